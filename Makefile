@@ -1,0 +1,86 @@
+# Postbus: every target sets up what it needs in .venv, once, from the locked lists in requirements/.
+#
+#   make serve ARGS='--port 6000'    start the broker (runtime packages only)
+#   make test  ARGS='-k dead_letter' run the tests      make test-long   those that take minutes
+#   make check                       lint and types     make format      rewrite in the house style
+#   make lock                        write the locked lists anew         make clean
+#
+# Needs python3 >= 3.11 with venv, make, and a C compiler for the tests. Node comes from the test list.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+ARGS ?=
+# Most conformance tests wait for locks and timers, so more workers than cores pay.
+WORKERS ?= 4
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+RUNTIME := $(VENV)/.runtime-ready
+DEV := $(VENV)/.dev-ready
+NODE := tests/js/node_modules/.ready
+
+.PHONY: help serve test test-long check format lock clean dev
+help:
+	@sed -n '3,8s/^# \{0,3\}//p' Makefile
+
+serve: $(RUNTIME)
+	@exec $(BIN)/postbus serve $(ARGS)
+
+test: $(DEV) $(NODE)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not long" $(ARGS)
+
+test-long: $(DEV) $(NODE)
+	$(BIN)/python -m pytest -m long --timeout 3600 $(ARGS)
+
+check: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict src
+
+format: $(DEV)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+dev: $(DEV) $(NODE)
+
+$(RUNTIME): requirements/build.txt requirements/runtime.txt pyproject.toml
+	@if [ -z "$(PYTHON)" ]; then echo "Postbus needs python3 3.11 or newer" >&2; exit 1; fi
+	@echo "Setting up $(VENV) with $(PYTHON)"
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --require-hashes -r requirements/build.txt
+	$(PIP) install --require-hashes --only-binary :all: -r requirements/runtime.txt
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# Without build isolation: what builds python-qpid-proton is locked too (requirements/build.txt).
+$(DEV): requirements/dev.txt $(RUNTIME)
+	@echo "Setting up the test packages (one is compiled: about a minute)"
+	$(PIP) install --require-hashes --no-build-isolation -r requirements/dev.txt
+	@touch $@
+
+# Without install scripts: none of these packages needs one.
+$(NODE): tests/js/package.json tests/js/package-lock.json $(DEV)
+	cd tests/js && PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --ignore-scripts --no-audit --no-fund
+	@touch $@
+
+LOCK := build/lock/bin
+COMPILE := $(LOCK)/uv pip compile --quiet --no-header --no-emit-index-url --no-emit-find-links \
+	--generate-hashes --universal --python-version 3.11 --upgrade
+
+lock:
+	@[ -x $(LOCK)/uv ] || { $(PYTHON) -m venv build/lock && $(LOCK)/pip install --quiet uv; }
+	$(COMPILE) requirements/runtime.in --output-file requirements/runtime.txt
+	$(COMPILE) requirements/build.in --output-file requirements/build.txt
+	$(COMPILE) requirements/dev.in --output-file requirements/dev.txt
+	cd tests/js && PATH="$(CURDIR)/$(BIN):$$PATH" npm install --package-lock-only --no-audit --no-fund
+	@! grep -n '://' requirements/*.txt
+
+clean:
+	rm -rf $(VENV) build dist tests/js/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
