@@ -1,0 +1,130 @@
+"""Which session a frame is for: the channels of a connection (AMQP 2.5.1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postbus.amqp.faults import DecodeError, FramingError, NotAllowed, ProtocolError
+from postbus.amqp.performatives import (
+    Attach,
+    Begin,
+    Close,
+    Composite,
+    Detach,
+    Disposition,
+    End,
+    Flow,
+    Transfer,
+    decode_performative,
+)
+from postbus.amqp.session import Session, SessionState
+
+if TYPE_CHECKING:
+    from postbus.amqp.connection import Connection
+
+
+# Looked up once: it is asked for with every frame.
+_MAPPED = SessionState.MAPPED
+
+
+class Channels:
+    """The sessions of a connection, by our channel number and by the peer's."""
+
+    __slots__ = ("_connection", "_remote", "local", "peer_channel_max")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.local: dict[int, Session] = {}
+        self._remote: dict[int, Session] = {}
+        self.peer_channel_max = connection.limits.channel_max
+
+    def on_frame(self, channel: int, body: bytes) -> Composite | None:
+        """Give a frame to its session; return a performative that is for the connection.
+
+        A violation ends the session it happens in, if that is enough.
+        """
+        session = self._remote.get(channel)
+        if session is None:
+            return decode_performative(body)[0]
+        if session.state is not _MAPPED:
+            return self._on_late_frame(channel, session, body)
+        try:
+            performative, start = decode_performative(body)
+            if isinstance(performative, Transfer):
+                session.on_transfer(performative, body, start)
+            elif isinstance(performative, Disposition):
+                session.on_disposition(performative)
+            elif isinstance(performative, Flow):
+                session.on_flow(performative)
+            elif isinstance(performative, Attach):
+                session.on_attach(performative, len(body))
+            elif isinstance(performative, Detach):
+                session.on_detach(performative)
+            elif isinstance(performative, End):
+                self._on_end(channel, session, performative)
+            else:
+                return performative
+        except ProtocolError as fault:
+            if fault.scope == "connection" and not isinstance(fault, DecodeError):
+                raise
+            session.fail(fault)
+        return None
+
+    def _on_late_frame(self, channel: int, session: Session, body: bytes) -> Composite | None:
+        """Wait for the end of a session that we have ended; all else of it is dropped."""
+        try:
+            performative, _ = decode_performative(body)
+        except DecodeError:
+            return None
+        if isinstance(performative, End):
+            self._on_end(channel, session, performative)
+        elif isinstance(performative, Close):
+            return performative
+        return None
+
+    def _on_end(self, channel: int, session: Session, end: End) -> None:
+        session.on_end(end)
+        del self.local[session.channel]
+        del self._remote[channel]
+
+    def on_begin(self, channel: int, begin: Begin) -> None:
+        """Begin the session the peer wants, or take its answer to our begin."""
+        if channel > self._connection.limits.channel_max:
+            # AMQP 2.7.1 asks for no less than closing the connection.
+            highest = self._connection.limits.channel_max
+            raise FramingError(f"channel {channel}, {highest} is the highest")
+        if channel in self._remote:
+            raise NotAllowed(f"channel {channel} has a session already")
+        if begin.remote_channel is None:
+            session = self.begin(channel)
+            session.remote_channel = channel
+            session.write(session.begin_frame())
+        else:
+            awaited = self.local.get(begin.remote_channel)
+            if awaited is None or awaited.remote_channel is not None:
+                raise NotAllowed(f"no session was begun on channel {begin.remote_channel}")
+            session = awaited
+        self._remote[channel] = session
+        session.on_begin(begin, channel)
+
+    def begin(self, wanted: int = 0) -> Session:
+        """Make a session on a channel of ours that is free: the wanted one if possible."""
+        local = self.local
+        channel = wanted
+        if channel in local or channel > self.peer_channel_max:
+            channel = next(number for number in range(len(local) + 1) if number not in local)
+        if channel > self.peer_channel_max:
+            raise ProtocolError(
+                f"no more than {self.peer_channel_max + 1} sessions fit into the connection",
+                "amqp:resource-limit-exceeded",
+            )
+        session = Session(self._connection, channel)
+        local[channel] = session
+        return session
+
+    def clear(self) -> None:
+        """The connection is gone; its sessions stay to be looked at."""
+        for session in self.local.values():
+            session.gone()
+            session.state = SessionState.ENDED
+        self._remote.clear()

@@ -1,0 +1,7 @@
+"""The AMQP type system both ways: see encoding.py, decoding.py and skipping.py."""
+
+from postbus.amqp.decoding import NESTING_MAX, decode
+from postbus.amqp.encoding import ZERO_WIDTH_ITEMS_MAX, encode, encode_value
+from postbus.amqp.skipping import skip
+
+__all__ = ["NESTING_MAX", "ZERO_WIDTH_ITEMS_MAX", "decode", "encode", "encode_value", "skip"]

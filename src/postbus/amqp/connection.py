@@ -1,0 +1,439 @@
+"""A connection: channels, open and close, and what goes wrong (AMQP 2.4).
+
+No bytes are moved and no clock is read here. The owner hands in what came and what time it is,
+handles the events, and writes what data_to_send() returns, once per turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum, auto
+from typing import Any
+
+from postbus.amqp.channels import Channels
+from postbus.amqp.events import Closed, Event, Opened
+from postbus.amqp.faults import (
+    DecodeError,
+    FramingError,
+    IdleTimeout,
+    NotAllowed,
+    ProtocolError,
+)
+from postbus.amqp.framing import (
+    EMPTY_FRAME,
+    FRAME_AMQP,
+    FRAME_SIZE_MIN,
+    FrameReader,
+    encode_frame,
+)
+from postbus.amqp.handshake import ClientHandshake, ServerHandshake
+from postbus.amqp.heartbeat import Heartbeat
+from postbus.amqp.limits import Limits, Usage
+from postbus.amqp.link import error_of
+from postbus.amqp.performatives import (
+    Begin,
+    Close,
+    Composite,
+    Error,
+    Open,
+    decode_performative,
+)
+from postbus.amqp.session import Session
+
+# Wire contract §1.2.
+MECHANISMS = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
+
+
+class ConnectionState(Enum):
+    HANDSHAKE = auto()
+    """Protocol headers and SASL."""
+    OPENING = auto()
+    """The peer's open is due."""
+    OPEN = auto()
+    CLOSING = auto()
+    """We closed; whatever still comes from the peer is dropped until it answers."""
+    CLOSED = auto()
+    """The transport can go, once data_to_send() is written."""
+
+
+# Looked up once: it is asked for with every frame.
+_OPEN = ConnectionState.OPEN
+
+
+class Connection:
+    """One AMQP connection, as a server or as a client.
+
+    A server waits for its peer; a client calls open(). receive_data() and tick() never raise:
+    what a peer does wrong ends the link, the session or the connection, and an event tells.
+    """
+
+    __slots__ = (
+        "_channels",
+        "_closed_by_owner",
+        "_deadline",
+        "_deaf",
+        "_handshake",
+        "_heartbeat",
+        "_now",
+        "_open_frame",
+        "_reader",
+        "_reported",
+        "dirty",
+        "events",
+        "limits",
+        "out",
+        "out_bytes",
+        "outgoing_frame_max",
+        "peer",
+        "server",
+        "state",
+        "usage",
+    )
+
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        container_id: str,
+        server: bool,
+        now: int,
+        hostname: str | None = None,
+        mechanisms: Sequence[str] = MECHANISMS,
+        initial_response: bytes = b"",
+        properties: dict[Any, Any] | None = None,
+    ) -> None:
+        """A server offers `mechanisms`; a client uses the first of them, or no SASL if none."""
+        self.limits = limits
+        self.server = server
+        self.state = ConnectionState.HANDSHAKE
+        self.peer: Open | None = None
+        self._open_frame = Open(
+            container_id,
+            hostname,
+            limits.max_frame_size,
+            limits.channel_max,
+            limits.idle_timeout_ms or None,
+            properties=properties,
+        )
+        self._reader = FrameReader(limits.max_frame_size)
+        self._handshake: ServerHandshake | ClientHandshake | None
+        if server:
+            self._handshake = ServerHandshake(self._reader, mechanisms)
+        else:
+            mechanism = mechanisms[0] if mechanisms else None
+            self._handshake = ClientHandshake(self._reader, mechanism, initial_response, hostname)
+        self._now = now
+        self._heartbeat = Heartbeat(limits.idle_timeout_ms, now)
+        # Until the peer's open: the hour by which it must have come; later that of its close.
+        self._deadline: int | None = now + limits.open_timeout_ms
+        self._channels = Channels(self)
+        self._closed_by_owner = False
+        self._reported = False
+        self._deaf = False
+        self.outgoing_frame_max = FRAME_SIZE_MIN
+        self.events: list[Event] = []
+        self.out: list[bytes] = []
+        self.out_bytes = 0
+        # Sessions that have saved something up for the end of the turn.
+        self.dirty: list[Session] = []
+        self.usage = Usage()
+
+    # What the owner looks at.
+
+    @property
+    def closed(self) -> bool:
+        """Whether the transport can go, once data_to_send() is written."""
+        return self.state is ConnectionState.CLOSED
+
+    @property
+    def sessions(self) -> list[Session]:
+        """The sessions that live; once the connection is gone, those it had."""
+        return list(self._channels.local.values())
+
+    @property
+    def pending_bytes(self) -> int:
+        """Output that waits to be taken, or for the peer's window. Past some bound the owner
+        should neither send nor read any more."""
+        return self.out_bytes + self.usage.unsent_bytes
+
+    @property
+    def incoming_unsettled(self) -> int:
+        """Deliveries that came and are not settled. Past limits.unsettled_incoming_max the owner
+        should read no more."""
+        return sum(session.incoming_unsettled for session in self._channels.local.values())
+
+    @property
+    def incoming_unsettled_bytes(self) -> int:
+        """What these deliveries weigh."""
+        return sum(session.incoming_unsettled_bytes for session in self._channels.local.values())
+
+    def next_deadline(self) -> int | None:
+        """When tick() has something to do, if nothing happens before."""
+        if self.state is ConnectionState.CLOSED:
+            return None
+        deadlines = [] if self._deadline is None else [self._deadline]
+        if self.state is ConnectionState.OPEN:
+            deadlines += self._heartbeat.deadlines()
+        return min(deadlines, default=None)
+
+    # What comes in.
+
+    def receive_data(self, data: bytes, now: int) -> list[Event]:
+        """Take bytes from the peer."""
+        self._now = now
+        self._heartbeat.heard_at = now
+        if self.state is not ConnectionState.CLOSED and not self._deaf:
+            self._reader.feed(data)
+            self._advance()
+        return self._take_events()
+
+    def receive_eof(self, now: int) -> list[Event]:
+        """Take note that nothing more comes from the peer."""
+        self._now = now
+        if self.state is not ConnectionState.CLOSED:
+            self._finish(None, clean=self._closed_by_owner)
+        return self._take_events()
+
+    def tick(self, now: int) -> list[Event]:
+        """Do what is due: a heartbeat, or giving up on a peer that is silent. Safe at any time."""
+        self._now = now
+        if self.state is ConnectionState.CLOSED:
+            return self._take_events()
+        if self._deadline is not None and now >= self._deadline:
+            if self.state is ConnectionState.CLOSING:
+                self._finish(None, clean=self._closed_by_owner)
+            else:
+                wait_ms = self.limits.open_timeout_ms
+                text = f"The connection was not opened within {wait_ms} ms."
+                self._fail(ProtocolError(text, "amqp:connection:forced"))
+        elif self.state is ConnectionState.OPEN:
+            if self._heartbeat.is_peer_silent(now):
+                wait_ms = 2 * self.limits.idle_timeout_ms
+                self._fail(IdleTimeout(f"Nothing came from the peer for {wait_ms} ms."))
+            elif self._heartbeat.is_due(now) and not self.out:
+                self.write(EMPTY_FRAME)
+        return self._take_events()
+
+    def sasl_accept(self) -> list[Event]:
+        """Let the peer in; returns what it has sent since."""
+        handshake = self._handshake
+        if isinstance(handshake, ServerHandshake) and handshake.deciding:
+            handshake.accept()
+            self._advance()
+        return self._take_events()
+
+    def sasl_reject(self) -> list[Event]:
+        """Turn the peer away."""
+        handshake = self._handshake
+        if isinstance(handshake, ServerHandshake) and handshake.deciding:
+            handshake.reject()
+            text = "The login was turned away."
+            self._abort(handshake, ProtocolError(text, "amqp:unauthorized-access"))
+        return self._take_events()
+
+    # What goes out.
+
+    def data_to_send(self) -> bytes:
+        """Return all output since the last call; dispositions and flows are put in now."""
+        if self.dirty:
+            self._flush()
+        handshake = self._handshake
+        if handshake is not None:
+            greeting = b"".join(handshake.out)
+            handshake.out.clear()
+            if not handshake.frames_may_follow:
+                return greeting
+            self.out.insert(0, greeting)
+        if not self.out:
+            return b""
+        data = b"".join(self.out)
+        self.out.clear()
+        self.out_bytes = 0
+        self._heartbeat.sent_at = self._now
+        return data
+
+    def open(self) -> None:
+        """Start as a client. Nothing more needs to be waited for before begin()."""
+        self.write(encode_frame(0, self._open_frame))
+
+    def begin(self) -> Session:
+        """Begin a session as a client; SessionBegun comes when the peer has answered."""
+        if self.state in (ConnectionState.CLOSING, ConnectionState.CLOSED):
+            raise ValueError("the connection is closed")
+        session = self._channels.begin()
+        session.write(session.begin_frame())
+        return session
+
+    def close(self, error: Error | None = None) -> None:
+        """Close in good order; Closed comes when the peer has answered.
+
+        In the middle of the handshake there is no such order: the connection is closed at once.
+        """
+        self._closed_by_owner = True
+        if self.state in (ConnectionState.OPENING, ConnectionState.OPEN):
+            self._send_close(error)
+        elif self.state is ConnectionState.HANDSHAKE:
+            self.out.clear()
+            self.out_bytes = 0
+            self.state = ConnectionState.CLOSED
+
+    def write(self, frame: bytes) -> None:
+        """Add a frame to the output of the turn."""
+        self.out.append(frame)
+        self.out_bytes += len(frame)
+
+    def report(self, event: Event) -> None:
+        """Tell the owner, when the turn is over."""
+        self.events.append(event)
+
+    # How it goes on.
+
+    def _advance(self) -> None:
+        """Read as far as the bytes go."""
+        if self._handshake is not None and not self._shake_hands(self._handshake):
+            return
+        while not self._deaf:
+            try:
+                self._read_frames()
+                return
+            except ProtocolError as fault:
+                if self.state is ConnectionState.CLOSING:
+                    # Where the next frame begins is anybody's guess now.
+                    self._deaf = True
+                else:
+                    self._fail(fault)
+
+    def _read_frames(self) -> None:
+        next_frame = self._reader.next_frame
+        on_frame = self._channels.on_frame
+        while (frame := next_frame()) is not None:
+            kind, channel, body = frame
+            if self.state is _OPEN and kind == FRAME_AMQP and body:
+                performative = on_frame(channel, body)
+                if performative is None:
+                    continue
+                self._on_own_frame(channel, performative)
+            else:
+                self._on_rare_frame(kind, channel, body)
+            if self.state is ConnectionState.CLOSED:
+                return
+
+    def _shake_hands(self, handshake: ServerHandshake | ClientHandshake) -> bool:
+        """Go on with the handshake; say whether frames come next."""
+        try:
+            received = handshake.advance()
+            # While the owner decides, no more is kept than one frame.
+            if self._reader.buffered > self.limits.max_frame_size and not handshake.done:
+                raise FramingError("too much came before SASL was done")
+        except ProtocolError as fault:
+            self._abort(handshake, fault)
+            return False
+        if received is not None:
+            self.report(received)
+        if handshake.done:
+            self.out[:0] = handshake.out
+            self._handshake = None
+            self.state = ConnectionState.OPENING
+        return handshake.done
+
+    def _on_rare_frame(self, kind: int, channel: int, body: bytes) -> None:
+        if kind != FRAME_AMQP:
+            raise FramingError(f"a frame of kind {kind} came after the handshake")
+        if self.state is ConnectionState.CLOSING:
+            self._on_late_frame(body)
+        elif body and self.state is ConnectionState.OPENING:
+            performative, _ = decode_performative(body)
+            if not isinstance(performative, Open) or channel != 0:
+                raise NotAllowed(f"{performative.NAME} came on channel {channel} before open")
+            self._on_open(performative)
+
+    def _on_own_frame(self, channel: int, performative: Composite) -> None:
+        if isinstance(performative, Begin):
+            self._channels.on_begin(channel, performative)
+        elif isinstance(performative, Close):
+            self._flush()
+            self.write(encode_frame(0, Close()))
+            self._finish(performative.error, clean=True)
+        else:
+            raise NotAllowed(f"{performative.NAME} came on channel {channel} out of turn")
+
+    def _on_late_frame(self, body: bytes) -> None:
+        """Wait for the answer to our close; all else is dropped."""
+        try:
+            performative, _ = decode_performative(body)
+        except DecodeError:
+            return
+        if isinstance(performative, Close):
+            self._finish(performative.error, clean=self._closed_by_owner)
+
+    def _on_open(self, peer: Open) -> None:
+        if peer.max_frame_size < FRAME_SIZE_MIN:
+            raise ProtocolError(
+                f"max-frame-size {peer.max_frame_size}, {FRAME_SIZE_MIN} is the least",
+                "amqp:invalid-field",
+            )
+        idle_timeout_ms = peer.idle_time_out or 0
+        if 0 < idle_timeout_ms < self.limits.idle_timeout_min_ms:
+            # AMQP 2.4.5: a time-out that cannot be honoured is refused, not ignored.
+            least = self.limits.idle_timeout_min_ms
+            raise NotAllowed(f"idle-time-out {idle_timeout_ms}, {least} is the least")
+        self.peer = peer
+        self.outgoing_frame_max = min(peer.max_frame_size, self.limits.max_frame_size)
+        self._channels.peer_channel_max = peer.channel_max
+        self._heartbeat.promise(idle_timeout_ms)
+        self._heartbeat.sent_at = self._now
+        if self.server:
+            self.write(encode_frame(0, self._open_frame))
+        self.state = ConnectionState.OPEN
+        self._deadline = None
+        self.report(Opened(peer))
+
+    # How it ends.
+
+    def _abort(self, handshake: ServerHandshake | ClientHandshake, fault: ProtocolError) -> None:
+        """Give up in the middle of the handshake; what it has to say is still said."""
+        self.out = handshake.out
+        self.out_bytes = 0
+        self._handshake = None
+        self._finish(error_of(fault), clean=False)
+
+    def _fail(self, fault: ProtocolError) -> None:
+        """Close because the peer broke a rule."""
+        if self._handshake is not None:
+            self._abort(self._handshake, fault)
+            return
+        error = error_of(fault)
+        self._send_close(error)
+        self._reported = True
+        self.report(Closed(error, clean=False))
+
+    def _send_close(self, error: Error | None) -> None:
+        # Verdicts the owner gave go out before it.
+        self._flush()
+        if self.server and self.state is ConnectionState.OPENING:
+            # AMQP 2.4.1: each side opens before it closes.
+            self.write(encode_frame(0, self._open_frame))
+        self.write(encode_frame(0, Close(error)))
+        self.state = ConnectionState.CLOSING
+        self._deadline = self._now + self.limits.close_timeout_ms
+        self._channels.clear()
+
+    def _finish(self, error: Error | None, clean: bool) -> None:
+        """Nothing more comes."""
+        self.state = ConnectionState.CLOSED
+        self._deadline = None
+        self._channels.clear()
+        if not self._reported:
+            self._reported = True
+            self.report(Closed(error, clean))
+
+    def _flush(self) -> None:
+        dirty = self.dirty
+        self.dirty = []
+        for session in dirty:
+            session.flush()
+
+    def _take_events(self) -> list[Event]:
+        events = self.events
+        self.events = []
+        return events

@@ -1,0 +1,110 @@
+"""Deliveries, their serial numbers, and how verdicts on them become few frames."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from postbus.amqp.performatives import DeliveryState
+
+if TYPE_CHECKING:
+    from postbus.amqp.receiving import ReceiverLink
+    from postbus.amqp.sending import SenderLink
+
+# Delivery ids, transfer ids and delivery counts are 32-bit serial numbers (AMQP 2.8.10, RFC 1982):
+# they wrap around, and of two numbers the later one is less than half the circle ahead.
+SERIAL_MASK = 0xFFFFFFFF
+SERIAL_HALF = 0x7FFFFFFF
+
+# AMQP 2.8.7.
+DELIVERY_TAG_MAX = 32
+
+
+class OutgoingDelivery:
+    """A message we sent. `context` is the owner's; `delivery_id` is -1 until it is on the wire."""
+
+    __slots__ = ("context", "delivery_id", "link", "tag")
+
+    def __init__(self, delivery_id: int, tag: bytes, link: SenderLink, context: Any) -> None:
+        self.delivery_id = delivery_id
+        self.tag = tag
+        self.link = link
+        self.context = context
+
+
+class IncomingDelivery:
+    """A message that came. `size` is what it weighs while it is unsettled, frames included."""
+
+    __slots__ = (
+        "delivery_id",
+        "link",
+        "message_format",
+        "payload",
+        "settled",
+        "size",
+        "state",
+        "tag",
+    )
+
+    def __init__(
+        self,
+        link: ReceiverLink,
+        delivery_id: int,
+        tag: bytes,
+        message_format: int,
+        settled: bool,
+        state: DeliveryState | None,
+        payload: bytes,
+        size: int,
+    ) -> None:
+        self.link = link
+        self.delivery_id = delivery_id
+        self.tag = tag
+        self.message_format = message_format
+        self.settled = settled
+        self.state = state
+        self.payload = payload
+        self.size = size
+
+
+def known_in_range(known: dict[int, Any], first: int, last: int) -> list[int]:
+    """Return the known ids from first to last, both included, in the order of the dict or range.
+
+    A peer may name four billion ids in one frame; the cost is bounded by what is known.
+    """
+    span = (last - first) & SERIAL_MASK
+    if span < len(known):
+        ids = [(first + step) & SERIAL_MASK for step in range(span + 1)]
+        return [delivery_id for delivery_id in ids if delivery_id in known]
+    return [delivery_id for delivery_id in known if (delivery_id - first) & SERIAL_MASK <= span]
+
+
+class DispositionRun:
+    """Verdicts on consecutive deliveries, kept back so that one disposition can tell them all."""
+
+    __slots__ = ("count", "first", "next", "settled", "state")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first = 0
+        self.next = 0
+        self.state: DeliveryState | None = None
+        self.settled = False
+
+    def extend(self, delivery_id: int, state: DeliveryState | None, settled: bool) -> bool:
+        """Take one more verdict if it carries the run on; say whether it did."""
+        if self.count == 0:
+            self.first = delivery_id
+            self.state = state
+            self.settled = settled
+        # A range never runs over the top: the Python and Node SDKs compare its ends as plain
+        # numbers.
+        elif (
+            delivery_id != self.next
+            or delivery_id == 0
+            or settled is not self.settled
+            or (state is not self.state and state != self.state)
+        ):
+            return False
+        self.count += 1
+        self.next = (delivery_id + 1) & SERIAL_MASK
+        return True

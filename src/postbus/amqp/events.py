@@ -1,0 +1,146 @@
+"""What a connection tells its owner.
+
+The end of something larger is not repeated for what was in it: after SessionEnded the owner
+looks at `session.links`, after Closed at `connection.sessions`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from postbus.amqp.deliveries import IncomingDelivery, OutgoingDelivery
+from postbus.amqp.performatives import Attach, DeliveryState, Error, Open
+
+if TYPE_CHECKING:
+    from postbus.amqp.link import Link
+    from postbus.amqp.receiving import ReceiverLink
+    from postbus.amqp.sending import SenderLink
+    from postbus.amqp.session import Session
+
+
+@dataclass(slots=True)
+class SaslReceived:
+    """The peer says who it is; answer with sasl_accept() or sasl_reject().
+
+    `skipped` means that the peer left SASL out altogether: it is ANONYMOUS then.
+    """
+
+    mechanism: str
+    initial_response: bytes
+    hostname: str | None
+    skipped: bool
+
+
+@dataclass(slots=True)
+class Opened:
+    """The peer's open has come; a server has already answered it."""
+
+    open: Open
+
+
+@dataclass(slots=True)
+class SessionBegun:
+    """Both sides have begun the session."""
+
+    session: Session
+
+
+@dataclass(slots=True)
+class LinkAttached:
+    """A peer attached a link: answer with accept() or refuse(), now or later.
+
+    For a link we attached ourselves: the peer has accepted it.
+    """
+
+    link: Link
+    attach: Attach
+
+
+@dataclass(slots=True)
+class MessageReceived:
+    """A whole message has come; unless it is settled it wants link.settle()."""
+
+    link: ReceiverLink
+    delivery: IncomingDelivery
+
+
+@dataclass(slots=True)
+class CreditChanged:
+    """link.sendable or link.drain may have changed."""
+
+    link: SenderLink
+
+
+@dataclass(slots=True)
+class Disposed:
+    """The peer's verdict on deliveries we sent, in the order we sent them.
+
+    Unless `settled`, it waits for our link.settle().
+    """
+
+    link: SenderLink
+    deliveries: list[OutgoingDelivery]
+    state: DeliveryState | None
+    settled: bool
+
+
+@dataclass(slots=True)
+class SettledBySender:
+    """The peer's word on deliveries it sent and we have not settled (AMQP 2.6.12)."""
+
+    link: ReceiverLink
+    deliveries: list[IncomingDelivery]
+    state: DeliveryState | None
+    settled: bool
+
+
+@dataclass(slots=True)
+class Drained:
+    """The peer has used up or given back all credit of a link we asked to drain."""
+
+    link: ReceiverLink
+
+
+@dataclass(slots=True)
+class LinkDetached:
+    """The link is gone: the peer's wish, its answer to ours, or its fault."""
+
+    link: Link
+    error: Error | None
+    closed: bool
+
+
+@dataclass(slots=True)
+class SessionEnded:
+    """The session and its links are gone: the peer's wish, its answer to ours, or its fault."""
+
+    session: Session
+    error: Error | None
+
+
+@dataclass(slots=True)
+class Closed:
+    """The connection and all in it is gone.
+
+    `clean` tells an orderly close from a break: end of stream, a violation, a time-out.
+    """
+
+    error: Error | None
+    clean: bool
+
+
+Event = (
+    SaslReceived
+    | Opened
+    | SessionBegun
+    | LinkAttached
+    | MessageReceived
+    | CreditChanged
+    | Disposed
+    | SettledBySender
+    | Drained
+    | LinkDetached
+    | SessionEnded
+    | Closed
+)

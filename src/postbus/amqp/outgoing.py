@@ -1,0 +1,208 @@
+"""What a session sends: transfer ids, delivery ids, the peer's window, and what is unsettled."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from postbus.amqp.deliveries import (
+    SERIAL_HALF,
+    SERIAL_MASK,
+    OutgoingDelivery,
+    known_in_range,
+)
+from postbus.amqp.events import CreditChanged, Disposed
+from postbus.amqp.framing import encode_frame
+from postbus.amqp.performatives import DeliveryState, Transfer, encode_transfer_frame
+
+if TYPE_CHECKING:
+    from postbus.amqp.connection import Connection
+    from postbus.amqp.link import Link
+    from postbus.amqp.sending import SenderLink
+    from postbus.amqp.session import Session
+
+# More than a frame header and a transfer with a tag of 32 bytes take.
+_TRANSFER_OVERHEAD = 96
+
+
+class _Unsent:
+    """A delivery that needs more frames than the peer's window had room for."""
+
+    __slots__ = ("delivery", "message_format", "offset", "payload", "settled", "state")
+
+    def __init__(
+        self,
+        delivery: OutgoingDelivery,
+        payload: bytes,
+        settled: bool,
+        message_format: int,
+        state: DeliveryState | None,
+    ) -> None:
+        self.delivery = delivery
+        self.payload = payload
+        self.settled = settled
+        self.message_format = message_format
+        self.state = state
+        self.offset = 0
+
+
+class Outgoing:
+    """The sending half of a session (AMQP 2.5.6).
+
+    Delivery ids run without a gap over all links of the session (wire contract §0 rule 8), so a
+    delivery gets its number when its first frame is written, not when the owner hands it over.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_session",
+        "next_delivery_id",
+        "next_transfer_id",
+        "payload_max",
+        "unsent",
+        "unsettled",
+        "unsettled_max",
+        "window",
+    )
+
+    def __init__(self, session: Session, connection: Connection) -> None:
+        self._session = session
+        self._connection = connection
+        self.next_transfer_id = 0
+        self.next_delivery_id = 0
+        self.window = 0
+        self.payload_max = 0
+        self.unsettled: dict[int, OutgoingDelivery] = {}
+        self.unsettled_max = connection.limits.unsettled_outgoing_max
+        self.unsent: deque[_Unsent] = deque()
+
+    def begin(self, window: int) -> None:
+        """Start with the peer's window; its frame size is known by then."""
+        self.window = window
+        self.payload_max = self._connection.outgoing_frame_max - _TRANSFER_OVERHEAD
+
+    def send(
+        self,
+        delivery: OutgoingDelivery,
+        payload: bytes,
+        settled: bool,
+        message_format: int,
+        state: DeliveryState | None,
+    ) -> None:
+        """Send a delivery that is large, carries a state, or finds the window shut."""
+        waiting = _Unsent(delivery, payload, settled, message_format, state)
+        self.unsent.append(waiting)
+        self._connection.usage.unsent_bytes += len(payload)
+        if len(self.unsent) == 1:
+            self._send_waiting()
+
+    def _send_waiting(self) -> None:
+        unsent = self.unsent
+        while unsent and self._send_frames(unsent[0]):
+            unsent.popleft()
+
+    def _send_frames(self, waiting: _Unsent) -> bool:
+        """Write as many frames of a delivery as the window takes; say whether that was all."""
+        size = len(waiting.payload)
+        while self.window > 0:
+            start = waiting.offset
+            end = min(start + self.payload_max, size)
+            self._send_frame(waiting, waiting.payload[start:end], more=end < size)
+            waiting.offset = end
+            self._connection.usage.unsent_bytes -= end - start
+            if end == size:
+                return True
+        return False
+
+    def _send_frame(self, waiting: _Unsent, piece: bytes, more: bool) -> None:
+        delivery = waiting.delivery
+        channel = self._session.channel
+        handle = delivery.link.handle
+        self.window -= 1
+        self.next_transfer_id = (self.next_transfer_id + 1) & SERIAL_MASK
+        if delivery.delivery_id >= 0:
+            frame = encode_transfer_frame(
+                channel, handle, None, None, None, waiting.settled, more, (piece,)
+            )
+        else:
+            delivery.delivery_id = delivery_id = self.next_delivery_id
+            self.next_delivery_id = (delivery_id + 1) & SERIAL_MASK
+            if not waiting.settled:
+                self.unsettled[delivery_id] = delivery
+                delivery.link.unsettled += 1
+            transfer = Transfer(
+                handle,
+                delivery_id,
+                delivery.tag,
+                waiting.message_format,
+                waiting.settled,
+                more,
+                state=waiting.state,
+            )
+            frame = encode_frame(channel, transfer, piece)
+        self._connection.write(frame)
+
+    def on_window(self, next_incoming_id: int | None, incoming_window: int) -> bool:
+        """Take over the peer's window from its flow; say whether that opened a shut one."""
+        was_shut = self.window <= 0 or bool(self.unsent)
+        # Null stands for our first transfer id, which is 0 (AMQP 2.7.4).
+        in_flight = (self.next_transfer_id - (next_incoming_id or 0)) & SERIAL_MASK
+        if in_flight > SERIAL_HALF:
+            in_flight = 0
+        self.window = incoming_window - in_flight
+        if self.unsent:
+            self._send_waiting()
+        return was_shut and self.window > 0 and not self.unsent
+
+    def on_disposition(
+        self, first: int, last: int | None, state: DeliveryState | None, settled: bool
+    ) -> None:
+        """Tell the owner what the peer says of deliveries we sent; unknown ones are ignored."""
+        unsettled = self.unsettled
+        was_full = len(unsettled) >= self.unsettled_max
+        events = self._connection.events
+        if last is None or last == first:
+            delivery = unsettled.get(first)
+            if delivery is None:
+                return
+            if settled:
+                del unsettled[first]
+                delivery.link.unsettled -= 1
+            events.append(Disposed(delivery.link, [delivery], state, settled))
+        else:
+            by_link: dict[SenderLink, list[OutgoingDelivery]] = {}
+            for delivery_id in known_in_range(unsettled, first, last):
+                delivery = unsettled[delivery_id]
+                if settled:
+                    del unsettled[delivery_id]
+                    delivery.link.unsettled -= 1
+                by_link.setdefault(delivery.link, []).append(delivery)
+            for link, deliveries in by_link.items():
+                events.append(Disposed(link, deliveries, state, settled))
+        if was_full and len(unsettled) < self.unsettled_max:
+            self.report_room()
+
+    def report_room(self, but: Link | None = None) -> None:
+        """Tell the owner that every link with credit can send again."""
+        for link in self._session.senders():
+            if link is not but and link.attached and link.credit > 0:
+                self._connection.events.append(CreditChanged(link))
+
+    def forget(self, link: SenderLink) -> None:
+        """Drop what is unsent and unsettled of a link that is gone."""
+        if self.unsent:
+            for waiting in self.unsent:
+                if waiting.delivery.link is link:
+                    self._connection.usage.unsent_bytes -= len(waiting.payload) - waiting.offset
+            self.unsent = deque(w for w in self.unsent if w.delivery.link is not link)
+        if link.unsettled:
+            link.unsettled = 0
+            for delivery_id in [i for i, d in self.unsettled.items() if d.link is link]:
+                del self.unsettled[delivery_id]
+
+    def clear(self) -> None:
+        """Drop everything: the session is gone."""
+        for waiting in self.unsent:
+            self._connection.usage.unsent_bytes -= len(waiting.payload) - waiting.offset
+        self.unsent.clear()
+        self.unsettled.clear()

@@ -1,0 +1,168 @@
+"""The sending end of a link: credit, drain, and what it costs to send a message."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from postbus.amqp.deliveries import SERIAL_HALF, SERIAL_MASK, OutgoingDelivery
+from postbus.amqp.events import CreditChanged, Event
+from postbus.amqp.link import Link, LinkState
+from postbus.amqp.performatives import (
+    ROLE_SENDER,
+    SND_SETTLED,
+    Attach,
+    DeliveryState,
+    Flow,
+    encode_transfer_frame,
+)
+
+if TYPE_CHECKING:
+    from postbus.amqp.session import Session
+
+
+class SenderLink(Link):
+    """A link on which we send.
+
+    `credit` is what the peer still allows; `drain` is set while the peer waits for drained();
+    `unsettled` counts deliveries the peer has not settled, `sent_count` all that were sent.
+    """
+
+    __slots__ = ("_outgoing", "credit", "drain", "sent_count", "unsettled")
+
+    role: ClassVar[Literal["sender", "receiver"]] = "sender"
+    wire_role: ClassVar[bool] = ROLE_SENDER
+
+    def __init__(self, session: Session, handle: int, attach: Attach, state: LinkState) -> None:
+        super().__init__(session, handle, attach, state)
+        self._outgoing = session.outgoing
+        # Ours to say, unless the peer attached: then accept() does.
+        self.delivery_count = attach.initial_delivery_count or 0
+        self.credit = 0
+        self.drain = False
+        self.sent_count = 0
+        self.unsettled = 0
+
+    @property
+    def sendable(self) -> int:
+        """How many messages may be sent now: by credit, by the session's window, by its room for
+        unsettled deliveries."""
+        outgoing = self._outgoing
+        if not self.attached or outgoing.unsent:
+            return 0
+        room = min(self.credit, outgoing.window)
+        if self.snd_settle_mode != SND_SETTLED:
+            room = min(room, outgoing.unsettled_max - len(outgoing.unsettled))
+        return max(room, 0)
+
+    def send(
+        self,
+        tag: bytes,
+        payload: bytes | tuple[bytes, ...],
+        settled: bool = False,
+        message_format: int = 0,
+        context: Any = None,
+        state: DeliveryState | None = None,
+    ) -> OutgoingDelivery:
+        """Send one message, in as many frames as it takes.
+
+        The owner asks `sendable` first. A message larger than the rest of the peer's window is
+        taken all the same and finished as the window opens.
+        """
+        if self.credit <= 0 or not self.attached:
+            raise ValueError(f"link {self.name!r} may not send now")
+        outgoing = self._outgoing
+        connection = self.connection
+        self.credit -= 1
+        self.delivery_count = (self.delivery_count + 1) & SERIAL_MASK
+        self.sent_count += 1
+        parts = payload if isinstance(payload, tuple) else (payload,)
+        size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
+        if size > outgoing.payload_max or outgoing.window <= 0 or state is not None:
+            delivery = OutgoingDelivery(-1, tag, self, context)
+            outgoing.send(delivery, b"".join(parts), settled, message_format, state)
+            return delivery
+        delivery_id = outgoing.next_delivery_id
+        outgoing.next_delivery_id = (delivery_id + 1) & SERIAL_MASK
+        outgoing.next_transfer_id = (outgoing.next_transfer_id + 1) & SERIAL_MASK
+        outgoing.window -= 1
+        delivery = OutgoingDelivery(delivery_id, tag, self, context)
+        if not settled:
+            outgoing.unsettled[delivery_id] = delivery
+            self.unsettled += 1
+        frame = encode_transfer_frame(
+            self.session.channel,
+            self.handle,
+            delivery_id,
+            tag,
+            message_format,
+            settled,
+            False,
+            parts,
+        )
+        connection.out.append(frame)
+        connection.out_bytes += len(frame)
+        return delivery
+
+    def settle(self, delivery: OutgoingDelivery, state: DeliveryState | None) -> None:
+        """Confirm the peer's verdict (wire contract §0 rule 9); nothing if already settled."""
+        unsettled = self._outgoing.unsettled
+        delivery_id = delivery.delivery_id
+        if unsettled.get(delivery_id) is delivery:
+            del unsettled[delivery_id]
+            self.unsettled -= 1
+            self.session.dispose(ROLE_SENDER, delivery_id, state, True)
+
+    def drained(self) -> None:
+        """Tell a draining peer that nothing more comes: the rest of its credit is used up
+        (AMQP 2.6.7, wire contract §0 rule 10)."""
+        if self.drain and self.attached:
+            self.delivery_count = (self.delivery_count + self.credit) & SERIAL_MASK
+            self.credit = 0
+            if self._outgoing.unsent:
+                self.session.flow_due(self)
+            else:
+                self.session.write_flow(self)
+
+    def on_flow(self, flow: Flow) -> None:
+        """Take the credit the peer grants (AMQP 2.6.7)."""
+        if flow.link_credit is not None:
+            # A peer that has not heard our initial delivery-count counts from there.
+            heard = flow.delivery_count if self.attached else None
+            in_flight = 0 if heard is None else (self.delivery_count - heard) & SERIAL_MASK
+            if in_flight > SERIAL_HALF:
+                in_flight = 0
+            self.credit = max(flow.link_credit - in_flight, 0)
+        self.drain = flow.drain
+        if not self.attached:
+            if flow.echo:
+                self.session.flow_due(None)
+            return
+        # While draining, drained() is the answer: a flow that says drain and still shows credit
+        # makes the Node SDK close the link (wire contract §3.5).
+        if flow.echo and not flow.drain:
+            self.session.flow_due(self)
+        self.connection.report(CreditChanged(self))
+
+    def flow_fields(self) -> tuple[int, int, bool]:
+        drain = self.drain
+        if self.credit == 0:
+            self.drain = False
+        return self.delivery_count, self.credit, drain
+
+    def _accepted(self, max_message_size: int | None, initial_delivery_count: int) -> int | None:
+        self.delivery_count = initial_delivery_count
+        return max_message_size
+
+    def _early_events(self) -> list[Event]:
+        return []
+
+    def initial_delivery_count(self) -> int | None:
+        return self.delivery_count
+
+    def _refused_by(self, attach: Attach) -> bool:
+        return attach.target is None
+
+    def _release(self) -> None:
+        self.credit = 0
+        self.drain = False
+        self._outgoing.forget(self)
