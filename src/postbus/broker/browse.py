@@ -1,0 +1,160 @@
+"""What a client asks of a queue by number or by place: peek, deferred, scheduled, batch delete.
+
+These look beyond the window, so they may return `Need` and are then called again with the pages.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from postbus.broker.chores import current, missing, refill
+from postbus.broker.message import ACTIVE, DEFERRED, MAIN, SCHEDULED, Message
+from postbus.broker.pages import BodyPage, LanePage, Need, Pages, RowPage
+from postbus.broker.queue import Queue
+from postbus.broker.records import Kind
+from postbus.errors import InvalidArgument, MessageNotFound
+from postbus.model.instant import Instant
+from postbus.model.rows import RowKey
+
+PEEK_COUNT_MAX: Final = 250
+DELETE_COUNT_MAX: Final = 4_000
+NUMBER_MAX: Final = (1 << 63) - 1
+
+Found = list[tuple[Message, bytes]]
+
+
+def peek(
+    queue: Queue, subqueue: int, start: int, count: int, bytes_max: int, pages: Pages
+) -> Found | Need:
+    """Messages from a number on, whatever their state, in order; nothing is locked."""
+    count = min(count, PEEK_COUNT_MAX)
+    lanes = [LanePage(subqueue, lane, start, count) for lane in (ACTIVE, DEFERRED, SCHEDULED)]
+    if need := missing(pages, list(lanes)):
+        return need
+    delta = queue.ledger.delta
+    messages: list[Message] = []
+    horizon = NUMBER_MAX
+    for page in lanes:
+        part, end = delta.over_lane(pages.rows(page), subqueue, page.lane, start, count)
+        messages += part
+        horizon = horizon if end is None else min(horizon, end)
+    messages = sorted((m for m in messages if m.number <= horizon), key=lambda m: m.number)
+    if not messages and horizon < NUMBER_MAX:
+        # A page of nothing but what is gone since: go on behind it.
+        return peek(queue, subqueue, horizon + 1, count, bytes_max, pages)
+    chosen: list[Message] = []
+    for message in messages[:count]:
+        bytes_max -= message.length
+        if chosen and bytes_max < 0:
+            break
+        chosen.append(message)
+    return _with_bodies(chosen, pages)
+
+
+def receive_deferred(
+    queue: Queue,
+    subqueue: int,
+    numbers: Sequence[int],
+    delete: bool,
+    holder: int,
+    now: Instant,
+    pages: Pages,
+) -> Found | Need:
+    """Lock (or remove) deferred messages by number, in the order asked; all of them or none."""
+    queue.check_receives()
+    if len(set(numbers)) != len(numbers):
+        raise InvalidArgument("A sequence number is named twice.")
+    messages = _by_number(queue, subqueue, DEFERRED, numbers, pages)
+    if isinstance(messages, Need):
+        return messages
+    found = [message for message in messages if message is not None and message.token is None]
+    expired = [message for message in found if message.expired(now)]
+    for message in expired:
+        # Looked at only now, because deferred messages are never swept (semantics B §3).
+        queue.expire(message)
+    if expired or len(found) < len(numbers):
+        raise MessageNotFound(
+            "Failed to lock one or more specified messages. Either the message is already "
+            "locked or does not exist."
+        )
+    result = _with_bodies(found, pages)
+    if isinstance(result, Need):
+        return result
+    for message, _ in result:
+        if delete:
+            message.delivered_at = now
+            queue.ledger.remove(Kind.RECEIVED, message)
+        else:
+            queue.lock(message, holder, now)
+            queue.deferred_locks[(subqueue, message.number)] = message
+    return result
+
+
+def cancel_scheduled(queue: Queue, numbers: Sequence[int], pages: Pages) -> Need | None:
+    """Remove scheduled messages before they are due; all of them or none."""
+    messages = _by_number(queue, MAIN, SCHEDULED, numbers, pages)
+    if isinstance(messages, Need):
+        return messages
+    absent = [n for n, m in zip(numbers, messages, strict=True) if m is None]
+    if absent:
+        raise MessageNotFound(
+            f"Messages not found. Missing sequence numbers: {', '.join(map(str, absent))}"
+        )
+    for message in {m.number: m for m in messages if m is not None}.values():
+        queue.ledger.remove(Kind.CANCELLED, message)
+    return None
+
+
+def delete_batch(
+    queue: Queue, subqueue: int, count: int, before: Instant, pages: Pages
+) -> int | Need:
+    """Remove up to `count` ready messages enqueued by `before`, oldest first."""
+    queue.check_receives()
+    count = min(count, DELETE_COUNT_MAX)
+    window = queue.windows[subqueue]
+    if window.ready_count < count:
+        need = refill(queue, subqueue, pages)
+        if need is not None:
+            return need
+    deleted = 0
+    while deleted < count:
+        message = window.head()
+        if message is None or message.enqueued_at > before:
+            break
+        window.pop_head()
+        window.forget(message)
+        queue.ledger.remove(Kind.DELETED, message)
+        deleted += 1
+    return deleted
+
+
+def _by_number(
+    queue: Queue, subqueue: int, lane: int, numbers: Sequence[int], pages: Pages
+) -> list[Message | None] | Need:
+    page = RowPage(tuple(RowKey(subqueue, lane, number) for number in numbers))
+    if need := missing(pages, [page]):
+        return need
+    stored = {row.number: row for row in pages.rows(page)}
+    changes = queue.ledger.delta.lane(subqueue, lane)
+    result: list[Message | None] = []
+    for number in numbers:
+        if number in changes:
+            result.append(changes[number])
+        elif number in stored:
+            result.append(current(queue, stored[number]))
+        else:
+            result.append(None)
+    return result
+
+
+def _with_bodies(messages: list[Message], pages: Pages) -> Found | Need:
+    bodies = {m.number: BodyPage(m.base, m.position, m.length) for m in messages if m.raw is None}
+    if need := missing(pages, list(bodies.values())):
+        return need
+    found: Found = []
+    for message in messages:
+        raw = message.raw
+        if raw is None:
+            raw = pages.body(bodies[message.number])
+        if raw is not None:
+            found.append((message, raw))
+    return found

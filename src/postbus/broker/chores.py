@@ -1,0 +1,157 @@
+"""Work that nobody asked for: refill windows, activate what is due, sweep what expired.
+
+Each chore does a bounded slice. Like every call that needs the store it returns `Need` and
+changes nothing, or does its work and returns None.
+"""
+
+from typing import Final
+
+from postbus.broker.message import ACTIVE, DEFERRED, MAIN, SCHEDULED, CorruptRow, Message, from_row
+from postbus.broker.pages import (
+    BatchPage,
+    BodyPage,
+    DuePage,
+    LanePage,
+    Need,
+    NextDue,
+    Page,
+    Pages,
+    PinnedPage,
+)
+from postbus.broker.queue import Queue
+from postbus.broker.records import Kind
+from postbus.model.instant import NEVER, Instant
+from postbus.model.rows import Row
+
+SLICE: Final = 256
+PAGE_ROWS: Final = 1024
+BATCHES_AT_ONCE: Final = 8
+_BLOCKED_SWEEP_MS: Final = 1_000
+
+
+def missing(pages: Pages, wanted: list[Page]) -> Need | None:
+    absent = tuple(page for page in wanted if page not in pages)
+    return Need(absent) if absent else None
+
+
+def refill(queue: Queue, subqueue: int, pages: Pages) -> Need | None:
+    """Bring the next page of a subqueue into its window."""
+    window = queue.windows[subqueue]
+    if not window.low:
+        return None
+    page = LanePage(subqueue, ACTIVE, window.end + 1, PAGE_ROWS)
+    if need := missing(pages, [page]):
+        return need
+    messages, end = queue.ledger.delta.over_lane(
+        pages.rows(page), subqueue, ACTIVE, page.start, page.limit
+    )
+    window.extend(messages, end)
+    return None
+
+
+def fetch_bodies(queue: Queue, subqueue: int, pages: Pages) -> Need | None:
+    """Read the bodies at the head of a subqueue, by whole batches."""
+    window = queue.windows[subqueue]
+    head = window.head()
+    if head is None or head.raw is not None:
+        return None
+    wanted = [BatchPage(base) for base in window.missing_bodies()[:BATCHES_AT_ONCE]]
+    if need := missing(pages, list(wanted)):
+        return need
+    for page in wanted:
+        batch = pages.body(page)
+        if batch is not None:
+            window.fill_bodies(page.base, batch)
+    if head.raw is None:
+        raise CorruptRow(f"the journal has no batch at {head.base} for message {head.number}")
+    return None
+
+
+def activate(queue: Queue, until: Instant, now: Instant, pages: Pages) -> Need | None:
+    """Enqueue the scheduled messages whose time has come, at the tail, under new numbers."""
+    limit = queue.ledger.delta.due_limit(MAIN, SCHEDULED, SLICE)
+    due = DuePage(MAIN, SCHEDULED, until, limit)
+    later = NextDue(MAIN, SCHEDULED, until)
+    if need := missing(pages, [due, later]):
+        return need
+    ledger = queue.ledger
+    messages = ledger.delta.over_due(pages.rows(due), MAIN, SCHEDULED, until, SLICE)
+    for message in messages:
+        message.enqueued_at = now
+        number = ledger.next_number()
+        message.enqueue_number = number
+        ledger.move(Kind.ACTIVATED, message, MAIN, ACTIVE, number)
+        queue.windows[MAIN].add(message)
+        if message.ttl >= 0:
+            # Counted from when it was due, not from when it was sent (semantics B §3).
+            queue.next_expiry = min(queue.next_expiry, now + message.ttl)
+    full = len(messages) == SLICE
+    queue.next_due = until if full else _next_wake(queue, SCHEDULED, later, pages)
+    return None
+
+
+def sweep(queue: Queue, until: Instant, now: Instant, pages: Pages) -> Need | None:
+    """Remove or dead-letter messages past their time to live (R-DLQ-06)."""
+    limit = queue.ledger.delta.due_limit(MAIN, ACTIVE, SLICE)
+    due = DuePage(MAIN, ACTIVE, until, limit)
+    later = NextDue(MAIN, ACTIVE, until)
+    if need := missing(pages, [due, later]):
+        return need
+    window = queue.windows[MAIN]
+    messages = queue.ledger.delta.over_due(pages.rows(due), MAIN, ACTIVE, until, SLICE)
+    swept = 0
+    for found in messages:
+        message = window.live.get(found.number, found)
+        if message.token is not None:
+            continue  # locked: it expires when the lock ends (semantics B §3)
+        if message.number in window.live:
+            window.withdraw(message)
+        queue.expire(message)
+        swept += 1
+    if len(messages) < SLICE:
+        queue.next_expiry = _next_wake(queue, ACTIVE, later, pages)
+    else:
+        # A slice of nothing but locked messages would come back the same: give it time.
+        queue.next_expiry = until if swept else now + _BLOCKED_SWEEP_MS
+    return None
+
+
+def _next_wake(queue: Queue, lane: int, later: NextDue, pages: Pages) -> Instant:
+    stored = pages.instant(later)
+    fresh = queue.ledger.delta.next_wake(MAIN, lane, later.after)
+    return min(stored if stored is not None else NEVER, fresh if fresh is not None else NEVER)
+
+
+def copy_forward(queue: Queue, below: int, limit: int, pages: Pages) -> Need | None:
+    """Move the few live bodies out of old batches, so that those can be trimmed (design §2)."""
+    pinned = PinnedPage(below, limit)
+    if need := missing(pages, [pinned]):
+        return need
+    messages = [
+        message
+        for row in pages.rows(pinned)
+        if (message := current(queue, row)) is not None and message.base < below
+    ]
+    bodies = {m.number: BodyPage(m.base, m.position, m.length) for m in messages}
+    if need := missing(pages, list(bodies.values())):
+        return need
+    for message in messages:
+        body = pages.body(bodies[message.number])
+        if body is None:
+            raise CorruptRow(f"the journal has no body for message {message.number}")
+        queue.ledger.copy(message, body)
+    return None
+
+
+def current(queue: Queue, row: Row) -> Message | None:
+    """The message of an index row as it is now; None when it has left that lane."""
+    changes = queue.ledger.delta.lane(row.subqueue, row.lane)
+    if row.number in changes:
+        return changes[row.number]
+    if row.lane == ACTIVE:
+        held = queue.windows[row.subqueue].live.get(row.number)
+    elif row.lane == DEFERRED:
+        held = queue.deferred_locks.get((row.subqueue, row.number))
+    else:
+        held = None
+    return held if held is not None else from_row(row)

@@ -1,0 +1,121 @@
+"""What changed since the last checkpoint, laid over every page the index returns.
+
+Index + delta is the durable state of a fragment. A message that comes and goes between two
+checkpoints leaves no trace here, and so never touches the index.
+"""
+
+from collections.abc import Iterator
+
+from postbus.broker.message import Message, from_row, to_row
+from postbus.model.instant import Instant
+from postbus.model.rows import Row, RowKey
+
+_LANES = 4
+
+
+class Delta:
+    """Per lane: number → the message as it is now, or None where the index has one too many."""
+
+    __slots__ = ("_lanes", "size")
+
+    def __init__(self) -> None:
+        self._lanes: dict[int, dict[int, Message | None]] = {}
+        self.size = 0
+
+    def lane(self, subqueue: int, lane: int) -> dict[int, Message | None]:
+        key = subqueue * _LANES + lane
+        found = self._lanes.get(key)
+        if found is None:
+            found = self._lanes[key] = {}
+        return found
+
+    def put(self, message: Message) -> None:
+        lane = self.lane(message.subqueue, message.lane)
+        if message.number not in lane:
+            self.size += 1
+        lane[message.number] = message
+
+    def remove(self, subqueue: int, lane: int, number: int, maybe_indexed: bool) -> None:
+        """The message left this lane; the index must forget it if it may have it."""
+        changes = self.lane(subqueue, lane)
+        if maybe_indexed:
+            if number not in changes:
+                self.size += 1
+            changes[number] = None
+        elif changes.pop(number, None) is not None:
+            self.size -= 1
+
+    def rows(self) -> list[Row]:
+        return [to_row(message) for message in self._messages()]
+
+    def removed(self) -> list[RowKey]:
+        return [
+            RowKey(key // _LANES, key % _LANES, number)
+            for key, lane in self._lanes.items()
+            for number, message in lane.items()
+            if message is None
+        ]
+
+    def clear(self) -> None:
+        """The index has it all now."""
+        for message in self._messages():
+            message.indexed = True
+        self._lanes = {}
+        self.size = 0
+
+    def _messages(self) -> Iterator[Message]:
+        for lane in self._lanes.values():
+            for message in lane.values():
+                if message is not None:
+                    yield message
+
+    def over_lane(
+        self, rows: list[Row], subqueue: int, lane: int, start: int, limit: int
+    ) -> tuple[list[Message], int | None]:
+        """A lane's messages from `start` on, and the number they reach to; None for the last."""
+        changes = self.lane(subqueue, lane)
+        end = rows[-1].number if len(rows) >= limit else None
+        merged = [from_row(row) for row in rows if row.number not in changes]
+        merged += [
+            message
+            for number, message in changes.items()
+            if message is not None and number >= start and (end is None or number <= end)
+        ]
+        merged.sort(key=_by_number)
+        if len(merged) > limit:
+            del merged[limit:]
+            end = merged[-1].number
+        return merged, end
+
+    def due_limit(self, subqueue: int, lane: int, limit: int) -> int:
+        """How many rows to ask for, so that `limit` are left when the changed ones are not
+        counted; in coarse steps, so that asking again asks the same."""
+        return limit + -(-len(self.lane(subqueue, lane)) // 1024) * 1024
+
+    def over_due(
+        self, rows: list[Row], subqueue: int, lane: int, until: Instant, limit: int
+    ) -> list[Message]:
+        """A lane's messages due by `until`, earliest first, `limit` at the most."""
+        changes = self.lane(subqueue, lane)
+        merged = [from_row(row) for row in rows if row.number not in changes]
+        merged += [message for message in changes.values() if message and _due_by(message, until)]
+        merged.sort(key=_by_wake)
+        return merged[:limit]
+
+    def next_wake(self, subqueue: int, lane: int, after: Instant) -> Instant | None:
+        changes = self.lane(subqueue, lane).values()
+        wakes = [m.wake_at for m in changes if m is not None and m.wake_at is not None]
+        return min((wake for wake in wakes if wake > after), default=None)
+
+
+def _due_by(message: Message, until: Instant) -> bool:
+    wake_at = message.wake_at
+    return wake_at is not None and wake_at <= until
+
+
+def _by_number(message: Message) -> int:
+    return message.number
+
+
+def _by_wake(message: Message) -> tuple[Instant, int]:
+    return message.wake_at or 0, message.number

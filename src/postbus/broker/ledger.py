@@ -1,0 +1,194 @@
+"""The durable state of a fragment: journal records out, the same records in again.
+
+Decisions are made elsewhere. Whatever they change for good is changed here, by a record: live
+traffic writes it and applies it, recovery applies it, through the same methods.
+"""
+
+import struct
+from typing import Final, NamedTuple
+
+from postbus.broker import records
+from postbus.broker.delta import Delta
+from postbus.broker.message import ACTIVE, SCHEDULED, CorruptRow, Message
+from postbus.broker.records import BRINGS_BODY, REMOVES, Kind, Record
+from postbus.model.rows import Checkpoint
+
+_STATE_VERSION: Final = 1
+_STATE = struct.Struct("<HQQH")
+_COUNT = struct.Struct("<HHQ")
+
+
+class Layout(NamedTuple):
+    """How a store frames records in a batch, so that a body's place is known when written."""
+
+    header_size: int
+    prefix_size: int
+
+
+class Ledger:
+    """Emits records, applies them, and sums them up in checkpoints."""
+
+    __slots__ = (
+        "_at",
+        "_layout",
+        "_next",
+        "checkpoint",
+        "counts",
+        "delta",
+        "first_number",
+        "head",
+        "pending",
+        "pending_bytes",
+        "size_bytes",
+    )
+
+    def __init__(self, layout: Layout, first_number: int, head: int, state: bytes) -> None:
+        self._layout = layout
+        self.first_number = first_number
+        """Sequence numbers are `fragment index << 48 | n` (design §2)."""
+        self._next = 1
+        self.head = head
+        """Offset of the next record that will be written."""
+        self.checkpoint = head
+        self.counts: dict[tuple[int, int], int] = {}
+        self.size_bytes = 0
+        self.delta = Delta()
+        self.pending: list[bytes] = []
+        self.pending_bytes = 0
+        self._at = layout.header_size
+        if state:
+            self._restore(state)
+
+    # -- live: write the record and apply it ------------------------------------------------
+
+    def next_number(self) -> int:
+        number = self.first_number + self._next
+        self._next += 1
+        return number
+
+    def add(self, kind: Kind, message: Message, body: bytes) -> None:
+        """A message comes in, with its body."""
+        record = records.encode_with_body(kind, message, body)
+        message.base = self.head
+        message.position = self._at + self._layout.prefix_size + len(record) - len(body)
+        self._emit(record)
+        self._added(message)
+
+    def remove(self, kind: Kind, message: Message) -> None:
+        """A message goes for good."""
+        self._emit(records.encode(kind, message, message.subqueue, message.lane, message.number))
+        self._removed(
+            message.subqueue, message.lane, message.number, message.length, message.indexed
+        )
+
+    def move(self, kind: Kind, message: Message, subqueue: int, lane: int, number: int) -> None:
+        """A message changes place; its other fields are as they shall be already."""
+        from_subqueue, from_lane, from_number = message.subqueue, message.lane, message.number
+        message.subqueue, message.lane, message.number = subqueue, lane, number
+        self._emit(records.encode(kind, message, from_subqueue, from_lane, from_number))
+        self._removed(from_subqueue, from_lane, from_number, message.length, message.indexed)
+        message.indexed = False
+        self._added(message)
+
+    def change(self, kind: Kind, message: Message) -> None:
+        """A message stays in its place with other fields."""
+        self._emit(records.encode(kind, message, message.subqueue, message.lane, message.number))
+        self.delta.put(message)
+
+    def copy(self, message: Message, body: bytes) -> None:
+        """The same message, its body in a new batch (design §2: copy-forward)."""
+        record = records.encode_with_body(Kind.COPIED, message, body)
+        message.base = self.head
+        message.position = self._at + self._layout.prefix_size + len(record) - len(body)
+        self._emit(record)
+        self.delta.put(message)
+
+    def _emit(self, record: bytes) -> None:
+        self.pending.append(record)
+        self.pending_bytes += len(record)
+        self._at += self._layout.prefix_size + len(record)
+
+    # -- both: what a record does ------------------------------------------------------------
+
+    def _added(self, message: Message) -> None:
+        place = message.subqueue, message.lane
+        self.counts[place] = self.counts.get(place, 0) + 1
+        self.size_bytes += message.length
+        self.delta.put(message)
+
+    def _removed(self, subqueue: int, lane: int, number: int, length: int, indexed: bool) -> None:
+        place = subqueue, lane
+        self.counts[place] -= 1
+        self.size_bytes -= length
+        self.delta.remove(subqueue, lane, number, indexed)
+
+    # -- recovery ----------------------------------------------------------------------------
+
+    def replay(self, record: Record, base: int, position: int) -> None:
+        """Apply one stored record; `position` is where it starts in the batch at `base`."""
+        kind, message = record.kind, record.message
+        number = message.number - self.first_number
+        if not 0 < number < 1 << 48:
+            raise CorruptRow(f"message {message.number} is not of this fragment")
+        self._next = max(self._next, number + 1)
+        if kind in BRINGS_BODY:
+            message.base, message.position = base, position + record.body_at
+        # Whether the index has the message is not known here: it must forget it in any case.
+        if kind in REMOVES:
+            self._removed(message.subqueue, message.lane, message.number, message.length, True)
+            return
+        message.indexed = True
+        moved = (record.from_subqueue, record.from_lane, record.from_number) != (
+            message.subqueue,
+            message.lane,
+            message.number,
+        )
+        if moved:
+            self._removed(
+                record.from_subqueue, record.from_lane, record.from_number, message.length, True
+            )
+        if moved or kind in (Kind.ENQUEUED, Kind.SCHEDULED):
+            self._added(message)
+        else:
+            self.delta.put(message)
+
+    # -- commit and checkpoint ---------------------------------------------------------------
+
+    def committed(self) -> None:
+        """What was pending is durable."""
+        self.head += len(self.pending)
+        self.pending = []
+        self.pending_bytes = 0
+        self._at = self._layout.header_size
+
+    def make_checkpoint(self) -> Checkpoint:
+        """Sum up everything until now, what is pending included."""
+        return Checkpoint(
+            self.head + len(self.pending), self.delta.rows(), self.delta.removed(), self._state()
+        )
+
+    def checkpointed(self, checkpoint: Checkpoint) -> None:
+        """The index stands at the checkpoint, and nothing has changed since it was made."""
+        self.checkpoint = checkpoint.offset
+        self.delta.clear()
+
+    def count(self, subqueue: int, lane: int = ACTIVE) -> int:
+        return self.counts.get((subqueue, lane), 0)
+
+    @property
+    def scheduled_count(self) -> int:
+        return sum(n for (_, lane), n in self.counts.items() if lane == SCHEDULED)
+
+    def _state(self) -> bytes:
+        counts = [(place, n) for place, n in self.counts.items() if n]
+        return _STATE.pack(_STATE_VERSION, self._next, self.size_bytes, len(counts)) + b"".join(
+            _COUNT.pack(subqueue, lane, n) for (subqueue, lane), n in counts
+        )
+
+    def _restore(self, state: bytes) -> None:
+        version, self._next, self.size_bytes, places = _STATE.unpack_from(state)
+        if version != _STATE_VERSION:
+            raise CorruptRow(f"engine state of version {version}, {_STATE_VERSION} is known")
+        for place in range(places):
+            subqueue, lane, n = _COUNT.unpack_from(state, _STATE.size + place * _COUNT.size)
+            self.counts[(subqueue, lane)] = n

@@ -1,0 +1,232 @@
+"""A message as the engine holds it: where its body lies, and the few facts a broker decides by.
+
+The body is kept as received and never re-encoded; the engine does not look into it.
+"""
+
+import struct
+from typing import Final
+
+from postbus.model.instant import Instant
+from postbus.model.rows import Row
+
+# Lanes: the state a message is in. The numbers are part of the stored format, and equal to
+# Azure's `x-opt-message-state` (wire contract §4.3).
+ACTIVE: Final = 0
+DEFERRED: Final = 1
+SCHEDULED: Final = 2
+
+# Subqueues of a fragment. Part of the stored format.
+MAIN: Final = 0
+DEAD_LETTER: Final = 1
+TRANSFER_DEAD_LETTER: Final = 2
+
+NO_TTL: Final = -1
+
+# enqueued_at, ttl, delivery_count, enqueue_number, message id, session id, extras lengths
+_DETAILS = struct.Struct("<qqIQHHI")
+_EXTRA = struct.Struct("<BI")
+_NO_SESSION: Final = 0xFFFF  # the empty string is a legal session id (wire contract §3.3)
+
+_PROPERTIES: Final = 1
+_REASON: Final = 2
+_DESCRIPTION: Final = 3
+_SOURCE: Final = 4
+
+
+class CorruptRow(Exception):
+    """Stored bytes that no version of the engine wrote."""
+
+
+class Message:
+    """One message in one lane of one subqueue. Made once; moves by changing its fields."""
+
+    __slots__ = (
+        "base",
+        "delivered_at",
+        "delivery_count",
+        "description",
+        "enqueue_number",
+        "enqueued_at",
+        "header_size",
+        "holder",
+        "indexed",
+        "lane",
+        "length",
+        "locked_until",
+        "message_id",
+        "number",
+        "position",
+        "properties",
+        "raw",
+        "reason",
+        "session_id",
+        "source",
+        "subqueue",
+        "token",
+        "ttl",
+    )
+
+    def __init__(
+        self,
+        raw: bytes | None,
+        message_id: str = "",
+        session_id: str | None = None,
+        ttl: int = NO_TTL,
+        scheduled_at: Instant = 0,
+        header_size: int = 0,
+    ) -> None:
+        self.raw = raw
+        self.message_id = message_id
+        self.session_id = session_id
+        self.ttl = ttl
+        # In lane SCHEDULED this is when the message will be enqueued.
+        self.enqueued_at: Instant = scheduled_at
+        self.header_size = header_size
+        self.length = len(raw) if raw is not None else 0
+        self.subqueue = MAIN
+        self.lane = ACTIVE
+        self.number = 0
+        self.enqueue_number = 0
+        self.delivery_count = 0
+        # Where the body lies: offset of its record batch, and place in it.
+        self.base = -1
+        self.position = 0
+        # What was put on the message since it was received; None for most.
+        self.properties: bytes | None = None
+        self.reason: str | None = None
+        self.description: str | None = None
+        self.source: str | None = None
+        # Volatile: the lock, and what the engine's memory knows.
+        self.token: bytes | None = None
+        self.locked_until: Instant = 0
+        self.delivered_at: Instant = 0
+        self.holder = 0
+        self.indexed = False
+
+    @property
+    def expires_at(self) -> Instant | None:
+        return None if self.ttl < 0 else self.enqueued_at + self.ttl
+
+    def expired(self, now: Instant) -> bool:
+        """Time to live applies to the main queue only (R-DLQ-02)."""
+        return 0 <= self.ttl <= now - self.enqueued_at and self.subqueue == MAIN
+
+    @property
+    def wake_at(self) -> Instant | None:
+        if self.lane == SCHEDULED:
+            return self.enqueued_at
+        # A deferred message is looked at when it is asked for, never swept (semantics B §3).
+        if self.lane == ACTIVE and self.subqueue == MAIN and self.ttl >= 0:
+            return self.enqueued_at + self.ttl
+        return None
+
+
+def encode_extras(message: Message) -> bytes:
+    """What only few messages have; empty for the rest."""
+    parts: list[bytes] = []
+    if message.properties is not None:
+        parts += (_EXTRA.pack(_PROPERTIES, len(message.properties)), message.properties)
+    for tag, text in (
+        (_REASON, message.reason),
+        (_DESCRIPTION, message.description),
+        (_SOURCE, message.source),
+    ):
+        if text is not None:
+            data = text.encode()
+            parts += (_EXTRA.pack(tag, len(data)), data)
+    return b"".join(parts)
+
+
+def decode_extras(message: Message, data: bytes) -> None:
+    at = 0
+    while at < len(data):
+        tag, length = _EXTRA.unpack_from(data, at)
+        at += _EXTRA.size
+        value = data[at : at + length]
+        at += length
+        if tag == _PROPERTIES:
+            message.properties = value
+        elif tag == _REASON:
+            message.reason = value.decode()
+        elif tag == _DESCRIPTION:
+            message.description = value.decode()
+        elif tag == _SOURCE:
+            message.source = value.decode()
+        else:
+            raise CorruptRow(f"unknown extra {tag} on message {message.number}")
+
+
+def has_extras(message: Message) -> bool:
+    return message.properties is not None or message.reason is not None
+
+
+def encode_details(message: Message) -> bytes:
+    """The part of a message that both its index row and its records carry."""
+    message_id = message.message_id.encode()
+    extras = encode_extras(message) if has_extras(message) else b""
+    if message.session_id is None:
+        session_id, session_length = b"", _NO_SESSION
+    else:
+        session_id = message.session_id.encode()
+        session_length = len(session_id)
+    return b"".join(
+        (
+            _DETAILS.pack(
+                message.enqueued_at,
+                message.ttl,
+                message.delivery_count,
+                message.enqueue_number,
+                len(message_id),
+                session_length,
+                len(extras),
+            ),
+            message_id,
+            session_id,
+            extras,
+        )
+    )
+
+
+def decode_details(message: Message, data: bytes, at: int) -> int:
+    """Fill in what `encode_details` wrote; returns where it ended."""
+    (
+        message.enqueued_at,
+        message.ttl,
+        message.delivery_count,
+        message.enqueue_number,
+        id_length,
+        session_length,
+        extras_length,
+    ) = _DETAILS.unpack_from(data, at)
+    at += _DETAILS.size
+    message.message_id = data[at : at + id_length].decode()
+    at += id_length
+    if session_length != _NO_SESSION:
+        message.session_id = data[at : at + session_length].decode()
+        at += session_length
+    if extras_length:
+        decode_extras(message, data[at : at + extras_length])
+        at += extras_length
+    return at
+
+
+def to_row(message: Message) -> Row:
+    return Row(
+        message.subqueue,
+        message.lane,
+        message.number,
+        message.wake_at,
+        message.base,
+        message.position,
+        message.length,
+        encode_details(message),
+    )
+
+
+def from_row(row: Row) -> Message:
+    message = Message(None)
+    message.subqueue, message.lane, message.number = row.subqueue, row.lane, row.number
+    message.base, message.position, message.length = row.base, row.position, row.length
+    decode_details(message, row.data, 0)
+    message.indexed = True
+    return message

@@ -1,0 +1,113 @@
+"""What the engine asks of the store when an answer is not in memory.
+
+A call that needs pages returns `Need` and changes nothing. The runtime loads them and calls again
+with `Pages`. Rows in a page are as of the last checkpoint: the engine lays its delta over them,
+so a page loaded before a later checkpoint is of no use, and is asked for again.
+"""
+
+from typing import NamedTuple
+
+from postbus.model.instant import Instant
+from postbus.model.rows import Row, RowKey
+
+
+class LanePage(NamedTuple):
+    """Rows of a lane from a number on, in order of number."""
+
+    subqueue: int
+    lane: int
+    start: int
+    limit: int
+
+
+class DuePage(NamedTuple):
+    """Rows of a lane whose time has come, earliest first."""
+
+    subqueue: int
+    lane: int
+    until: Instant
+    limit: int
+
+
+class NextDue(NamedTuple):
+    """The first time after `after` at which a row of a lane comes due."""
+
+    subqueue: int
+    lane: int
+    after: Instant
+
+
+class RowPage(NamedTuple):
+    """Rows by key, those that exist."""
+
+    keys: tuple[RowKey, ...]
+
+
+class PinnedPage(NamedTuple):
+    """Rows whose bodies keep old, mostly dead batches from being trimmed."""
+
+    below: int
+    limit: int
+
+
+class BatchPage(NamedTuple):
+    """One whole record batch: for the head of a queue, where its neighbours come next."""
+
+    base: int
+
+
+class BodyPage(NamedTuple):
+    """One body, without reading the rest of its batch."""
+
+    base: int
+    position: int
+    length: int
+
+
+Page = LanePage | DuePage | NextDue | RowPage | PinnedPage | BatchPage | BodyPage
+Loaded = list[Row] | bytes | int | None
+
+
+class Need(NamedTuple):
+    """Load these and call again. Nothing has changed."""
+
+    pages: tuple[Page, ...]
+
+
+class Pages:
+    """What was loaded for one call, and the checkpoint it was loaded at."""
+
+    __slots__ = ("_loaded", "checkpoint")
+
+    def __init__(self) -> None:
+        self.checkpoint = -1
+        self._loaded: dict[Page, Loaded] = {}
+
+    def __contains__(self, page: Page) -> bool:
+        return page in self._loaded
+
+    def add(self, page: Page, loaded: Loaded) -> None:
+        self._loaded[page] = loaded
+
+    def rows(self, page: LanePage | DuePage | RowPage | PinnedPage) -> list[Row]:
+        rows = self._loaded[page]
+        assert isinstance(rows, list)
+        return rows
+
+    def body(self, page: BatchPage | BodyPage) -> bytes | None:
+        body = self._loaded[page]
+        assert body is None or isinstance(body, bytes)
+        return body
+
+    def instant(self, page: NextDue) -> Instant | None:
+        at = self._loaded[page]
+        assert at is None or isinstance(at, int)
+        return at
+
+    def forget_rows(self) -> None:
+        """Rows of an earlier checkpoint say nothing now; bodies never change."""
+        self._loaded = {
+            page: loaded
+            for page, loaded in self._loaded.items()
+            if isinstance(page, (BatchPage, BodyPage))
+        }

@@ -1,0 +1,154 @@
+"""Record v1: one durable event of one message, and its byte form.
+
+A record is absolute: it says the state after the event, never a difference, so that replaying it
+over a state that has it already changes nothing. Every record names the message well enough for a
+reader of the change feed to need no join: number, enqueued time, ids, delivery count, and for an
+outcome when the message was delivered (design §2).
+
+    kind flags lane from_lane | subqueue from_subqueue | number from_number | delivered_at
+    base position length | details (see postbus.broker.message) | body
+
+Only records that bring a body carry one; the others say where it lies.
+"""
+
+import struct
+from enum import IntEnum
+from typing import Final
+
+from postbus.broker.message import CorruptRow, Message, decode_details, encode_details
+from postbus.model.instant import Instant
+
+
+class Kind(IntEnum):
+    """What happened. The numbers are part of the stored format; never reuse one."""
+
+    ENQUEUED = 1
+    SCHEDULED = 2
+    ACTIVATED = 3
+    COMPLETED = 4
+    RECEIVED = 5
+    """Removed by a receive-and-delete."""
+    ABANDONED = 6
+    LOCK_EXPIRED = 7
+    DEFERRED = 8
+    DEAD_LETTERED = 9
+    EXPIRED = 10
+    """Time to live ran out, and the message was dropped."""
+    CANCELLED = 11
+    DELETED = 12
+    """Removed by a batch delete."""
+    COPIED = 13
+    """Nothing happened to the message; its body moved so that an old batch can be trimmed."""
+
+
+BRINGS_BODY: Final = frozenset({Kind.ENQUEUED, Kind.SCHEDULED, Kind.COPIED})
+REMOVES: Final = frozenset(
+    {Kind.COMPLETED, Kind.RECEIVED, Kind.EXPIRED, Kind.CANCELLED, Kind.DELETED}
+)
+
+_HEAD = struct.Struct("<BBBBHHQQqqII")
+HEAD_SIZE: Final = _HEAD.size
+
+
+class Record:
+    """A record read back: for replay and for the change feed."""
+
+    __slots__ = ("body_at", "delivered_at", "from_lane", "from_number", "from_subqueue", "kind",
+                 "message")  # fmt: skip
+
+    def __init__(
+        self,
+        kind: Kind,
+        message: Message,
+        from_subqueue: int,
+        from_lane: int,
+        from_number: int,
+        delivered_at: Instant,
+        body_at: int,
+    ) -> None:
+        self.kind = kind
+        self.message = message
+        """The message as it is after the event; for a removal, as it was before."""
+        self.from_subqueue = from_subqueue
+        self.from_lane = from_lane
+        self.from_number = from_number
+        self.delivered_at = delivered_at
+        self.body_at = body_at
+        """Where the body starts inside the record; -1 when the record brings none."""
+
+
+def encode(
+    kind: Kind,
+    message: Message,
+    from_subqueue: int,
+    from_lane: int,
+    from_number: int,
+) -> bytes:
+    """The record of an event that needs no body."""
+    return _HEAD.pack(
+        kind,
+        0,
+        message.lane,
+        from_lane,
+        message.subqueue,
+        from_subqueue,
+        message.number,
+        from_number,
+        message.delivered_at,
+        message.base,
+        message.position,
+        message.length,
+    ) + encode_details(message)
+
+
+def encode_with_body(kind: Kind, message: Message, body: bytes) -> bytes:
+    """The record of an event that brings the body; it ends with it."""
+    return b"".join(
+        (
+            _HEAD.pack(
+                kind,
+                0,
+                message.lane,
+                message.lane,
+                message.subqueue,
+                message.subqueue,
+                message.number,
+                message.number,
+                message.delivered_at,
+                -1,
+                0,
+                message.length,
+            ),
+            encode_details(message),
+            body,
+        )
+    )
+
+
+def decode(data: bytes) -> Record:
+    message = Message(None)
+    try:
+        (
+            number_of_kind,
+            flags,
+            message.lane,
+            from_lane,
+            message.subqueue,
+            from_subqueue,
+            message.number,
+            from_number,
+            delivered_at,
+            message.base,
+            message.position,
+            message.length,
+        ) = _HEAD.unpack_from(data)
+        kind = Kind(number_of_kind)
+        end = decode_details(message, data, HEAD_SIZE)
+    except (struct.error, ValueError) as error:
+        raise CorruptRow(f"not a record: {error}") from error
+    if flags:
+        raise CorruptRow(f"record of kind {kind.name} has unknown flags {flags:#x}")
+    body_at = end if kind in BRINGS_BODY else -1
+    if len(data) != end + (message.length if body_at >= 0 else 0):
+        raise CorruptRow(f"record of kind {kind.name} has {len(data)} bytes, not what it says")
+    return Record(kind, message, from_subqueue, from_lane, from_number, delivered_at, body_at)

@@ -1,0 +1,219 @@
+"""The head of one subqueue, held in memory; the rest stays in the store.
+
+Every active message with a number up to `end` is here, ready or locked. What lies beyond is read
+in pages when the ready ones run low, so memory does not grow with the backlog. Bodies are kept
+only as far as a budget of bytes goes.
+"""
+
+from collections import deque
+from heapq import heappop, heappush
+from typing import Final
+
+from postbus.broker.message import Message
+
+_LOOKAHEAD_BYTES: Final = 1 << 20
+
+
+class WindowLimits:
+    """How much of each subqueue is held in memory."""
+
+    __slots__ = ("body_bytes_max", "messages_max")
+
+    def __init__(self, messages_max: int = 4096, body_bytes_max: int = 4 << 20) -> None:
+        self.messages_max = messages_max
+        self.body_bytes_max = body_bytes_max
+
+
+class Window:
+    """Ready messages in order of number, and everything locked among them."""
+
+    __slots__ = (
+        "_body_bytes",
+        "_limits",
+        "_ready",
+        "_returned",
+        "complete",
+        "end",
+        "live",
+        "ready_count",
+    )
+
+    def __init__(self, limits: WindowLimits, complete: bool) -> None:
+        self._limits = limits
+        self._ready: deque[Message] = deque()
+        # Given back out of order; merged by number when taken (R-SETTLE-07).
+        self._returned: list[tuple[int, int, Message]] = []
+        self._body_bytes = 0
+        self.live: dict[int, Message] = {}
+        self.end = 0
+        self.complete = complete
+        """Nothing lies beyond `end`."""
+        self.ready_count = 0
+
+    @property
+    def low(self) -> bool:
+        """Time to read the next page."""
+        return not self.complete and self.ready_count < self._limits.messages_max // 4
+
+    @property
+    def room(self) -> int:
+        return max(0, self._limits.messages_max - len(self.live))
+
+    def add(self, message: Message) -> None:
+        """A message became active in this subqueue, with whatever number."""
+        number = message.number
+        if number > self.end:
+            if not self.complete or len(self.live) >= self._limits.messages_max:
+                self.complete = False
+                message.raw = None
+                return
+            self.end = number
+        self._hold(message)
+        self._push(message)
+        if self.ready_count > 2 * self._limits.messages_max:
+            self._shrink()
+
+    def extend(self, messages: list[Message], end: int | None) -> None:
+        """The next page, which follows `end` directly and reaches to the new one (None: the
+        last message there is)."""
+        for message in messages:
+            # A locked one may lie beyond `end` after a shrink.
+            if message.number not in self.live:
+                self._hold(message)
+                self._push(message)
+        self.complete = end is None
+        if end is None:
+            end = messages[-1].number if messages else self.end
+        self.end = max(self.end, end)
+
+    def give_back(self, message: Message) -> None:
+        """A lock ended and the message is ready again, in its place by number."""
+        self._push(message)
+
+    def take(self) -> Message | None:
+        """The first ready message whose body is here; None when there is none, or it is not."""
+        message = self.head()
+        if message is None or message.raw is None:
+            return None
+        self._pop()
+        return message
+
+    def head(self) -> Message | None:
+        """The first ready message."""
+        ready, returned = self._ready, self._returned
+        # One that left while it was ready is still queued here: skip it when its turn comes.
+        live = self.live
+        while ready and live.get(ready[0].number) is not ready[0]:
+            ready.popleft()
+        while returned and live.get(returned[0][0]) is not returned[0][2]:
+            heappop(returned)
+        if returned and (not ready or returned[0][0] < ready[0].number):
+            return returned[0][2]
+        return ready[0] if ready else None
+
+    def pop_head(self) -> None:
+        """Take the message `head()` returned, body or not."""
+        self._pop()
+
+    def forget(self, message: Message) -> None:
+        """A message that was taken left the subqueue, or its lane."""
+        if self.live.pop(message.number, None) is not None:
+            self._let_body_go(message)
+
+    def withdraw(self, message: Message) -> None:
+        """A message that is ready, wherever in the line, leaves it."""
+        self.ready_count -= 1
+        self.forget(message)
+
+    def missing_bodies(self) -> list[int]:
+        """Bases of the batches to read so that the head of the queue can be delivered."""
+        bases: dict[int, None] = {}
+        budget = min(_LOOKAHEAD_BYTES, self._limits.body_bytes_max)
+        if self._returned:
+            for _, _, message in self._returned[:64]:
+                if message.raw is None and self.live.get(message.number) is message:
+                    bases[message.base] = None
+        for message in self._ready:
+            if self.live.get(message.number) is not message:
+                continue
+            budget -= message.length
+            if message.raw is None:
+                bases[message.base] = None
+            if budget <= 0:
+                break
+        return list(bases)
+
+    def fill_bodies(self, base: int, batch: bytes) -> None:
+        """Give the ready messages of one batch their bodies, the first ones first."""
+        head = self.head()
+        if head is not None and head.base == base and head.raw is None:
+            self._keep_body(head, batch)
+        for _, _, message in self._returned:
+            self._fill(message, base, batch)
+        for message in self._ready:
+            if self._body_bytes >= self._limits.body_bytes_max:
+                break
+            self._fill(message, base, batch)
+
+    def release_body(self, message: Message) -> None:
+        """Delivered: its body is of use again only if it comes back."""
+        if self._body_bytes > self._limits.body_bytes_max // 2:
+            self._let_body_go(message)
+
+    def _shrink(self) -> None:
+        """Messages came in below `end` (into a dead-letter queue, say): let the last ones go."""
+        ready = sorted(
+            [m for m in self._ready if self.live.get(m.number) is m]
+            + [m for _, _, m in self._returned if self.live.get(m.number) is m],
+            key=lambda message: message.number,
+        )
+        keep = ready[: self._limits.messages_max]
+        for message in ready[len(keep) :]:
+            self.forget(message)
+        self._ready = deque(keep)
+        self._returned = []
+        self.ready_count = len(keep)
+        self.end = keep[-1].number
+        self.complete = False
+
+    def _fill(self, message: Message, base: int, batch: bytes) -> None:
+        if (
+            message.base == base
+            and message.raw is None
+            and self.live.get(message.number) is message
+            and self._body_bytes + message.length <= self._limits.body_bytes_max
+        ):
+            self._keep_body(message, batch)
+
+    def _keep_body(self, message: Message, batch: bytes) -> None:
+        message.raw = batch[message.position : message.position + message.length]
+        self._body_bytes += message.length
+
+    def _hold(self, message: Message) -> None:
+        self.live[message.number] = message
+        if message.raw is not None:
+            if self._body_bytes + message.length > self._limits.body_bytes_max:
+                message.raw = None
+            else:
+                self._body_bytes += message.length
+
+    def _let_body_go(self, message: Message) -> None:
+        if message.raw is not None:
+            self._body_bytes -= message.length
+            message.raw = None
+
+    def _push(self, message: Message) -> None:
+        self.ready_count += 1
+        ready = self._ready
+        if not ready or ready[-1].number < message.number:
+            ready.append(message)
+        else:
+            heappush(self._returned, (message.number, self.ready_count, message))
+
+    def _pop(self) -> None:
+        ready, returned = self._ready, self._returned
+        if returned and (not ready or returned[0][0] < ready[0].number):
+            heappop(returned)
+        else:
+            ready.popleft()
+        self.ready_count -= 1

@@ -1,0 +1,169 @@
+"""Every refusal a client can see.
+
+The class fixes the wire codes (AMQP condition, HTTP status, whether a retry may help), the
+instance the words. Tracking ids are added once, at the edge (`postbus.server.tracking`).
+"""
+
+from typing import ClassVar
+
+
+class ServiceBusError(Exception):
+    """Base of all refusals. The class fixes the wire codes, the instance the words."""
+
+    condition: ClassVar[str] = "amqp:internal-error"
+    http_status: ClassVar[int] = 500
+    sub_code: ClassVar[int | None] = None
+    """Azure's finer number inside an HTTP error's text; admin clients match on it."""
+    transient: ClassVar[bool] = False
+    """May the same request succeed later?"""
+
+
+class EntityNotFound(ServiceBusError):
+    """No entity has this address, or it was deleted while in use."""
+
+    condition = "amqp:not-found"
+    http_status = 404
+    sub_code = 40400
+
+    def __init__(self, entity: str) -> None:
+        # JS and Java decide "entity not found" by this very text (wire contract §7.2).
+        super().__init__(f"The messaging entity '{entity}' could not be found.")
+
+
+class EntityAlreadyExists(ServiceBusError):
+    """An entity with this name is there already."""
+
+    condition = "com.microsoft:entity-already-exists"
+    http_status = 409
+    sub_code = 40900
+
+    def __init__(self, entity: str) -> None:
+        super().__init__(f"Conflict. The messaging entity '{entity}' already exists.")
+
+
+class EntityDisabled(ServiceBusError):
+    """The entity's status does not allow this operation."""
+
+    condition = "com.microsoft:entity-disabled"
+    http_status = 403
+
+    def __init__(self, entity: str, operations: str = "") -> None:
+        suffix = f" for {operations} operations" if operations else ""
+        super().__init__(f"Messaging entity '{entity}' is currently disabled{suffix}.")
+
+
+class Unauthorized(ServiceBusError):
+    """No token, a wrong one, an expired one, or one without the right that is needed."""
+
+    condition = "amqp:unauthorized-access"
+    http_status = 401
+    sub_code = 40100
+
+
+class QuotaExceeded(ServiceBusError):
+    """The entity or the namespace is full."""
+
+    condition = "amqp:resource-limit-exceeded"
+    http_status = 403
+    sub_code = 40300
+
+
+class InvalidArgument(ServiceBusError):
+    """A value in the request is malformed, out of range or missing."""
+
+    condition = "com.microsoft:argument-error"
+    http_status = 400
+    sub_code = 40000
+
+
+class InvalidOperation(ServiceBusError):
+    """The request is well formed but not allowed here."""
+
+    condition = "amqp:not-allowed"
+    http_status = 403
+    sub_code = 40301
+
+
+class NotSupported(ServiceBusError):
+    """Asked for by name, and not something Postbus does (yet)."""
+
+    condition = "amqp:not-implemented"
+    http_status = 400
+    sub_code = 40000
+
+
+class MessageLockLost(ServiceBusError):
+    """The lock expired, was settled already, or was granted before a broker restart."""
+
+    condition = "com.microsoft:message-lock-lost"
+    http_status = 410
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The lock supplied is invalid. Either the lock expired, or the message has already "
+            "been removed from the queue, or was received by a different receiver instance."
+        )
+
+
+class MessageNotFound(ServiceBusError):
+    """No message with this sequence number is in the state the operation needs."""
+
+    condition = "com.microsoft:message-not-found"
+    http_status = 404
+
+
+class MessageSizeExceeded(ServiceBusError):
+    """The message, or its headers, is larger than the entity takes."""
+
+    condition = "amqp:link:message-size-exceeded"
+    http_status = 403
+
+
+class ServerBusy(ServiceBusError):
+    """A bound was reached for now; the same request may succeed shortly."""
+
+    condition = "com.microsoft:server-busy"
+    http_status = 503
+    sub_code = 50004
+    transient = True
+
+
+class StoreUnavailable(ServerBusy):
+    """The store did not take the write (disk full, failed sync): nothing was acknowledged."""
+
+
+class OperationTimeout(ServiceBusError):
+    """The operation did not end within the time the client gave it."""
+
+    condition = "com.microsoft:timeout"
+    http_status = 408
+    transient = True
+
+
+class InternalError(ServiceBusError):
+    """A fault of Postbus itself; the log has it under the tracking id."""
+
+    condition = "amqp:internal-error"
+    http_status = 500
+    sub_code = 50000
+    transient = True
+
+
+class ConnectionForced(ServiceBusError):
+    """The server ends the connection: shutdown, or no token within the time allowed."""
+
+    condition = "amqp:connection:forced"
+    http_status = 503
+    transient = True
+
+
+class DetachForced(ServiceBusError):
+    """The server ends the link: the entity changed, or its engine was loaded again."""
+
+    condition = "amqp:link:detach-forced"
+    http_status = 503
+    transient = True
+
+
+class StoreFailed(StoreUnavailable):
+    """The store can no longer be trusted (failed sync, corruption): it is stopped, not retried."""

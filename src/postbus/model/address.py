@@ -1,0 +1,131 @@
+"""Entity paths: what an AMQP address or a request path names.
+
+`<entity>[/Subscriptions/<name>][/$DeadLetterQueue | /$Transfer/$DeadLetterQueue][/$management]`.
+An entity's name may itself contain slashes, so a path is read from its right end.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+from urllib.parse import unquote
+
+from postbus.errors import InvalidArgument
+
+ENTITY_NAME_LENGTH_MAX: Final = 260
+SUBSCRIPTION_NAME_LENGTH_MAX: Final = 50
+# Longer than any address that can name something, even with every character percent-encoded
+# behind a long host name; what is longer is not taken apart.
+ADDRESS_LENGTH_MAX: Final = 4_096
+
+CBS: Final = "$cbs"
+
+_MANAGEMENT: Final = "/$management"
+_TRANSFER_DEAD_LETTERS: Final = "/$transfer/$deadletterqueue"
+_DEAD_LETTERS: Final = "/$deadletterqueue"
+_SUBSCRIPTIONS: Final = "subscriptions"
+
+_AUTHORITY: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^/?#]*", re.ASCII)
+_NAME: Final = re.compile(r"[A-Za-z0-9._\-]+(?:/[A-Za-z0-9._\-]+)*", re.ASCII)
+
+
+class SubQueue(Enum):
+    """Which of an entity's queues a path leads to."""
+
+    MAIN = ""
+    DEAD_LETTER = "/$DeadLetterQueue"
+    TRANSFER_DEAD_LETTER = "/$Transfer/$DeadLetterQueue"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """What a path names. Names are as the client wrote them; they compare case-insensitively."""
+
+    entity: str
+    subscription: str | None = None
+    subqueue: SubQueue = SubQueue.MAIN
+    management: bool = False
+
+    @property
+    def is_cbs(self) -> bool:
+        """The node that takes tokens (wire contract §2)."""
+        return self.entity.lower() == CBS and self.path == self.entity
+
+    @property
+    def path(self) -> str:
+        """The whole path in Azure's own spelling of the fixed parts."""
+        subscription = "" if self.subscription is None else f"/Subscriptions/{self.subscription}"
+        management = _MANAGEMENT if self.management else ""
+        return f"{self.entity}{subscription}{self.subqueue.value}{management}"
+
+
+def resolve_address(text: str) -> Address:
+    """Take apart an AMQP address: bare, with a leading slash, or a whole URI (wire contract §3.1).
+
+    Says nothing about whether the entity exists. Raises InvalidArgument for what names nothing.
+    """
+    if len(text) > ADDRESS_LENGTH_MAX:
+        raise InvalidArgument(
+            f"The address has {len(text)} characters; {ADDRESS_LENGTH_MAX} are allowed."
+        )
+    return resolve_path(unquote(strip_authority(text)))
+
+
+def resolve_path(path: str) -> Address:
+    """As resolve_address, for a path whose scheme, host and percent-encoding are gone already."""
+    rest = path.strip("/")
+    management = _ends_with(rest, _MANAGEMENT)
+    if management:
+        rest = rest[: -len(_MANAGEMENT)]
+    subqueue = SubQueue.MAIN
+    if _ends_with(rest, _TRANSFER_DEAD_LETTERS):
+        subqueue, rest = SubQueue.TRANSFER_DEAD_LETTER, rest[: -len(_TRANSFER_DEAD_LETTERS)]
+    elif _ends_with(rest, _DEAD_LETTERS):
+        subqueue, rest = SubQueue.DEAD_LETTER, rest[: -len(_DEAD_LETTERS)]
+    rest, subscription = _split_subscription(rest)
+    if not rest:
+        raise InvalidArgument(f"The address '{path}' names no entity.")
+    return Address(rest, subscription, subqueue, management)
+
+
+def strip_authority(uri: str) -> str:
+    """A URI without its scheme, host and port; any other text as it is."""
+    match = _AUTHORITY.match(uri)
+    return uri if match is None else uri[match.end() :]
+
+
+def check_entity_name(name: str) -> None:
+    """Raise InvalidArgument where `name` cannot be that of a queue (semantics part A §5.2)."""
+    if not name:
+        raise InvalidArgument("The entity name is empty ('URI_PATH').")
+    if len(name) > ENTITY_NAME_LENGTH_MAX:
+        raise InvalidArgument(
+            f"The entity name has {len(name)} characters; "
+            f"{ENTITY_NAME_LENGTH_MAX} are allowed ('URI_PATH')."
+        )
+    if _NAME.fullmatch(name) is None:
+        raise InvalidArgument(
+            f"'URI_PATH' contains disallowed characters: '{name}'. An entity name has letters, "
+            "digits, '.', '-' and '_', in parts separated by single slashes."
+        )
+    # HTTP clients take dots out of a path before they send it, so such a part is out of reach.
+    parts = name.lower().split("/")
+    if "." in parts or ".." in parts:
+        raise InvalidArgument(f"The entity name '{name}' has a part that is only dots.")
+    if _SUBSCRIPTIONS in parts[1:]:
+        raise InvalidArgument(
+            f"The entity name '{name}' cannot be told from that of a subscription: "
+            "'Subscriptions' is reserved."
+        )
+
+
+def _ends_with(text: str, suffix: str) -> bool:
+    return text[-len(suffix) :].lower() == suffix
+
+
+def _split_subscription(path: str) -> tuple[str, str | None]:
+    head, _, name = path.rpartition("/")
+    entity, _, marker = head.rpartition("/")
+    if entity and name and marker.lower() == _SUBSCRIPTIONS:
+        return entity, name
+    return path, None

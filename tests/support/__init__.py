@@ -1,0 +1,1 @@
+"""What the tests of a running server share: the process, its clients, waiting with a deadline."""
