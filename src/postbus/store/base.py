@@ -1,0 +1,129 @@
+"""The durable port: journals and indexes of the fragments kept in one place.
+
+A store orders and keeps; it never interprets. Locks, expiry, sessions and duplicates are decided
+in postbus.broker, so each backend stays a few hundred lines and all of them pass
+tests/contract/test_store.py unchanged.
+
+Calls are synchronous: each store has one thread of its own (`postbus.server.storethread`), and
+whatever is called there happens in order.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from postbus.model.rows import Checkpoint, Row, RowKey
+
+__all__ = ["Checkpoint", "Lease", "MessageStore", "Part", "Row", "RowKey", "StoredBatch", "Trimmed"]
+
+
+class Lease(NamedTuple):
+    """The right to write a fragment, until somebody acquires it with a higher epoch."""
+
+    fragment: int
+    epoch: int
+    head: int
+    """Offset of the next record to be written."""
+    checkpoint: int
+    """Offset the index stands at; replay starts here."""
+    state: bytes
+    """Engine state as of that checkpoint; empty for a new fragment."""
+
+
+class Part(NamedTuple):
+    """What one fragment adds in a commit."""
+
+    lease: Lease
+    base: int
+    """Offset of the first record in `batch`."""
+    count: int  # type: ignore[assignment]  # hides tuple.count, of no use here
+    """Records in the batch."""
+    at: int
+    """Time of the commit, Instant."""
+    batch: bytes
+    """The record batch, as postbus.store.batch packs it; empty when only a checkpoint is due."""
+    checkpoint: Checkpoint | None
+
+
+class StoredBatch(NamedTuple):
+    base: int
+    data: bytes
+
+
+class Trimmed(NamedTuple):
+    batches: int
+    bytes: int
+    more: bool
+    """The slice ended before the work did: call again."""
+
+
+class MessageStore(Protocol):
+    """Journals and indexes of many fragments. All or nothing for each call."""
+
+    def acquire(self, fragment: int, broker: str, seen_epoch: int) -> Lease:
+        """Take the fragment over (creating it when new): earlier leases are fenced.
+
+        The new epoch is greater than the stored one and than `seen_epoch`.
+        """
+
+    def commit(self, parts: Sequence[Part]) -> frozenset[int]:
+        """Return the fragments whose part survives a crash; one left out was fenced.
+
+        All parts that pass are written in one transaction. Writing the same (epoch, base) again
+        with the same bytes succeeds without a change, so a retry after a lost answer is safe.
+        Raises StoreUnavailable when nothing was written and a retry may help (disk full);
+        StoreFailed when the store can no longer be trusted (failed sync, corruption): it refuses
+        everything from then on.
+        """
+
+    def load_lane(
+        self, fragment: int, subqueue: int, lane: int, start: int, limit: int
+    ) -> list[Row]:
+        """Rows of one lane with number >= start, in order of number."""
+
+    def load_due(
+        self, fragment: int, subqueue: int, lane: int, until: int, limit: int
+    ) -> list[Row]:
+        """Rows of one lane with wake_at <= until, in order of (wake_at, number)."""
+
+    def next_due(self, fragment: int, subqueue: int, lane: int, after: int) -> int | None:
+        """The earliest wake_at > after in the lane."""
+
+    def load_rows(self, fragment: int, keys: Sequence[RowKey]) -> list[Row]:
+        """The rows that exist among `keys`, in the order asked."""
+
+    def load_pinned(
+        self, fragment: int, below: int, live_share_max: float, limit: int
+    ) -> list[Row]:
+        """Rows whose bodies keep alive old batches (base < below) that are mostly dead:
+        live bytes <= live_share_max of the batch. For copy-forward."""
+
+    def read(self, fragment: int, start: int, bytes_max: int) -> list[StoredBatch]:
+        """Batches from the one holding offset `start` on; at least one if there is any, then as
+        many as fit in `bytes_max`."""
+
+    def read_batch(self, fragment: int, base: int) -> bytes | None:
+        """One whole batch, None when trimmed."""
+
+    def read_slice(self, fragment: int, base: int, position: int, length: int) -> bytes | None:
+        """Part of one batch without reading the rest of it."""
+
+    def tail(self, fragment: int) -> int:
+        """Offset of the oldest batch still kept within retention (head when there is none)."""
+
+    def trim(self, fragment: int, older_than: int, bytes_max: int, limit: int) -> Trimmed:
+        """Drop batches below the checkpoint that hold no live body and are older than
+        `older_than` (Instant) or beyond the newest `bytes_max` bytes; `limit` batches a call."""
+
+    def drop(self, fragment: int, limit: int) -> bool:
+        """Remove a deleted entity's fragment, `limit` rows a call; True when nothing is left."""
+
+    def release(self, lease: Lease) -> None:
+        """Give the fragment up in order (clean stop)."""
+
+    def probe(self, now: int) -> None:
+        """Write and read back one small durable row, as health asks; raises like commit."""
+
+    def backup(self, target: str) -> None:
+        """Copy the store, while in use, into a file that opens as a store of its own."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,120 @@
+"""The byte form of a record batch: what one fragment adds to its journal in one commit.
+
+    magic    4 bytes  "PBRB"
+    version  u32      1
+    checksum u32      CRC-32 of every byte that follows
+    fragment u64      \\
+    epoch    u64       | who wrote it, and where it belongs: a batch that ends up in another
+    base     u64       | place than it was written for is found out
+    at       i64      /  time of the commit, ms since the Unix epoch
+    count    u32      number of records
+    length   u32      bytes that follow the header
+    then each record: its length (u32) and its bytes
+
+All numbers are big-endian. A batch is one block: it is checked as a whole, and a body inside it
+is found by its position from the first byte of the block.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Final, NamedTuple
+from zlib import crc32
+
+MAGIC: Final = b"PBRB"
+VERSION: Final = 1
+LENGTH_MAX: Final = 900_000_000
+"""SQLite takes values up to 1,000,000,000 bytes."""
+
+_PREFIX: Final = struct.Struct(">4sII")
+_FIELDS: Final = struct.Struct(">QQQqII")
+_SIZE: Final = struct.Struct(">I")
+_RUN: Final = 64
+HEADER_SIZE: Final = _PREFIX.size + _FIELDS.size
+RECORD_PREFIX_SIZE: Final = _SIZE.size
+"""Bytes before each record: the engine computes where a body lies when it writes it."""
+
+
+class BatchCorrupt(Exception):
+    """These bytes are not the record batch that was written."""
+
+
+class Header(NamedTuple):
+    fragment: int
+    epoch: int
+    base: int
+    """Offset of the first record."""
+    at: int
+    """Time of the commit, Instant."""
+    record_count: int
+    length: int
+    """Bytes after the header."""
+
+
+def pack(
+    fragment: int, epoch: int, base: int, at: int, records: Sequence[bytes]
+) -> tuple[bytes, list[int]]:
+    """Return the batch and where each record starts in it."""
+    lengths = list(map(len, records))
+    count = len(lengths)
+    length = sum(lengths) + _SIZE.size * count
+    if not 0 < length <= LENGTH_MAX:
+        raise ValueError(f"a batch of {count} records and {length} bytes cannot be stored")
+    fields = _FIELDS.pack(fragment, epoch, base, at, count, length)
+    pieces: list[bytes] = [b""] * (2 * count)
+    pieces[0::2] = map(_SIZE.pack, lengths)
+    pieces[1::2] = records
+    # The checksum stands before what it covers. Joining everything, summing it and joining again
+    # behind the header holds two large blocks at a time, and the allocator then gives its memory
+    # back and takes it again on every commit: 0.7 ms for 500 KB against 0.2 ms in small runs.
+    checksum = crc32(fields)
+    blocks = [b"", fields]
+    for start in range(0, len(pieces), _RUN):
+        block = b"".join(pieces[start : start + _RUN])
+        checksum = crc32(block, checksum)
+        blocks.append(block)
+    blocks[0] = _PREFIX.pack(MAGIC, VERSION, checksum)
+    positions = list(accumulate(map(_SIZE.size.__add__, lengths), initial=HEADER_SIZE + 4))
+    positions.pop()
+    return b"".join(blocks), positions
+
+
+def unpack(data: bytes) -> Header:
+    """Check the whole batch and return its header."""
+    if len(data) < HEADER_SIZE:
+        raise BatchCorrupt(f"a record batch of {len(data)} bytes is shorter than its header")
+    magic, version, checksum = _PREFIX.unpack_from(data)
+    if magic != MAGIC:
+        raise BatchCorrupt(f"a record batch starts with {magic!r}")
+    if version != VERSION:
+        raise BatchCorrupt(f"a record batch has format {version}, known is {VERSION}")
+    header = Header._make(_FIELDS.unpack_from(data, _PREFIX.size))
+    if header.length != len(data) - HEADER_SIZE:
+        raise BatchCorrupt(
+            f"a record batch was written with {header.length} bytes,"
+            f" {len(data) - HEADER_SIZE} are there"
+        )
+    if crc32(memoryview(data)[_PREFIX.size :]) != checksum:
+        raise BatchCorrupt(f"the record batch at offset {header.base} fails its checksum")
+    return header
+
+
+def records(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The position and the bytes of each record, in order.
+
+    Does not look at the checksum: `unpack` the batch first, once.
+    """
+    _, _, _, _, count, length = _FIELDS.unpack_from(data, _PREFIX.size)
+    end = HEADER_SIZE + length
+    position = HEADER_SIZE
+    for _ in range(count):
+        if position + _SIZE.size > end:
+            raise BatchCorrupt(f"a record batch of {count} records ends before the last of them")
+        (size,) = _SIZE.unpack_from(data, position)
+        position += _SIZE.size
+        if position + size > end:
+            raise BatchCorrupt(f"a record of {size} bytes goes past the end of its batch")
+        yield position, data[position : position + size]
+        position += size
+    if position != end:
+        raise BatchCorrupt(f"{end - position} bytes follow the last record of a batch")

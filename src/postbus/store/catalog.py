@@ -1,0 +1,184 @@
+"""Which entities a namespace has, and in which store each of their fragments lives."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from postbus.errors import EntityAlreadyExists, EntityNotFound, QuotaExceeded
+from postbus.model.instant import Instant
+from postbus.store.database import MEMORY, Database, Layout
+from postbus.store.schema import FRAGMENT_MAX
+
+# `key` is the name as it compares; `name` as it was given when the entity was created.
+_ENTITY: Final = """
+CREATE TABLE entity (
+    key TEXT PRIMARY KEY,
+    name TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    description TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL
+) WITHOUT ROWID"""
+
+# A fragment whose entity is gone keeps its row, without an entity, until its store has dropped it.
+_FRAGMENT: Final = """
+CREATE TABLE fragment (
+    id INTEGER PRIMARY KEY,
+    entity TEXT,
+    place INTEGER NOT NULL,
+    store INTEGER NOT NULL
+)"""
+_FRAGMENT_ENTITY: Final = "CREATE INDEX fragment_entity ON fragment (entity, place)"
+
+CATALOG: Final = Layout("catalog", 1, (_ENTITY, _FRAGMENT, _FRAGMENT_ENTITY))
+
+_NEXT_FRAGMENT: Final = "next fragment"
+_CREATED_AT: Final = "created at"
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentRecord:
+    id: int
+    """Never used twice: a new entity of an old name has new fragments."""
+    index: int
+    """Its place among the fragments of the entity."""
+    store: int
+    """The number of the store it lives in; decided when the entity is created."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntityRecord:
+    name: str
+    """As it was given at creation; names compare without regard to case."""
+    kind: str
+    description: dict[str, Any]
+    created_at: Instant
+    updated_at: Instant
+    fragments: tuple[FragmentRecord, ...]
+
+
+class Catalog:
+    """The list of entities, durable with every call. Without a path it lives in memory only.
+
+    Its `now` is the time a new namespace was created.
+    """
+
+    def __init__(self, path: str | None, now: Instant, *, vfs: str | None = None) -> None:
+        self._database = Database(path or MEMORY, CATALOG, vfs)
+        with self._database.reading():
+            created_at = self._database.get_meta(_CREATED_AT)
+        if created_at is None:
+            created_at = now
+            with self._database.transaction():
+                self._database.set_meta(_CREATED_AT, now)
+                self._database.set_meta(_NEXT_FRAGMENT, 1)
+        self.namespace_created_at: Instant = created_at
+
+    def entities(self) -> list[EntityRecord]:
+        """All of them, by name."""
+        with self._database.reading():
+            rows = self._database.run("SELECT * FROM entity ORDER BY key")
+            return [self._record(row) for row in rows]
+
+    def create(
+        self,
+        name: str,
+        kind: str,
+        description: dict[str, Any],
+        now: Instant,
+        stores: Sequence[int],
+    ) -> EntityRecord:
+        """Add an entity with one new fragment in each of `stores`."""
+        key = _key(name)
+        with self._database.transaction():
+            if self._database.run("SELECT 1 FROM entity WHERE key = ?", (key,)):
+                raise EntityAlreadyExists(name)
+            first = int(self._database.get_meta(_NEXT_FRAGMENT))
+            if first + len(stores) - 1 > FRAGMENT_MAX:
+                raise QuotaExceeded(
+                    f"The namespace has had {FRAGMENT_MAX} fragments, and none is used twice."
+                )
+            self._database.set_meta(_NEXT_FRAGMENT, first + len(stores))
+            self._database.run(
+                "INSERT INTO entity VALUES (?, ?, ?, ?, ?, ?)",
+                (key, name, kind, _to_json(description), now, now),
+            )
+            for place, store in enumerate(stores):
+                self._database.run(
+                    "INSERT INTO fragment VALUES (?, ?, ?, ?)", (first + place, key, place, store)
+                )
+            return self._find(name)
+
+    def update(self, name: str, description: dict[str, Any], now: Instant) -> EntityRecord:
+        with self._database.transaction():
+            self._find(name)
+            self._database.run(
+                "UPDATE entity SET description = ?, updated_at = ? WHERE key = ?",
+                (_to_json(description), now, _key(name)),
+            )
+            return self._find(name)
+
+    def delete(self, name: str) -> EntityRecord:
+        """Take the entity out; its fragments are listed as dropped from then on."""
+        with self._database.transaction():
+            record = self._find(name)
+            self._database.run("DELETE FROM entity WHERE key = ?", (_key(name),))
+            self._database.run("UPDATE fragment SET entity = NULL WHERE entity = ?", (_key(name),))
+            return record
+
+    def dropped(self) -> list[FragmentRecord]:
+        """Fragments of deleted entities that their stores may still hold."""
+        with self._database.reading():
+            return self._fragments("entity IS NULL", ())
+
+    def forget(self, fragment: int) -> None:
+        """The store has nothing of this dropped fragment any more."""
+        with self._database.transaction():
+            self._database.run("DELETE FROM fragment WHERE id = ? AND entity IS NULL", (fragment,))
+
+    def get(self, key: str) -> str | None:
+        """A small value kept with the namespace, such as its generated key."""
+        with self._database.reading():
+            value = self._database.get_meta(f"value {key}")
+        return None if value is None else str(value)
+
+    def set(self, key: str, value: str) -> None:
+        with self._database.transaction():
+            self._database.set_meta(f"value {key}", value)
+
+    def backup_steps(self, target: str) -> Iterator[None]:
+        return self._database.backup_steps(target)
+
+    def backup(self, target: str) -> None:
+        for _ in self.backup_steps(target):
+            pass
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _find(self, name: str) -> EntityRecord:
+        rows = self._database.run("SELECT * FROM entity WHERE key = ?", (_key(name),))
+        if not rows:
+            raise EntityNotFound(name)
+        return self._record(rows[0])
+
+    def _record(self, row: tuple[Any, ...]) -> EntityRecord:
+        key, name, kind, description, created_at, updated_at = row
+        fragments = tuple(self._fragments("entity = ?", (key,)))
+        return EntityRecord(name, kind, json.loads(description), created_at, updated_at, fragments)
+
+    def _fragments(self, condition: str, values: tuple[str, ...]) -> list[FragmentRecord]:
+        rows = self._database.run(
+            f"SELECT id, place, store FROM fragment WHERE {condition} ORDER BY entity, place, id",
+            values,
+        )
+        return [FragmentRecord(*row) for row in rows]
+
+
+def _key(name: str) -> str:
+    return name.casefold()
+
+
+def _to_json(description: dict[str, Any]) -> str:
+    return json.dumps(description, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

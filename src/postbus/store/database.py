@@ -1,0 +1,296 @@
+"""One SQLite file, opened the way a file that must not lose anything is opened.
+
+Shared by the message store and the catalog: settings, format check, transactions, what each error
+means, care of the write-ahead log, and the copy of a file in use.
+"""
+
+import errno
+import os
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Final, NamedTuple
+
+import apsw
+
+from postbus.errors import StoreFailed, StoreUnavailable
+
+MEMORY: Final = ":memory:"
+PAGE_SIZE: Final = 8192
+"""Measured with 1 KB records: within 15 % of 4096 for a commit of one record, a third faster than
+it for a commit of 500; 16384 writes twice the bytes for small commits."""
+WAL_PAGES_MAX: Final = 1000
+"""Pages in the write-ahead log from which a commit also moves them into the file."""
+WAL_BYTES_KEPT: Final = 64 << 20
+"""A log that grew beyond this (a reader stood in the way) is cut back to it."""
+CACHE_KIB: Final = 16_384
+BUSY_MS: Final = 5_000
+BACKUP_PAGES: Final = 512
+"""4 MB a step: commits wait for one step of a backup, not for the backup."""
+
+_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_GROWTH: Final = frozenset({apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE})
+"""What fails where a full disk is not reported as such: a quota, and the log's index."""
+_WAIT: Final = (apsw.FullError, apsw.BusyError, apsw.LockedError)
+_BROKEN: Final = (
+    apsw.IOError,
+    apsw.CorruptError,
+    apsw.NotADBError,
+    apsw.CantOpenError,
+    apsw.ReadOnlyError,
+    apsw.ProtocolError,
+    apsw.PermissionsError,
+)
+
+Values = Sequence[Any]
+Rows = list[tuple[Any, ...]]
+
+
+class FormatUnknown(Exception):
+    """The file is not ours, or was written by a newer Postbus."""
+
+
+class BackupFailed(Exception):
+    """The copy could not be finished; what there was of it has been removed."""
+
+
+class Layout(NamedTuple):
+    """What a kind of file holds. The version rises with every change to an existing table."""
+
+    kind: str
+    version: int
+    tables: tuple[str, ...]
+
+
+class Database:
+    """A connection with the failure rules of a durable store.
+
+    Everything runs inside `reading`, `writing` or `transaction`, and every statement is finished
+    before the next one starts: an unfinished read holds a snapshot, and the log cannot be reset
+    behind a snapshot.
+    """
+
+    def __init__(
+        self, path: str, layout: Layout, vfs: str | None = None, wal_pages_max: int = WAL_PAGES_MAX
+    ) -> None:
+        self.name = os.path.basename(path)
+        self._path = path
+        self._wal_pages = 0
+        self._wal_pages_max = wal_pages_max
+        self._failed: str | None = None
+        if path != MEMORY:
+            _create_private(path)
+        with self._translated(None):
+            self._connection = apsw.Connection(path, vfs=vfs)
+        try:
+            with self._translated(self._connection):
+                self._configure()
+            self._prepare(layout)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _configure(self) -> None:
+        self._connection.set_busy_timeout(BUSY_MS)
+        self.run(f"PRAGMA page_size={PAGE_SIZE}")
+        # Takes effect only before the first table: it decides the layout of the file.
+        self.run("PRAGMA auto_vacuum=INCREMENTAL")
+        [(mode,)] = self.run("PRAGMA journal_mode=WAL")
+        if mode not in ("wal", "memory"):
+            raise StoreFailed(f"{self.name}: no write-ahead log is possible there ({mode} instead)")
+        # In WAL mode anything less than FULL does not sync at commit.
+        self.run("PRAGMA synchronous=FULL")
+        self.run(f"PRAGMA cache_size=-{CACHE_KIB}")
+        self.run(f"PRAGMA journal_size_limit={WAL_BYTES_KEPT}")
+        self.run("PRAGMA mmap_size=0")
+        self.run("PRAGMA temp_store=MEMORY")
+        # SQLite's own automatic checkpoint hides its errors, and a failed sync must not be hidden.
+        self._connection.set_wal_hook(self._note_wal)
+
+    def _prepare(self, layout: Layout) -> None:
+        with self.transaction():
+            tables = self.run("SELECT name FROM sqlite_schema WHERE type = 'table'")
+            if not tables:
+                self.run("CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID")
+                for statement in layout.tables:
+                    self.run(statement)
+                self.set_meta("kind", layout.kind)
+                self.set_meta("format", layout.version)
+            elif ("meta",) not in tables or self.get_meta("kind") != layout.kind:
+                raise FormatUnknown(f"{self._path} is not a Postbus {layout.kind}")
+        found = self.get_meta("format")
+        if found != layout.version:
+            raise FormatUnknown(
+                f"{self._path} has format {found}; this Postbus reads format {layout.version}"
+            )
+
+    def run(self, statement: str, values: Values = ()) -> Rows:
+        """Run one statement to its end. Prepared statements are kept by their text."""
+        return self._connection.execute(statement, values).fetchall()
+
+    def scan(self, statement: str, values: Values = ()) -> Generator[tuple[Any, ...], None, None]:
+        """The rows one by one, for a caller that stops early; closing it ends the statement."""
+        cursor = self._connection.execute(statement, values)
+        try:
+            yield from cursor
+        finally:
+            cursor.close()
+
+    def changes(self) -> int:
+        """Rows the last statement inserted, updated or deleted."""
+        return self._connection.changes()
+
+    def read_blob(
+        self, table: str, column: str, rowid: int, position: int, length: int
+    ) -> bytes | None:
+        """Part of a blob without reading the rest; None when there is no such row."""
+        try:
+            blob = self._connection.blob_open("main", table, column, rowid, False)
+        except apsw.SQLError:  # no such row
+            return None
+        try:
+            if not 0 <= position <= position + length <= blob.length():
+                raise ValueError(f"{position}+{length} is outside a blob of {blob.length()} bytes")
+            blob.seek(position)
+            return blob.read(length)
+        finally:
+            blob.close()
+
+    def get_meta(self, key: str) -> Any:
+        rows = self.run("SELECT value FROM meta WHERE key = ?", (key,))
+        return rows[0][0] if rows else None
+
+    def set_meta(self, key: str, value: str | int) -> None:
+        self.run("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (key, value))
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        self._refuse_if_failed()
+        with self._translated(self._connection):
+            yield
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """For a single statement, which commits by itself."""
+        self._refuse_if_failed()
+        with self._translated(self._connection):
+            yield
+        self._care_for_wal()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Everything inside, or nothing of it. Durable when it ends without an exception."""
+        self._refuse_if_failed()
+        with self._translated(self._connection):
+            self.run("BEGIN IMMEDIATE")
+            try:
+                yield
+                self.run("COMMIT")
+            except BaseException:
+                # SQLite has rolled back by itself after some errors and not after others.
+                if self._connection.in_transaction:
+                    with suppress(apsw.Error):
+                        self.run("ROLLBACK")
+                raise
+        self._care_for_wal()
+
+    def shrink(self, pages: int, kept: int) -> None:
+        """Give up to `pages` free pages back to the file system when there are many.
+
+        A quarter of the file, and `kept` pages in any case, stay: a journal that is trimmed as
+        fast as it is written uses its free pages again, and moving pages to be rid of them would
+        be write load for nothing. Raises nothing: what could not be done now is done later.
+        """
+        with suppress(StoreUnavailable), self.writing():
+            [(free,)] = self.run("PRAGMA freelist_count")
+            if free <= kept:
+                return
+            [(total,)] = self.run("PRAGMA page_count")
+            surplus = free - max(kept, total // 4)
+            if surplus > 0:
+                self.run(f"PRAGMA incremental_vacuum({min(pages, surplus)})")
+
+    def backup_steps(self, target: str) -> Iterator[None]:
+        """Copy the file into `target`, a slice between two yields; other calls may come between.
+
+        The copy is made through the writer's own connection, for SQLite carries what that
+        connection commits meanwhile over into the copy. Another connection would have to hold one
+        read snapshot to the end (the log grows for as long) or start again at each commit; so
+        would VACUUM INTO.
+        """
+        self._refuse_if_failed()
+        if os.path.exists(target):
+            raise BackupFailed(f"{target} is there already")
+        try:
+            _create_private(target)
+            copy = apsw.Connection(target)
+            try:
+                # A copy cut short is thrown away, so it needs no journal; it is synced once, below.
+                copy.execute("PRAGMA journal_mode=OFF").fetchall()
+                copy.execute("PRAGMA synchronous=OFF")
+                with copy.backup("main", self._connection, "main") as backup:
+                    while not backup.step(BACKUP_PAGES):
+                        yield
+                        self._refuse_if_failed()
+            finally:
+                copy.close()
+            with open(target, "rb") as file:
+                os.fsync(file.fileno())
+        except BaseException as error:
+            with suppress(FileNotFoundError):
+                os.remove(target)
+            if isinstance(error, apsw.Error | OSError):
+                raise BackupFailed(f"copying {self.name} to {target}: {error}") from error
+            raise
+
+    def close(self) -> None:
+        self._connection.set_wal_hook(None)
+        if self._failed is not None:
+            # Leave the files as they are: recovery decides what of the log is whole.
+            self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        self._connection.close()
+
+    def _note_wal(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
+        self._wal_pages = pages
+        return apsw.SQLITE_OK
+
+    def _care_for_wal(self) -> None:
+        """Move the log into the file. What was committed is safe in either, so nothing is raised:
+        without space it is tried again after the next commit, a broken file refuses that one."""
+        if self._wal_pages < self._wal_pages_max:
+            return
+        with suppress(StoreUnavailable), self._translated(self._connection):
+            self._connection.wal_checkpoint()
+            self._wal_pages = 0
+
+    def _refuse_if_failed(self) -> None:
+        if self._failed is not None:
+            raise StoreFailed(self._failed)
+
+    @contextmanager
+    def _translated(self, connection: apsw.Connection | None) -> Iterator[None]:
+        try:
+            yield
+        except _WAIT as error:
+            raise StoreUnavailable(f"{self.name} takes no writes now: {error}") from error
+        except _BROKEN as error:
+            if connection is not None and _is_no_space(error, connection):
+                raise StoreUnavailable(f"{self.name} takes no writes now: {error}") from error
+            # Not to be retried on this file: after a failed sync the kernel may hold the pages for
+            # clean and the next sync succeeds although they never reached the disk.
+            self._failed = f"{self.name} failed and is stopped: {error}"
+            raise StoreFailed(self._failed) from error
+
+
+def _create_private(path: str) -> None:
+    """Messages and keys are for the owner's eyes; the log gets the permissions of its file.
+
+    Only a new file is touched: closing a descriptor of one that is in use would drop the locks
+    that SQLite holds on it in this process.
+    """
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def _is_no_space(error: apsw.Error, connection: apsw.Connection) -> bool:
+    code = getattr(error, "extendedresult", None)
+    return code in _GROWTH and connection.system_errno in _NO_SPACE

@@ -1,0 +1,173 @@
+"""The data folder of a namespace: its lock, its catalog and its stores.
+
+lock         held by the process that uses the folder; names it
+catalog.db   entities and where their fragments live
+store-0.db   journals and indexes; more stores when there are more
+"""
+
+import fcntl
+import os
+import shutil
+from pathlib import Path
+from typing import Final
+
+from postbus.model.instant import Instant
+from postbus.store.catalog import Catalog
+from postbus.store.database import BackupFailed
+from postbus.store.sqlite import SqliteStore
+
+_LOCK: Final = "lock"
+_CATALOG: Final = "catalog.db"
+_STORES: Final = "stores"
+"""Catalog value: how many stores the folder has."""
+
+
+class FolderInUse(Exception):
+    """Another process has the folder open."""
+
+
+class FolderDamaged(Exception):
+    """A file that belongs to the folder is missing. Going on without it would hide the loss."""
+
+
+class DataFolder:
+    """Opens the folder, or makes a new one; from then on no other process can.
+
+    `now` becomes the creation time of a new namespace. A folder that has more stores than
+    `store_count` keeps them; one that has fewer gets new ones.
+    """
+
+    def __init__(self, path: str | Path, now: Instant, store_count: int = 1) -> None:
+        self.path = Path(path)
+        _make_private(self.path)
+        self._lock = _lock(self.path)
+        self._stores: list[SqliteStore] = []
+        try:
+            catalog_path = self.path / _CATALOG
+            if not catalog_path.exists() and _store_path(self.path, 0).exists():
+                raise FolderDamaged(f"{self.path} has stores but its {_CATALOG} is missing")
+            self.catalog = Catalog(str(catalog_path), now)
+            try:
+                self._open_stores(store_count)
+            except BaseException:
+                self.catalog.close()
+                raise
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def _open_stores(self, store_count: int) -> None:
+        known = int(self.catalog.get(_STORES) or 0)
+        try:
+            for number in range(max(known, store_count)):
+                path = _store_path(self.path, number)
+                if number < known and not path.exists():
+                    raise FolderDamaged(f"{path} is missing, and with it what was stored in it")
+                self._stores.append(SqliteStore(str(path)))
+            if len(self._stores) > known:
+                # Before any fragment is placed there: from now on a missing file is a loss.
+                self.catalog.set(_STORES, str(len(self._stores)))
+        except BaseException:
+            self._close_stores()
+            raise
+
+    @property
+    def store_count(self) -> int:
+        return len(self._stores)
+
+    def store(self, number: int) -> SqliteStore:
+        return self._stores[number]
+
+    def begin_backup(self, target: str | Path) -> "FolderBackup":
+        return FolderBackup(self, Path(target))
+
+    def backup(self, target: str | Path) -> None:
+        """Copy the whole folder, from the thread that uses it. See FolderBackup for slices."""
+        backup = self.begin_backup(target)
+        try:
+            for number in range(self.store_count):
+                self.store(number).backup(backup.store_path(number))
+            backup.finish()
+        except BaseException:
+            backup.abandon()
+            raise
+
+    def close(self) -> None:
+        self._close_stores()
+        self.catalog.close()
+        os.close(self._lock)
+
+    def _close_stores(self) -> None:
+        for store in self._stores:
+            store.close()
+        self._stores.clear()
+
+
+class FolderBackup:
+    """A copy of a folder in use, made under another name until it is whole.
+
+    The caller copies each store, on that store's thread and in slices
+    (`store.backup_steps(backup.store_path(i))`), and then calls `finish`, which copies the catalog.
+
+    The catalog comes last. An entity leaves the catalog before its store begins to drop it, so a
+    copy of a half-dropped fragment is always of one that the copied catalog lists as dropped or
+    does not know. The other way round the copy could promise a queue whose messages are half gone.
+    An entity created in between has no fragment in the copied store: it opens as an empty one.
+    """
+
+    def __init__(self, folder: DataFolder, target: Path) -> None:
+        if target.exists():
+            raise BackupFailed(f"{target} is there already")
+        self._folder = folder
+        self._target = target
+        self._partial = target.with_name(target.name + ".partial")
+        if self._partial.exists():
+            # Left by a backup that was cut short; nothing in it is a whole copy.
+            shutil.rmtree(self._partial)
+        _make_private(self._partial)
+
+    def store_path(self, number: int) -> str:
+        return str(_store_path(self._partial, number))
+
+    def finish(self) -> None:
+        """Copy the catalog and give the copy its name."""
+        self._folder.catalog.backup(str(self._partial / _CATALOG))
+        _sync_folder(self._partial)
+        self._partial.rename(self._target)
+        _sync_folder(self._target.parent)
+
+    def abandon(self) -> None:
+        shutil.rmtree(self._partial, ignore_errors=True)
+
+
+def _store_path(folder: Path, number: int) -> Path:
+    return folder / f"store-{number}.db"
+
+
+def _make_private(path: Path) -> None:
+    if not path.is_dir():
+        path.mkdir(mode=0o700, parents=True)
+        # mkdir's mode is cut by the umask, never widened; the name must survive a power cut.
+        _sync_folder(path.parent)
+
+
+def _lock(folder: Path) -> int:
+    """The descriptor that holds the lock: it goes with the process, however that ends."""
+    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(descriptor, 32).decode("ascii", "replace").strip() or "unknown"
+        os.close(descriptor)
+        raise FolderInUse(f"{folder} is in use by process {holder}") from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+    return descriptor
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,296 @@
+"""The store without a disk, for tests and ephemeral namespaces: all of it is gone at the end."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, NoReturn
+
+from postbus.errors import NotSupported
+from postbus.store import parts as rules
+from postbus.store.base import Checkpoint, Lease, Part, Row, RowKey, StoredBatch, Trimmed
+from postbus.store.trim import TrimCursor
+
+
+class _Batch(NamedTuple):
+    epoch: int
+    at: int
+    end: int
+    """Offset after its last record."""
+    total: int
+    """Bytes written to the fragment up to this batch."""
+    data: bytes
+
+
+class _Sorted:
+    """A sorted list that takes and gives many items at a time, most of them near one end."""
+
+    __slots__ = ("items",)
+
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+
+    def add(self, new: Iterable[Any]) -> None:
+        ordered = sorted(new)
+        if ordered:
+            start = bisect_left(self.items, ordered[0])
+            self.items[start:] = sorted(self.items[start:] + ordered)
+
+    def remove(self, gone: set[Any]) -> None:
+        if gone:
+            start = bisect_left(self.items, min(gone))
+            end = bisect_right(self.items, max(gone))
+            self.items[start:end] = [item for item in self.items[start:end] if item not in gone]
+
+    def since(self, start: Any) -> Iterator[Any]:
+        for index in range(bisect_left(self.items, start), len(self.items)):
+            yield self.items[index]
+
+
+class _Lane:
+    """The rows of one lane, by number and by the time they want to be looked at."""
+
+    __slots__ = ("due", "numbers", "rows")
+
+    def __init__(self) -> None:
+        self.rows: dict[int, Row] = {}
+        self.numbers = _Sorted()
+        self.due = _Sorted()
+
+    def take(self, numbers: Iterable[int]) -> list[Row]:
+        """Remove rows and return those that were there."""
+        taken = [self.rows.pop(number) for number in numbers if number in self.rows]
+        self.numbers.remove({row.number for row in taken})
+        self.due.remove({(row.wake_at, row.number) for row in taken if row.wake_at is not None})
+        return taken
+
+    def put(self, rows: dict[int, Row]) -> None:
+        self.rows.update(rows)
+        self.numbers.add(rows)
+        self.due.add((row.wake_at, row.number) for row in rows.values() if row.wake_at is not None)
+
+
+class _Fragment:
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.head = 0
+        self.checkpoint = 0
+        self.tail = 0
+        self.state = b""
+        self.written = 0
+        self.batches: dict[int, _Batch] = {}
+        self.bases: list[int] = []
+        """The keys of `batches`, in order."""
+        self.lanes: dict[tuple[int, int], _Lane] = {}
+        self.bodies: dict[int, set[RowKey]] = {}
+        """The live bodies in each batch."""
+        self.cursor = TrimCursor()
+
+    def append(self, part: Part) -> None:
+        if part.batch:
+            self.head += part.count
+            self.written += len(part.batch)
+            self.bases.append(part.base)
+            self.batches[part.base] = _Batch(
+                part.lease.epoch, part.at, self.head, self.written, part.batch
+            )
+        if part.checkpoint is not None:
+            self.checkpoint = part.checkpoint.offset
+            self.state = part.checkpoint.state
+            self.cursor.checkpoint_written(self._bring_up(part.checkpoint))
+
+    def _bring_up(self, checkpoint: Checkpoint) -> list[int]:
+        """Change the index; return the batches in which bodies were let go."""
+        changed: dict[tuple[int, int], dict[int, Row]] = {}
+        for row in checkpoint.rows:
+            changed.setdefault((row.subqueue, row.lane), {})[row.number] = row
+        gone: dict[tuple[int, int], list[int]] = {key: list(rows) for key, rows in changed.items()}
+        for key in checkpoint.removed:
+            gone.setdefault((key.subqueue, key.lane), []).append(key.number)
+        released: list[int] = []
+        for lane_key, numbers in gone.items():
+            for row in self.lanes.setdefault(lane_key, _Lane()).take(numbers):
+                self._unpin(row)
+                released.append(row.base)
+        for lane_key, rows in changed.items():
+            self.lanes[lane_key].put(rows)
+            for row in rows.values():
+                self.bodies.setdefault(row.base, set()).add(RowKey(*row[:3]))
+        return released
+
+    def _unpin(self, row: Row) -> None:
+        keys = self.bodies[row.base]
+        keys.discard(RowKey(*row[:3]))
+        if not keys:
+            del self.bodies[row.base]
+
+    def row(self, key: RowKey) -> Row | None:
+        lane = self.lanes.get((key.subqueue, key.lane))
+        return lane.rows.get(key.number) if lane else None
+
+    def rows_in(self, base: int) -> list[Row]:
+        return [self.lanes[key[:2]].rows[key.number] for key in sorted(self.bodies[base])]
+
+    def discard(self, bases: Iterable[int]) -> int:
+        """Drop batches; return their bytes."""
+        doomed = set(bases)
+        freed = sum(len(self.batches.pop(base).data) for base in doomed)
+        if doomed:
+            start = bisect_left(self.bases, min(doomed))
+            end = bisect_right(self.bases, max(doomed))
+            self.bases[start:end] = [b for b in self.bases[start:end] if b not in doomed]
+        return freed
+
+
+class MemoryStore:
+    """A MessageStore in dicts. See `postbus.store.base` for what the methods promise."""
+
+    def __init__(self) -> None:
+        self._fragments: dict[int, _Fragment] = {}
+
+    def acquire(self, fragment: int, broker: str, seen_epoch: int) -> Lease:
+        kept = self._fragments.setdefault(fragment, _Fragment())
+        kept.epoch = max(kept.epoch, seen_epoch) + 1
+        return Lease(fragment, kept.epoch, kept.head, kept.checkpoint, kept.state)
+
+    def release(self, lease: Lease) -> None:
+        kept = self._fragments.get(lease.fragment)
+        if kept is not None and kept.epoch == lease.epoch:
+            kept.epoch += 1
+
+    def commit(self, parts: Sequence[Part]) -> frozenset[int]:
+        passed: set[int] = set()
+        fresh: list[Part] = []
+        for part in parts:
+            kept = self._fragments.get(part.lease.fragment)
+            if kept is None or kept.epoch != part.lease.epoch:
+                continue
+            if part.lease.fragment in passed:
+                raise ValueError(f"fragment {part.lease.fragment} has two parts in one commit")
+            passed.add(part.lease.fragment)
+            stored = kept.batches.get(part.base) if part.batch else None
+            if stored is None or (stored.epoch, stored.data) != (part.lease.epoch, part.batch):
+                rules.check(part, kept.head, kept.checkpoint)
+                fresh.append(part)
+        for part in fresh:
+            self._fragments[part.lease.fragment].append(part)
+        return frozenset(passed)
+
+    def load_lane(
+        self, fragment: int, subqueue: int, lane: int, start: int, limit: int
+    ) -> list[Row]:
+        kept = self._lane(fragment, subqueue, lane)
+        return [kept.rows[number] for number in islice(kept.numbers.since(start), limit)]
+
+    def load_due(
+        self, fragment: int, subqueue: int, lane: int, until: int, limit: int
+    ) -> list[Row]:
+        kept = self._lane(fragment, subqueue, lane)
+        end = bisect_left(kept.due.items, (until + 1,))
+        return [kept.rows[number] for _, number in kept.due.items[: min(end, limit)]]
+
+    def next_due(self, fragment: int, subqueue: int, lane: int, after: int) -> int | None:
+        kept = self._lane(fragment, subqueue, lane)
+        for wake_at, _ in kept.due.since((after + 1,)):
+            return int(wake_at)
+        return None
+
+    def load_rows(self, fragment: int, keys: Sequence[RowKey]) -> list[Row]:
+        kept = self._find(fragment)
+        return [row for key in keys if (row := kept.row(key)) is not None]
+
+    def load_pinned(
+        self, fragment: int, below: int, live_share_max: float, limit: int
+    ) -> list[Row]:
+        kept = self._find(fragment)
+        found: list[Row] = []
+        for base in sorted(base for base in kept.bodies if base < below):
+            if len(found) >= limit:
+                break
+            rows = kept.rows_in(base)
+            live = sum(row.length for row in rows)
+            if live <= live_share_max * len(kept.batches[base].data):
+                found += rows[: limit - len(found)]
+        return found
+
+    def read(self, fragment: int, start: int, bytes_max: int) -> list[StoredBatch]:
+        kept = self._find(fragment)
+        index = bisect_right(kept.bases, start)
+        if index and kept.batches[kept.bases[index - 1]].end > start:
+            index -= 1
+        found: list[StoredBatch] = []
+        room = bytes_max
+        for position in range(index, len(kept.bases)):
+            base = kept.bases[position]
+            data = kept.batches[base].data
+            if found and len(data) > room:
+                break
+            found.append(StoredBatch(base, data))
+            room -= len(data)
+        return found
+
+    def read_batch(self, fragment: int, base: int) -> bytes | None:
+        kept = self._find(fragment)
+        batch = kept.batches.get(base)
+        return None if batch is None else batch.data
+
+    def read_slice(self, fragment: int, base: int, position: int, length: int) -> bytes | None:
+        data = self.read_batch(fragment, base)
+        if data is None:
+            return None
+        if not 0 <= position <= position + length <= len(data):
+            raise ValueError(f"{position}+{length} is outside a batch of {len(data)} bytes")
+        return data[position : position + length]
+
+    def tail(self, fragment: int) -> int:
+        return self._find(fragment).tail
+
+    def trim(self, fragment: int, older_than: int, bytes_max: int, limit: int) -> Trimmed:
+        kept = self._find(fragment)
+        cursor = kept.cursor
+        candidates = cursor.candidates(limit)
+        again = [base for base in candidates if base not in kept.bodies]
+        freed = kept.discard(again)
+        cursor.looked_again(candidates, again)
+        room, pinned, more = limit - len(candidates), 0, False
+        scanned, dropped = cursor.scanned, []
+        for index in range(bisect_left(kept.bases, scanned), len(kept.bases)):
+            base = kept.bases[index]
+            batch = kept.batches[base]
+            kept_bytes = kept.written - batch.total + len(batch.data)
+            within = batch.at >= older_than and kept_bytes <= bytes_max
+            if within or batch.end > kept.checkpoint:
+                break
+            if room <= 0:
+                more = True
+                break
+            room -= 1
+            scanned = batch.end
+            if base in kept.bodies:
+                pinned += 1
+            else:
+                dropped.append(base)
+        freed += kept.discard(dropped)
+        cursor.advance(scanned, pinned, dropped)
+        kept.tail = max(kept.tail, scanned)
+        return Trimmed(len(again) + len(dropped), freed, more or cursor.has_candidates())
+
+    def drop(self, fragment: int, limit: int) -> bool:
+        self._fragments.pop(fragment, None)
+        return True
+
+    def probe(self, now: int) -> None:
+        """There is nothing that could fail."""
+
+    def backup(self, target: str) -> NoReturn:
+        raise NotSupported("An ephemeral namespace keeps nothing that could be backed up.")
+
+    def close(self) -> None:
+        self._fragments.clear()
+
+    def _find(self, fragment: int) -> _Fragment:
+        kept = self._fragments.get(fragment)
+        return _Fragment() if kept is None else kept
+
+    def _lane(self, fragment: int, subqueue: int, lane: int) -> _Lane:
+        found = self._find(fragment).lanes.get((subqueue, lane))
+        return _Lane() if found is None else found

@@ -1,0 +1,16 @@
+"""What every store demands of a part before it writes it. A breach is a fault of the caller."""
+
+from postbus.store.base import Part
+
+
+def check(part: Part, head: int, checkpoint: int) -> None:
+    """The part starts at the fragment's head, and its checkpoint goes forward, not past it."""
+    if part.base != head:
+        raise ValueError(f"fragment {part.lease.fragment} is at offset {head}, not at {part.base}")
+    if bool(part.batch) != (part.count > 0):
+        raise ValueError(f"{part.count} records in a batch of {len(part.batch)} bytes")
+    if part.checkpoint is None:
+        return
+    offset = part.checkpoint.offset
+    if not checkpoint <= offset <= head + part.count:
+        raise ValueError(f"a checkpoint at {offset}, outside {checkpoint} to {head + part.count}")

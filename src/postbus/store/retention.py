@@ -1,0 +1,213 @@
+"""What leaves a SQLite store: trimmed batches, dropped fragments, and the space they took."""
+
+from array import array
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Final, NamedTuple
+
+import apsw
+
+from postbus.store import rows
+from postbus.store.base import Row, RowKey, Trimmed
+from postbus.store.database import Database
+from postbus.store.schema import OFFSET_MAX, first_id
+from postbus.store.trim import TrimCursor
+
+SLICE_BYTES_MAX: Final = 64 << 20
+"""Journal bytes let go in one call, whatever the limit: freeing them costs time for each page."""
+PINNED_ROWS_MAX: Final = 4_096
+"""Index entries that one search for copy-forward looks at."""
+SHRINK_PAGES: Final = 1_024
+FREE_PAGES_KEPT: Final = 2_048
+
+_STANDING: Final = "SELECT checkpoint, tail FROM fragment WHERE id = ?"
+_NEWEST: Final = "SELECT total FROM journal WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT 1"
+_PINNED: Final = """
+EXISTS (SELECT 1 FROM message INDEXED BY message_body
+    WHERE fragment = journal.id >> 40 AND base = journal.id - ?1)"""
+_SCAN: Final = f"""
+SELECT id, at, count, total, length(data), {_PINNED}
+FROM journal WHERE id BETWEEN ?1 + ?2 AND ?3 ORDER BY id"""
+_AGAIN: Final = f"""
+SELECT id, length(data) FROM journal
+WHERE id IN (SELECT value FROM carray(?2)) AND NOT {_PINNED} ORDER BY id"""
+_DELETE: Final = "DELETE FROM journal WHERE id IN (SELECT value FROM carray(?))"
+_SET_TAIL: Final = "UPDATE fragment SET tail = ? WHERE id = ?"
+
+_LIVE: Final = """
+SELECT base, count(*), sum(length),
+    (SELECT length(data) FROM journal WHERE id = ?1 + message.base)
+FROM message INDEXED BY message_body WHERE fragment = ?2 AND base >= ?3 AND base < ?4
+GROUP BY base ORDER BY base"""
+_IN_BATCH: Final = rows.page_of("""
+SELECT * FROM message INDEXED BY message_body WHERE fragment = ? AND base = ?
+ORDER BY subqueue, lane, number LIMIT ?""")
+
+_FENCE: Final = "UPDATE fragment SET epoch = epoch + 1 WHERE id = ?"
+_DROP_ROWS: Final = """
+DELETE FROM message WHERE (fragment, subqueue, lane, number) IN
+    (SELECT fragment, subqueue, lane, number FROM message WHERE fragment = ? LIMIT ?)"""
+_SIZES: Final = "SELECT id, length(data) FROM journal WHERE id BETWEEN ? AND ? ORDER BY id"
+_DROP_FRAGMENT: Final = "DELETE FROM fragment WHERE id = ?"
+
+
+class _Slice(NamedTuple):
+    """What one trim may drop, and how far its scan came."""
+
+    dropped: list[int]
+    bytes: int
+    pinned: int
+    scanned: int
+    more: bool
+
+
+class Retention:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._cursors: dict[int, TrimCursor] = {}
+        self._searched: dict[int, int] = {}
+        """Where the next search for copy-forward starts, for each fragment."""
+
+    def tail(self, fragment: int) -> int:
+        with self._database.reading():
+            found = self._database.run(_STANDING, (fragment,))
+        return found[0][1] if found else 0
+
+    def released_by(self, fragment: int, removed: Sequence[RowKey]) -> list[int]:
+        """The batches behind the scan from which these rows, still there, hold bodies."""
+        cursor = self._cursor(fragment)
+        if not removed or not cursor.pinned:
+            return []
+        return rows.bases_of(self._database, fragment, removed, cursor.scanned)
+
+    def checkpoint_written(self, fragment: int, released: Sequence[int]) -> None:
+        self._cursor(fragment).checkpoint_written(released)
+
+    def trim(self, fragment: int, older_than: int, bytes_max: int, limit: int) -> Trimmed:
+        cursor = self._cursor(fragment)
+        first = first_id(fragment)
+        with self._database.reading():
+            standing = self._database.run(_STANDING, (fragment,))
+            if not standing:
+                return Trimmed(0, 0, False)
+            [(checkpoint, tail)] = standing
+            candidates = cursor.candidates(limit)
+            again = self._look_again(first, candidates)
+            room = limit - len(candidates)
+            ahead = self._scan(first, cursor.scanned, checkpoint, older_than, bytes_max, room)
+        dropped = [base for base, _ in again] + ahead.dropped
+        tail_moved = ahead.scanned > tail
+        if dropped or tail_moved:
+            with self._database.transaction():
+                self._delete([first + base for base in dropped])
+                if tail_moved:
+                    self._database.run(_SET_TAIL, (ahead.scanned, fragment))
+        cursor.looked_again(candidates, [base for base, _ in again])
+        cursor.advance(ahead.scanned, ahead.pinned, ahead.dropped)
+        self._database.shrink(SHRINK_PAGES, FREE_PAGES_KEPT)
+        freed = ahead.bytes + sum(size for _, size in again)
+        return Trimmed(len(dropped), freed, ahead.more or cursor.has_candidates())
+
+    def _look_again(self, first: int, candidates: Sequence[int]) -> list[tuple[int, int]]:
+        """Base and size of the candidates that nothing pins any longer."""
+        if not candidates:
+            return []
+        ids = array("q", [first + base for base in candidates])
+        found = self._database.run(_AGAIN, (first, apsw.carray(ids)))
+        return [(row_id - first, size) for row_id, size in found]
+
+    def _scan(
+        self, first: int, start: int, checkpoint: int, older_than: int, bytes_max: int, room: int
+    ) -> _Slice:
+        """Go on from `start` to the first batch that is needed or within retention."""
+        dropped: list[int] = []
+        freed = pinned_count = 0
+        newest = self._database.run(_NEWEST, (first, first + OFFSET_MAX))
+        values = (first, start, first + OFFSET_MAX)
+        with closing(self._database.scan(_SCAN, values)) as batches:
+            for row_id, at, count, total, size, pinned in batches:
+                base = row_id - first
+                kept_bytes = newest[0][0] - total + size
+                if base + count > checkpoint or (at >= older_than and kept_bytes <= bytes_max):
+                    break
+                if room <= 0 or freed >= SLICE_BYTES_MAX:
+                    return _Slice(dropped, freed, pinned_count, start, True)
+                room -= 1
+                start = base + count
+                if pinned:
+                    pinned_count += 1
+                else:
+                    dropped.append(base)
+                    freed += size
+        return _Slice(dropped, freed, pinned_count, start, False)
+
+    def load_pinned(
+        self, fragment: int, below: int, live_share_max: float, limit: int
+    ) -> list[Row]:
+        first = first_id(fragment)
+        start = self._searched.get(fragment, 0)
+        chosen: list[int] = []
+        looked_at = wanted = 0
+        with self._database.reading():
+            values = (first, fragment, start, below)
+            with closing(self._database.scan(_LIVE, values)) as batches:
+                for base, count, live, size in batches:
+                    start = base + 1
+                    looked_at += count
+                    if live <= live_share_max * size:
+                        chosen.append(base)
+                        wanted += count
+                    if wanted >= limit or looked_at >= PINNED_ROWS_MAX:
+                        break
+                else:
+                    start = 0
+            found: list[Row] = []
+            for base in chosen:
+                [page] = self._database.run(_IN_BATCH, (fragment, base, limit - len(found)))
+                found += rows.unpage(page)
+        # Round and round: a search goes on where the last one stopped.
+        self._searched[fragment] = start
+        self._cursor(fragment).watch(chosen)
+        return found
+
+    def drop(self, fragment: int, limit: int) -> bool:
+        first = first_id(fragment)
+        done = False
+        with self._database.transaction():
+            self._database.run(_FENCE, (fragment,))
+            self._database.run(_DROP_ROWS, (fragment, limit))
+            room = limit - self._database.changes()
+            if room > 0:
+                self._delete(self._oldest(first, room))
+                [(left,)] = self._database.run(
+                    "SELECT EXISTS (SELECT 1 FROM journal WHERE id BETWEEN ? AND ?)",
+                    (first, first + OFFSET_MAX),
+                )
+                if not left:
+                    self._database.run(_DROP_FRAGMENT, (fragment,))
+                    done = True
+        self._cursors.pop(fragment, None)
+        self._searched.pop(fragment, None)
+        self._database.shrink(SHRINK_PAGES, FREE_PAGES_KEPT)
+        return done
+
+    def _delete(self, ids: Sequence[int]) -> None:
+        if ids:
+            self._database.run(_DELETE, (apsw.carray(array("q", ids)),))
+
+    def _oldest(self, first: int, limit: int) -> list[int]:
+        ids: list[int] = []
+        freed = 0
+        with closing(self._database.scan(_SIZES, (first, first + OFFSET_MAX))) as batches:
+            for row_id, size in batches:
+                ids.append(row_id)
+                freed += size
+                if len(ids) >= limit or freed >= SLICE_BYTES_MAX:
+                    break
+        return ids
+
+    def _cursor(self, fragment: int) -> TrimCursor:
+        cursor = self._cursors.get(fragment)
+        if cursor is None:
+            cursor = self._cursors[fragment] = TrimCursor()
+        return cursor

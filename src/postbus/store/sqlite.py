@@ -1,0 +1,289 @@
+"""The default store: journals and indexes of many fragments in one SQLite file."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from functools import cache
+from typing import Final
+
+from postbus.errors import StoreFailed
+from postbus.store import parts as rules
+from postbus.store import rows
+from postbus.store.base import Lease, Part, Row, RowKey, StoredBatch, Trimmed
+from postbus.store.database import WAL_PAGES_MAX, Database
+from postbus.store.retention import Retention
+from postbus.store.schema import OFFSET_MAX, STORE, first_id
+
+_PARTS_MAX: Final = 16
+"""Batches in one statement. A commit of so many needs no other, and no explicit transaction."""
+
+_ACQUIRE: Final = """
+INSERT INTO fragment (id, epoch, broker, checkpoint, tail, state) VALUES (?1, ?2 + 1, ?3, 0, 0, x'')
+ON CONFLICT (id) DO UPDATE SET epoch = max(epoch, ?2) + 1, broker = excluded.broker
+RETURNING epoch, checkpoint, state"""
+_RELEASE: Final = "UPDATE fragment SET epoch = epoch + 1, broker = '' WHERE id = ? AND epoch = ?"
+_HEAD: Final = "SELECT epoch, checkpoint FROM fragment WHERE id = ?"
+_LAST: Final = """
+SELECT id, count, total FROM journal WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT 1"""
+_CHECKPOINT: Final = "UPDATE fragment SET checkpoint = ?, state = ? WHERE id = ? AND epoch = ?"
+
+_BATCH: Final = "SELECT epoch, data FROM journal WHERE id = ?"
+_HOLDING: Final = """
+SELECT id, count FROM journal WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT 1"""
+_SIZES: Final = "SELECT id, length(data) FROM journal WHERE id BETWEEN ? AND ? ORDER BY id"
+_RANGE: Final = "SELECT id, data FROM journal WHERE id BETWEEN ? AND ? ORDER BY id"
+
+_LANE: Final = rows.page_of("""
+SELECT * FROM message WHERE fragment = ? AND subqueue = ? AND lane = ? AND number >= ?
+ORDER BY number LIMIT ?""")
+_DUE: Final = rows.page_of("""
+SELECT * FROM message INDEXED BY message_due
+WHERE fragment = ? AND subqueue = ? AND lane = ? AND wake_at <= ?
+ORDER BY wake_at, number LIMIT ?""")
+_NEXT_DUE: Final = """
+SELECT min(wake_at) FROM message INDEXED BY message_due
+WHERE fragment = ? AND subqueue = ? AND lane = ? AND wake_at > ?"""
+
+
+@cache
+def _append(count: int) -> str:
+    """Insert batches whose lease is in force. The fence is part of the statement.
+
+    The fragment is read off the row id. CROSS JOIN keeps the batches on the outside: the other
+    way round they would be copied into a temporary table first.
+    """
+    values = ",".join(["(?,?,?,?,?,?)"] * count)
+    return f"""
+INSERT INTO journal (id, epoch, at, count, total, data)
+SELECT new.* FROM (VALUES {values}) AS new CROSS JOIN fragment
+ON fragment.id = new.column1 >> 40 AND fragment.epoch = new.column2"""
+
+
+class _Head:
+    """Where a fragment stands, for the holder of one lease."""
+
+    __slots__ = ("checkpoint", "epoch", "offset", "written")
+
+    def __init__(self, epoch: int, checkpoint: int, offset: int, written: int) -> None:
+        self.epoch = epoch
+        self.checkpoint = checkpoint
+        self.offset = offset
+        self.written = written
+        """Bytes of all batches so far, the `total` of the last one."""
+
+
+class SqliteStore:
+    """A MessageStore in one file. See `postbus.store.base` for what the methods promise."""
+
+    def __init__(
+        self, path: str, *, vfs: str | None = None, wal_pages_max: int = WAL_PAGES_MAX
+    ) -> None:
+        self._database = Database(path, STORE, vfs, wal_pages_max)
+        self._retention = Retention(self._database)
+        self._heads: dict[int, _Head] = {}
+
+    def acquire(self, fragment: int, broker: str, seen_epoch: int) -> Lease:
+        first_id(fragment)
+        with self._database.transaction():
+            [(epoch, checkpoint, state)] = self._database.run(
+                _ACQUIRE, (fragment, seen_epoch, broker)
+            )
+            head = self._find_head(fragment, epoch, checkpoint)
+        self._heads[fragment] = head
+        return Lease(fragment, epoch, head.offset, checkpoint, state)
+
+    def release(self, lease: Lease) -> None:
+        with self._database.writing():
+            self._database.run(_RELEASE, (lease.fragment, lease.epoch))
+        head = self._heads.get(lease.fragment)
+        if head is not None and head.epoch == lease.epoch:
+            del self._heads[lease.fragment]
+
+    def commit(self, parts: Sequence[Part]) -> frozenset[int]:
+        passed: set[int] = set()
+        fresh: dict[int, tuple[Part, _Head]] = {}
+        with self._database.reading():
+            for part in parts:
+                fragment = part.lease.fragment
+                head = self._head_of(part.lease)
+                if head is None:
+                    continue
+                if fragment in fresh or fragment in passed:
+                    raise ValueError(f"fragment {fragment} has two parts in one commit")
+                if self._is_stored(part, head):
+                    passed.add(fragment)
+                else:
+                    rules.check(part, head.offset, head.checkpoint)
+                    if head.offset + part.count > OFFSET_MAX:
+                        raise ValueError(f"the journal of fragment {fragment} has no offset left")
+                    fresh[fragment] = part, head
+        if fresh:
+            passed |= self._write(fresh)
+        return frozenset(passed)
+
+    def _write(self, fresh: dict[int, tuple[Part, _Head]]) -> set[int]:
+        released: dict[int, list[int]] = {}
+        if len(fresh) <= _PARTS_MAX and all(part.checkpoint is None for part, _ in fresh.values()):
+            with self._database.writing():
+                passed = self._append(list(fresh.values()))
+        else:
+            with self._database.transaction():
+                entries = list(fresh.values())
+                passed = set()
+                for start in range(0, len(entries), _PARTS_MAX):
+                    passed |= self._append(entries[start : start + _PARTS_MAX])
+                for fragment in list(passed):
+                    part = fresh[fragment][0]
+                    if part.checkpoint is not None:
+                        released[fragment] = self._apply_checkpoint(part)
+        # Only now: a transaction that failed must leave no trace here either.
+        for fragment in passed:
+            part, head = fresh[fragment]
+            head.offset += part.count
+            head.written += len(part.batch)
+            if part.checkpoint is not None:
+                head.checkpoint = part.checkpoint.offset
+                self._retention.checkpoint_written(fragment, released[fragment])
+        return passed
+
+    def _append(self, entries: list[tuple[Part, _Head]]) -> set[int]:
+        values: list[int | bytes] = []
+        count = 0
+        fragments = {part.lease.fragment for part, _ in entries}
+        for part, head in entries:
+            if part.batch:
+                total = head.written + len(part.batch)
+                row_id = first_id(part.lease.fragment) + part.base
+                values += (row_id, part.lease.epoch, part.at, part.count, total, part.batch)
+                count += 1
+        if count:
+            self._database.run(_append(count), values)
+        if count == len(entries) and self._database.changes() == count:
+            return fragments
+        # Rare: a part without a batch, or somebody else has taken a fragment over.
+        return {
+            part.lease.fragment
+            for part, _ in entries
+            if self._database.run(_HEAD, (part.lease.fragment,))[0][0] == part.lease.epoch
+        }
+
+    def _apply_checkpoint(self, part: Part) -> list[int]:
+        """Return the trimmed-over batches in which bodies were let go."""
+        assert part.checkpoint is not None
+        offset, changed, removed, state = part.checkpoint
+        fragment, epoch = part.lease.fragment, part.lease.epoch
+        self._database.run(_CHECKPOINT, (offset, state, fragment, epoch))
+        released = self._retention.released_by(fragment, removed)
+        rows.remove(self._database, fragment, removed)
+        rows.put(self._database, fragment, changed)
+        return released
+
+    def _is_stored(self, part: Part, head: _Head) -> bool:
+        """Is this a commit whose answer got lost, tried again?"""
+        if not part.batch or part.base >= head.offset:
+            return False
+        found = self._database.run(_BATCH, (first_id(part.lease.fragment) + part.base,))
+        return found == [(part.lease.epoch, part.batch)]
+
+    def _head_of(self, lease: Lease) -> _Head | None:
+        """None when the lease is no longer in force."""
+        head = self._heads.get(lease.fragment)
+        if head is None or head.epoch < lease.epoch:
+            stored = self._database.run(_HEAD, (lease.fragment,))
+            if not stored:
+                return None
+            head = self._find_head(lease.fragment, *stored[0])
+            self._heads[lease.fragment] = head
+        return head if head.epoch == lease.epoch else None
+
+    def _find_head(self, fragment: int, epoch: int, checkpoint: int) -> _Head:
+        first = first_id(fragment)
+        last = self._database.run(_LAST, (first, first + OFFSET_MAX))
+        if not last:
+            return _Head(epoch, checkpoint, checkpoint, 0)
+        [(row_id, count, total)] = last
+        # The newest batches may be trimmed while an older one is pinned.
+        return _Head(epoch, checkpoint, max(checkpoint, row_id - first + count), total)
+
+    def load_lane(
+        self, fragment: int, subqueue: int, lane: int, start: int, limit: int
+    ) -> list[Row]:
+        return self._page(_LANE, (fragment, subqueue, lane, start, limit))
+
+    def load_due(
+        self, fragment: int, subqueue: int, lane: int, until: int, limit: int
+    ) -> list[Row]:
+        return self._page(_DUE, (fragment, subqueue, lane, until, limit))
+
+    def next_due(self, fragment: int, subqueue: int, lane: int, after: int) -> int | None:
+        with self._database.reading():
+            [(wake_at,)] = self._database.run(_NEXT_DUE, (fragment, subqueue, lane, after))
+        return None if wake_at is None else int(wake_at)
+
+    def load_rows(self, fragment: int, keys: Sequence[RowKey]) -> list[Row]:
+        with self._database.reading():
+            return rows.load(self._database, fragment, keys)
+
+    def load_pinned(
+        self, fragment: int, below: int, live_share_max: float, limit: int
+    ) -> list[Row]:
+        return self._retention.load_pinned(fragment, below, live_share_max, limit)
+
+    def _page(self, statement: str, values: tuple[int, ...]) -> list[Row]:
+        with self._database.reading():
+            [page] = self._database.run(statement, values)
+        return rows.unpage(page)
+
+    def read(self, fragment: int, start: int, bytes_max: int) -> list[StoredBatch]:
+        first = first_id(fragment)
+        with self._database.reading():
+            row_id = first + start
+            before = self._database.run(_HOLDING, (first, row_id))
+            if before and before[0][0] + before[0][1] > row_id:
+                row_id = before[0][0]
+            last, room = -1, bytes_max
+            # Sizes first: they are read without touching the batches that will not fit.
+            with closing(self._database.scan(_SIZES, (row_id, first + OFFSET_MAX))) as sizes:
+                for found, size in sizes:
+                    if last >= 0 and size > room:
+                        break
+                    last, room = found, room - size
+            batches = self._database.run(_RANGE, (row_id, last))
+        return [StoredBatch(found - first, data) for found, data in batches]
+
+    def read_batch(self, fragment: int, base: int) -> bytes | None:
+        with self._database.reading():
+            found = self._database.run(_BATCH, (first_id(fragment) + base,))
+        return found[0][1] if found else None
+
+    def read_slice(self, fragment: int, base: int, position: int, length: int) -> bytes | None:
+        with self._database.reading():
+            return self._database.read_blob(
+                "journal", "data", first_id(fragment) + base, position, length
+            )
+
+    def tail(self, fragment: int) -> int:
+        return self._retention.tail(fragment)
+
+    def trim(self, fragment: int, older_than: int, bytes_max: int, limit: int) -> Trimmed:
+        return self._retention.trim(fragment, older_than, bytes_max, limit)
+
+    def drop(self, fragment: int, limit: int) -> bool:
+        self._heads.pop(fragment, None)
+        return self._retention.drop(fragment, limit)
+
+    def probe(self, now: int) -> None:
+        with self._database.transaction():
+            self._database.set_meta("probe", now)
+        with self._database.reading():
+            if self._database.get_meta("probe") != now:
+                raise StoreFailed(f"{self._database.name} did not keep what was written to it")
+
+    def backup_steps(self, target: str) -> Iterator[None]:
+        return self._database.backup_steps(target)
+
+    def backup(self, target: str) -> None:
+        for _ in self.backup_steps(target):
+            pass
+
+    def close(self) -> None:
+        self._database.close()
