@@ -1,0 +1,138 @@
+"""The `postbus` command.
+
+The flags of `serve` are made from the declarations in `postbus.settings`, so a setting is written
+down once. A command imports what it needs when it runs: `serve` must be ready within a second.
+"""
+
+import inspect
+import sys
+from collections.abc import Callable
+from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from postbus.settings import (
+    Settings,
+    SettingsError,
+    declared,
+    flag_of,
+    unknown_variables,
+    variable_of,
+)
+
+# A command line that cannot be carried out, as distinct from work that failed.
+_USAGE = 2
+
+app = typer.Typer(
+    name="postbus",
+    help="The service bus you run yourself.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _with_flags(command: Callable[[dict[str, object]], None]) -> Callable[..., None]:
+    """Give a command one flag for each setting; it is called with those that were used."""
+
+    def run(**flags: object) -> None:
+        command({name: value for name, value in flags.items() if value is not None})
+
+    parameters = []
+    for name, field in declared().items():
+        flag = flag_of(name)
+        spelled = f"{flag}/--no-{flag[2:]}" if field.annotation is bool else flag
+        shown = field.get_default()
+        option = typer.Option(
+            spelled,
+            help=f"{field.description}. [{'none' if shown is None else shown}]",
+            show_default=False,
+        )
+        # None tells "not given", so that variable and file get their turn.
+        kind: Any = Annotated[field.annotation | None, option]  # type: ignore[operator]
+        parameters.append(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        )
+    run.__doc__ = command.__doc__
+    run.__name__ = command.__name__
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run
+
+
+@app.command()
+@_with_flags
+def serve(flags: dict[str, object]) -> None:
+    """Start the broker and serve until told to stop (SIGTERM or Ctrl-C; twice forces)."""
+    settings = _load(flags)
+    from postbus.server.main import run
+
+    sys.exit(run(settings))
+
+
+@app.command()
+def backup(
+    target: Annotated[Path, typer.Argument(help="Folder to make; it must not be there yet")],
+    data: Annotated[
+        Path | None, typer.Option(help="Data folder to copy [the setting `data`]")
+    ] = None,
+) -> None:
+    """Copy a data folder, in use or not, into a folder that `serve --data` can open."""
+    settings = _load({} if data is None else {"data": data})
+    from postbus.server.backup import BackupRefused, back_up
+
+    try:
+        back_up(settings.data, target)
+    except BackupRefused as error:
+        _fail(str(error), status=1)
+    print(f"{settings.data} is copied to {target}")
+
+
+@app.command("settings")
+@_with_flags
+def show_settings(flags: dict[str, object]) -> None:
+    """Show every setting, its value with these flags, variables and file, and what it is for."""
+    settings = _load(flags)
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("setting", "value", "variable", "meaning", box=None, pad_edge=False)
+    for name, field in declared().items():
+        given = name in settings.model_fields_set
+        value = str(getattr(settings, name))
+        table.add_row(
+            flag_of(name),
+            f"[bold]{value}[/bold]" if given else value,
+            variable_of(name),
+            field.description,
+        )
+    Console(highlight=False).print(table)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    print(f"postbus {version_of('postbus')}")
+
+
+def _load(flags: dict[str, object]) -> Settings:
+    for name in unknown_variables():
+        print(f"postbus: {name} is set, but there is no such setting", file=sys.stderr)
+    try:
+        return Settings.load(flags)
+    except SettingsError as error:
+        _fail(*error.problems, status=_USAGE)
+
+
+def _fail(*lines: str, status: int) -> NoReturn:
+    for line in lines:
+        print(f"postbus: {line}", file=sys.stderr)
+    sys.exit(status)
+
+
+def main() -> None:
+    """Entry point of the `postbus` script."""
+    app()

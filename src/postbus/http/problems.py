@@ -1,0 +1,99 @@
+"""Refusals over HTTP: `<Error><Code>…</Code><Detail>…</Detail></Error>` (wire contract §9.5).
+
+The admin clients choose their exception by the status, and some by the `SubCode=` in the text.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+from xml.sax.saxutils import escape
+
+from starlette.responses import Response
+
+from postbus.errors import InternalError, ServiceBusError
+from postbus.model.description import NOT_IN_XML
+
+_MEDIA_TYPE: Final = "application/xml; charset=utf-8"
+
+
+class HttpProblem(Exception):
+    """A refusal that only HTTP knows: no AMQP condition goes with it."""
+
+    def __init__(
+        self,
+        status: int,
+        text: str,
+        *,
+        sub_code: int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(text)
+        self.status = status
+        self.sub_code = sub_code
+        self.headers = headers
+
+
+def missing_for_update() -> HttpProblem:
+    """Azure's words for an update of a queue that is not there (semantics part A §5.3)."""
+    return HttpProblem(404, "Not Found. The Operation doesn't exist.", sub_code=40400)
+
+
+def missing_for_delete() -> HttpProblem:
+    """Azure's words for a deletion of a queue that is not there (semantics part A §5.3)."""
+    return HttpProblem(404, "No service is hosted at the specified address.")
+
+
+def wrong_method(method: str, allowed: str) -> HttpProblem:
+    return HttpProblem(
+        405, f"The specified HTTP verb ({method}) is not valid.", headers={"Allow": allowed}
+    )
+
+
+def unknown_path(path: str) -> HttpProblem:
+    return HttpProblem(404, f"Endpoint not found: '/{path}'.", sub_code=40400)
+
+
+def body_too_large(limit_bytes: int) -> HttpProblem:
+    # The rest of the body is not read, so nothing that follows on the connection can be.
+    return HttpProblem(
+        413,
+        f"The body of the request is larger than the {limit_bytes} bytes allowed.",
+        headers={"Connection": "close"},
+    )
+
+
+def status_of(error: Exception) -> int:
+    """The HTTP status that answers an error; what is no refusal is a fault of ours."""
+    match error:
+        case HttpProblem():
+            return error.status
+        case ServiceBusError():
+            return error.http_status
+    return InternalError.http_status
+
+
+def wording_of(error: Exception) -> str:
+    """The text of an error with Azure's finer number in front, without a tracking id."""
+    match error:
+        case HttpProblem() | ServiceBusError():
+            sub_code, text = error.sub_code, str(error)
+        case _:
+            # What went wrong inside is in the log, under the tracking id; it is not for strangers.
+            sub_code = InternalError.sub_code
+            text = "The service was unable to process the request."
+    return text if sub_code is None else f"SubCode={sub_code}. {text}"
+
+
+def error_response(error: Exception, detail: str) -> Response:
+    """The reply to a request that `error` ended; `detail` is its wording with a tracking id."""
+    status = status_of(error)
+    headers = dict(error.headers or {}) if isinstance(error, HttpProblem) else {}
+    if status == 401:
+        headers["WWW-Authenticate"] = "SharedAccessSignature"
+    body = f"<Error><Code>{status}</Code><Detail>{xml_text(detail)}</Detail></Error>"
+    return Response(body, status, headers, _MEDIA_TYPE)
+
+
+def xml_text(text: str) -> str:
+    """Text as the content of an element or a quoted attribute; what XML cannot hold is replaced."""
+    # A bare carriage return would be read back as a line feed (XML 1.0 §2.11).
+    return escape(NOT_IN_XML.sub("\ufffd", text), {"\r": "&#xD;", '"': "&quot;"})

@@ -1,0 +1,142 @@
+"""A client attaches a link: find out what it names, check the right, give it an owner."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from postbus.amqp.events import Event
+from postbus.amqp.performatives import Coordinator
+from postbus.amqp.receiving import ReceiverLink
+from postbus.amqp.sending import SenderLink
+from postbus.amqp.terminus import Source
+from postbus.amqp.types import Described, Symbol, ULong
+from postbus.broker.message import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
+from postbus.errors import (
+    EntityDisabled,
+    EntityNotFound,
+    InvalidArgument,
+    InvalidOperation,
+    NotSupported,
+)
+from postbus.model.address import Address, SubQueue, resolve_address
+from postbus.server.auth import Right, missing_claim
+from postbus.server.cbs import TokenNode
+from postbus.server.links import Inlet, Outlet
+from postbus.server.management import ManagementNode
+from postbus.server.nodes import CBS_SPELLING, MANAGEMENT_SPELLING, NodeInlet, NodeOutlet
+
+if TYPE_CHECKING:
+    from postbus.server.gateway import Gateway
+    from postbus.server.namespace import QueueEntity
+
+_SESSION_FILTER: Final = "com.microsoft:session-filter"
+_VIA: Final = "com.microsoft:transfer-destination-address"
+_SUBQUEUES: Final = {
+    SubQueue.MAIN: MAIN,
+    SubQueue.DEAD_LETTER: DEAD_LETTER,
+    SubQueue.TRANSFER_DEAD_LETTER: TRANSFER_DEAD_LETTER,
+}
+
+
+def attach(gateway: Gateway, link: ReceiverLink | SenderLink) -> list[Event]:
+    """Accept the link, or raise the reason not to."""
+    terminus: Any = link.target if isinstance(link, ReceiverLink) else link.source
+    if isinstance(terminus, Coordinator):
+        raise NotSupported("Transactions are not supported.")
+    text = getattr(terminus, "address", None)
+    if not isinstance(text, str):
+        raise InvalidArgument("The link names no address.")
+    address = resolve_address(text)
+    if address.is_cbs:
+        return _accept_node(gateway, link, address)
+    if address.management:
+        if not gateway.known_to(address.path):
+            raise missing_claim(Right.LISTEN, address.path)
+        _find(gateway, address)
+        return _accept_node(gateway, link, address)
+    if isinstance(link, ReceiverLink):
+        return _accept_inlet(gateway, link, address)
+    return _accept_outlet(gateway, link, address)
+
+
+def _find(gateway: Gateway, address: Address) -> QueueEntity:
+    if address.subscription is not None:
+        raise NotSupported("Subscriptions are not supported.")
+    entity = gateway.namespace.queue(address.entity)
+    if entity is None:
+        raise EntityNotFound(gateway.service.uri(address.path))
+    return entity
+
+
+def _accept_node(
+    gateway: Gateway, link: ReceiverLink | SenderLink, address: Address
+) -> list[Event]:
+    path = address.path.lower()
+    owner: NodeInlet | NodeOutlet
+    if isinstance(link, SenderLink):
+        owner = NodeOutlet(gateway, link, path)
+    elif address.is_cbs:
+        owner = NodeInlet(gateway, link, path, CBS_SPELLING, TokenNode(gateway).handle)
+    else:
+        entity = _find(gateway, address)
+        node = ManagementNode(gateway, entity, _SUBQUEUES[address.subqueue], address.path)
+        owner = NodeInlet(gateway, link, path, MANAGEMENT_SPELLING, node.handle)
+    link.owner = owner
+    early = link.accept(properties=gateway.service.link_properties())
+    owner.open()
+    return early
+
+
+def _accept_inlet(gateway: Gateway, link: ReceiverLink, address: Address) -> list[Event]:
+    # Rights before existence: a stranger does not learn what there is (semantics A §6).
+    if not gateway.allows(Right.SEND, address.path):
+        raise missing_claim(Right.SEND, address.path)
+    entity = _find(gateway, address)
+    if address.subqueue is not SubQueue.MAIN:
+        raise InvalidOperation(f"Messages cannot be sent to '{address.path}'.")
+    if link.properties and link.properties.get(_VIA) is not None:
+        raise NotSupported("Sending via another entity is not supported.")
+    if not entity.description.status.sends:
+        raise EntityDisabled(entity.name, "Send")
+    link.owner = inlet = Inlet(gateway, link, entity, gateway.service.settings.link_credit_max)
+    size_max = entity.message_size_max
+    early = link.accept(
+        properties={
+            **gateway.service.link_properties(),
+            Symbol("com.microsoft:max-message-batch-size"): ULong(size_max),
+        },
+        max_message_size=size_max,
+    )
+    inlet.open()
+    entity.links.add(link)
+    return early
+
+
+def _accept_outlet(gateway: Gateway, link: SenderLink, address: Address) -> list[Event]:
+    if not gateway.allows(Right.LISTEN, address.path):
+        raise missing_claim(Right.LISTEN, address.path)
+    entity = _find(gateway, address)
+    source = link.source
+    assert isinstance(source, Source)
+    _refuse_session_filter(source)
+    if not entity.description.status.receives:
+        raise EntityDisabled(entity.name, "Receive")
+    link.owner = outlet = Outlet(gateway, link, entity, _SUBQUEUES[address.subqueue])
+    if source.filter is None:
+        # Java dereferences the filter (wire contract §3.3).
+        source.filter = {}
+    early = link.accept(source=source, properties=gateway.service.link_properties())
+    outlet.open()
+    entity.links.add(link)
+    return early
+
+
+def _refuse_session_filter(source: Source) -> None:
+    """No queue has sessions yet, so a receiver that asks for one is at the wrong queue."""
+    for key, value in (source.filter or {}).items():
+        named = str(key) == _SESSION_FILTER
+        if named or (isinstance(value, Described) and str(value.descriptor) == _SESSION_FILTER):
+            raise InvalidOperation(
+                "A sessionful message receiver cannot be created on an entity that does not "
+                "require sessions."
+            )

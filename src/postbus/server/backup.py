@@ -1,0 +1,87 @@
+"""Copy a data folder into one that opens as a folder of its own.
+
+A folder in use is copied by the server that uses it, through the writer's own connections, in
+slices between commits: nobody else can copy it without holding up the log or starting again at
+every commit (`postbus.store.database`). A folder at rest is copied here.
+"""
+
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from postbus.errors import ServiceBusError
+from postbus.server.control import ControlError, ask
+from postbus.server.keys import KEY_FILE
+from postbus.server.storethread import StoreThread
+from postbus.store.database import BackupFailed, FormatUnknown
+from postbus.store.folder import DataFolder, FolderDamaged, FolderInUse
+
+BACKUP: Final = "backup"
+"""The name of the request to a running server."""
+
+_REFUSALS = (BackupFailed, ControlError, FolderDamaged, FormatUnknown, ServiceBusError, OSError)
+
+
+class BackupRefused(Exception):
+    """No copy was made; the text says why."""
+
+
+def back_up(source: Path, target: Path) -> None:
+    """Copy `source`, in use or not, to `target`, which must not be there yet."""
+    if not (source / "catalog.db").exists():
+        raise BackupRefused(f"{source} is not a data folder")
+    try:
+        try:
+            folder = DataFolder(source, time.time_ns() // 1_000_000)
+        except FolderInUse:
+            ask(source, BACKUP, str(target.absolute()))
+            return
+        try:
+            folder.backup(target)
+            _copy_key(source, target)
+        finally:
+            folder.close()
+    except _REFUSALS as error:
+        raise BackupRefused(str(error)) from error
+
+
+async def back_up_running(
+    folder: DataFolder, catalog: StoreThread, stores: Sequence[StoreThread], target: str
+) -> None:
+    """The same inside the server: each slice is one call on the thread of its store."""
+    backup = folder.begin_backup(target)
+    try:
+        for number, thread in enumerate(stores):
+            steps = folder.store(number).backup_steps(backup.store_path(number))
+            try:
+                while await thread.run(partial(_step, steps)):
+                    pass
+            finally:
+                # On its thread too: ending a copy half-way closes its connections.
+                await thread.run(partial(_end, steps))
+        await catalog.run(backup.finish)
+    except BaseException:
+        backup.abandon()
+        raise
+    _copy_key(folder.path, Path(target))
+
+
+def _step(steps: Iterator[None]) -> bool:
+    for _ in steps:
+        return True
+    return False
+
+
+def _end(steps: Iterator[None]) -> None:
+    close = getattr(steps, "close", None)
+    if close is not None:
+        close()
+
+
+def _copy_key(source: Path, target: Path) -> None:
+    """Clients of the copy have the key of the original."""
+    if (source / KEY_FILE).exists():
+        shutil.copy2(source / KEY_FILE, target / KEY_FILE)

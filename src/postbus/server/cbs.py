@@ -1,0 +1,44 @@
+"""`$cbs`: clients put the tokens that say what they may do (wire contract §2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from postbus.errors import InvalidArgument, ServiceBusError
+from postbus.server.auth import Claims
+from postbus.server.nodes import NodeRequest
+
+if TYPE_CHECKING:
+    from postbus.server.gateway import Gateway
+
+PUT_TOKEN: Final = "put-token"
+_ACCEPTED: Final = 202
+
+
+class TokenNode:
+    """Takes tokens for one connection."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    def handle(self, request: NodeRequest) -> None:
+        if request.operation != PUT_TOKEN:
+            raise InvalidArgument(f"The operation '{request.operation}' is not known to $cbs.")
+        audience = request.properties.get("name")
+        if not isinstance(audience, str) or not isinstance(request.body, str):
+            raise InvalidArgument("put-token needs the property 'name' and a token as its value.")
+        try:
+            self._gateway.add_claims(self._verify(audience, request.body))
+        except ServiceBusError as error:
+            # Without `error-condition`: where it is given the Python SDK shows no status text.
+            text = self._gateway.refusals.describe(error, audience)
+            request.respond(error.http_status, text, None)
+            return
+        request.respond(_ACCEPTED, "Accepted", None)
+
+    def _verify(self, audience: str, token: str) -> Claims:
+        # What a token is, its text tells and not the `type` beside it (wire contract §2.2).
+        claims = self._gateway.authority.verify_sas(token, self._gateway.now)
+        if not claims.covers(audience):
+            raise InvalidArgument(f"The token is not for the audience '{audience}'.")
+        return claims

@@ -1,0 +1,250 @@
+"""Where an AMQP message meets the engine's: what is read on the way in, written on the way out.
+
+The bare message is stored as received. A delivery gets a fresh header and annotations in front of
+it; only where somebody changed properties, or a time to live applies, is a section written anew.
+"""
+
+from typing import Any, Final, NamedTuple, Self
+
+from postbus.amqp.codec import encode
+from postbus.amqp.outcomes import Modified, Rejected
+from postbus.amqp.sections import (
+    AnnotationLayout,
+    Sections,
+    compacted,
+    encode_application_properties,
+    encode_header,
+    encode_properties,
+    read_annotations,
+    read_application_properties,
+    read_header,
+    read_ids,
+    read_properties,
+    scan,
+    split_batch,
+)
+from postbus.amqp.types import Int, Long, Symbol, Timestamp
+from postbus.broker.message import NO_TTL, Message
+from postbus.errors import InvalidArgument, InvalidOperation, MessageSizeExceeded
+from postbus.model.instant import Instant
+
+BATCH_FORMAT: Final = 0x80013700
+BATCH_COUNT_MAX: Final = 4_500
+"""Messages in one batch (semantics B §2)."""
+
+_TTL_INFINITE: Final = 0xFFFFFFFF
+_SCHEDULED: Final = "x-opt-scheduled-enqueue-time"
+_PARTITION_KEY: Final = "x-opt-partition-key"
+_STATE: Final = Symbol("x-opt-message-state")
+_SOURCE: Final = Symbol("x-opt-deadletter-source")
+_REASON: Final = "DeadLetterReason"
+_DESCRIPTION: Final = "DeadLetterErrorDescription"
+_DEAD_LETTER: Final = "com.microsoft:dead-letter"
+_EMPTY_PROPERTIES: Final = b"\x00\x53\x73\x45"
+
+# What we write ourselves; whatever a client sent under these names is dropped (wire contract
+# §4.3: the Python SDK sends back what it received, as other types).
+_OWN: Final = frozenset(
+    {
+        "x-opt-enqueued-time",
+        "x-opt-sequence-number",
+        "x-opt-enqueue-sequence-number",
+        "x-opt-locked-until",
+        "x-opt-message-state",
+        "x-opt-deadletter-source",
+        "x-opt-lock-token",
+    }
+)
+_UNLOCKED = AnnotationLayout(
+    ("x-opt-enqueued-time", Timestamp),
+    ("x-opt-sequence-number", Long),
+    ("x-opt-enqueue-sequence-number", Long),
+)
+_LOCKED = AnnotationLayout(
+    ("x-opt-enqueued-time", Timestamp),
+    ("x-opt-sequence-number", Long),
+    ("x-opt-enqueue-sequence-number", Long),
+    ("x-opt-locked-until", Timestamp),
+)
+
+
+def read_message(payload: bytes, property_size_max: int) -> Message:
+    """The engine's view of one encoded message. Raises DecodeError for what is not one."""
+    sections = scan(payload)
+    if not sections.compact:
+        payload = compacted(payload)
+        sections = scan(payload)
+    ttl = NO_TTL
+    if sections.delivery_annotations > 0:
+        stated = read_header(payload, sections).ttl
+        if stated is not None and stated != _TTL_INFINITE:
+            ttl = stated
+    if sections.body - sections.application_properties > property_size_max:
+        _check_properties(payload, sections, property_size_max)
+    message_id, session_id = read_ids(payload, sections)
+    scheduled_at: Instant = 0
+    if sections.properties > sections.message_annotations:
+        annotations = read_annotations(payload, sections)
+        when = annotations.get(_SCHEDULED)
+        if when is not None:
+            scheduled_at = _instant(when)
+        partition_key = annotations.get(_PARTITION_KEY)
+        if partition_key is not None and session_id is not None and partition_key != session_id:
+            # R-PART-12; Azure checks it on every entity (semantics B §9).
+            raise InvalidOperation(
+                "The PartitionKey of the message differs from its SessionId: they must be equal."
+            )
+    return Message(
+        payload,
+        "" if message_id is None else str(message_id),
+        session_id,
+        ttl,
+        scheduled_at,
+        sections.body - (sections.message_annotations - sections.delivery_annotations),
+    )
+
+
+def _check_properties(payload: bytes, sections: Sections, size_max: int) -> None:
+    for name, value in read_application_properties(payload, sections).items():
+        size = len(encode(value))
+        if size > size_max:
+            raise MessageSizeExceeded(
+                f"The property '{name!s:.64}' takes {size} bytes, {size_max} bytes are allowed."
+            )
+
+
+def read_transfer(payload: bytes, message_format: int, property_size_max: int) -> list[Message]:
+    """The messages of one transfer: one, or those of a batch."""
+    if message_format == BATCH_FORMAT:
+        parts = split_batch(payload, BATCH_COUNT_MAX)
+        messages = [read_message(each, property_size_max) for each in parts]
+        if not messages:
+            raise InvalidArgument("The batch holds no message.")
+        return messages
+    if message_format != 0:
+        raise InvalidArgument(f"The message format {message_format:#x} is not known.")
+    return [read_message(payload, property_size_max)]
+
+
+def _instant(value: object) -> Instant:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 62:
+        raise InvalidArgument(f"The {_SCHEDULED} of the message is not a timestamp.")
+    return int(value)
+
+
+def write_delivery(
+    message: Message, raw: bytes, with_state: bool = False, with_lock: bool = True
+) -> tuple[bytes, ...]:
+    """The encoded message as a client receives it, in parts to be joined."""
+    sections = scan(raw)
+    stated = read_header(raw, sections)
+    ttl = None if message.ttl < 0 else min(message.ttl, _TTL_INFINITE)
+    header = encode_header(
+        stated.durable, stated.priority, ttl, stated.first_acquirer, message.delivery_count
+    )
+    others: dict[Any, Any] | None = None
+    if sections.properties > sections.message_annotations:
+        given = read_annotations(raw, sections)
+        others = {key: value for key, value in given.items() if key not in _OWN}
+    if with_state:
+        others = {**(others or {}), _STATE: Int(message.lane)}
+    if message.source is not None:
+        others = {**(others or {}), _SOURCE: message.source}
+    if message.token is not None and with_lock:
+        annotations = _LOCKED.encode(
+            (message.enqueued_at, message.number, message.enqueue_number, message.locked_until),
+            others,
+        )
+    else:
+        annotations = _UNLOCKED.encode(
+            (message.enqueued_at, message.number, message.enqueue_number), others
+        )
+    if (
+        message.ttl < 0
+        and message.properties is None
+        and message.reason is None
+        and sections.properties < sections.application_properties
+    ):
+        return header, annotations, raw[sections.properties :]
+    return (
+        header,
+        annotations,
+        _properties(message, raw, sections),
+        _application_properties(message, raw, sections),
+        raw[sections.body :],
+    )
+
+
+def _properties(message: Message, raw: bytes, sections: Sections) -> bytes:
+    if message.ttl >= 0:
+        # .NET takes the time to live from the difference of these two (wire contract §4.2).
+        properties = read_properties(raw, sections)
+        properties.creation_time = message.enqueued_at
+        properties.absolute_expiry_time = message.enqueued_at + message.ttl
+        return encode_properties(properties)
+    return raw[sections.properties : sections.application_properties] or _EMPTY_PROPERTIES
+
+
+def _application_properties(message: Message, raw: bytes, sections: Sections) -> bytes:
+    stored = message.properties
+    if stored is None:
+        stored = raw[sections.application_properties : sections.body]
+    if message.reason is None and message.description is None:
+        return stored
+    properties = read_application_properties(stored, scan(stored)) if stored else {}
+    if message.reason is not None:
+        properties[_REASON] = message.reason
+    if message.description is not None:
+        properties[_DESCRIPTION] = message.description
+    return encode_application_properties(properties)
+
+
+def change_properties(message: Message, raw: bytes | None, changes: dict[str, Any]) -> bytes:
+    """The application-properties section with these values in place of its own."""
+    stored = message.properties
+    if stored is None:
+        assert raw is not None
+        sections = scan(raw)
+        stored = raw[sections.application_properties : sections.body]
+    properties = read_application_properties(stored, scan(stored)) if stored else {}
+    properties.update(changes)
+    return encode_application_properties(properties)
+
+
+class Changes(NamedTuple):
+    """What a receiver wants done with a message, other than to complete or release it."""
+
+    dead_letter: bool = False
+    defer: bool = False
+    reason: str | None = None
+    description: str | None = None
+    properties: dict[str, Any] | None = None
+
+    @classmethod
+    def of(cls, state: Modified | Rejected) -> Self:
+        """Read a disposition's state (wire contract §5.1)."""
+        if isinstance(state, Modified):
+            changes = text_keys(state.message_annotations)
+            return cls(defer=state.undeliverable_here is True, properties=changes or None)
+        if state.error is None:
+            return cls(dead_letter=True)
+        info = text_keys(state.error.info)
+        reason, description = info.pop(_REASON, None), info.pop(_DESCRIPTION, None)
+        if reason is None and state.error.condition != _DEAD_LETTER:
+            # A plain AMQP client that rejects has its own condition for a reason.
+            reason, description = state.error.condition, state.error.description
+        return cls(
+            dead_letter=True,
+            reason=_text(reason),
+            description=_text(description),
+            properties=info or None,
+        )
+
+
+def text_keys(changes: dict[Any, Any] | None) -> dict[str, Any]:
+    """Property names come as strings or symbols; application properties have strings."""
+    return {str(key): value for key, value in (changes or {}).items()}
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)

@@ -1,0 +1,365 @@
+"""One AMQP connection: bytes in, events to the right hands, bytes out once per turn.
+
+The gateway speaks the wire, checks rights and resolves addresses; it decides nothing about
+messages. This is the one place where `amqp` and `broker` meet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+import structlog
+
+from postbus.amqp.connection import Connection
+from postbus.amqp.events import (
+    Closed,
+    CreditChanged,
+    Disposed,
+    Event,
+    LinkAttached,
+    LinkDetached,
+    MessageReceived,
+    Opened,
+    SaslReceived,
+    SessionEnded,
+)
+from postbus.amqp.faults import DecodeError
+from postbus.amqp.link import Link
+from postbus.amqp.receiving import ReceiverLink
+from postbus.amqp.sasl import parse_plain
+from postbus.amqp.sending import SenderLink
+from postbus.errors import ConnectionForced, ServiceBusError, Unauthorized
+from postbus.model.instant import Instant
+from postbus.server.attaching import attach
+from postbus.server.auth import Authority, Claims, Right
+from postbus.server.host import Host
+from postbus.server.links import Inlet, Outlet
+from postbus.server.namespace import Namespace
+from postbus.server.nodes import NodeInlet, NodeOutlet
+from postbus.server.refusals import Refusals
+from postbus.server.requests import Lose
+from postbus.server.runtime import Runtime
+from postbus.server.service import Service
+
+Owner = Inlet | Outlet | NodeInlet | NodeOutlet
+
+CLAIMS_MAX: Final = 1_000
+"""Tokens one connection may hold; a client renews them under the same path."""
+ORPHANS_MAX: Final = 10_000
+
+log = structlog.get_logger("gateway")
+
+
+class Gateway(asyncio.Protocol):
+    """The server's end of one AMQP connection."""
+
+    _last_id = 0
+
+    def __init__(self, service: Service, released: Callable[[], None]) -> None:
+        Gateway._last_id += 1
+        self.id = Gateway._last_id
+        self._service = service
+        self._released = released
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self.now: Instant = service.clock()
+        self._connection = Connection(
+            service.limits, container_id=service.container_id, server=True, now=self.now
+        )
+        self._claims: dict[str, Claims] = {}
+        self._orphans: dict[bytes, Host] = {}
+        self._flushing = False
+        self._reading = True
+        self._timer: asyncio.TimerHandle | None = None
+        self._authenticate_by: Instant = self.now + service.settings.authentication_timeout_ms
+        self._clean = False
+        self.writable = True
+
+    # -- what links ask ----------------------------------------------------------------------
+
+    @property
+    def refusals(self) -> Refusals:
+        return self._service.refusals
+
+    @property
+    def authority(self) -> Authority:
+        return self._service.authority
+
+    @property
+    def namespace(self) -> Namespace:
+        return self._service.namespace
+
+    @property
+    def service(self) -> Service:
+        return self._service
+
+    def runtime(self, host: Host) -> Runtime:
+        return self._service.namespace.runtime(host)
+
+    def allows(self, right: Right, path: str) -> bool:
+        now = self.now
+        return any(
+            claims.expires_at > now and claims.allows(right, path)
+            for claims in self._claims.values()
+        )
+
+    def known_to(self, path: str) -> bool:
+        """Has the client any right at all on this path?"""
+        now = self.now
+        return any(c.expires_at > now and c.covers(path) for c in self._claims.values())
+
+    def add_claims(self, claims: Claims) -> None:
+        if len(self._claims) >= CLAIMS_MAX and claims.resource not in self._claims:
+            raise Unauthorized("The connection holds as many tokens as it may hold.")
+        self._claims[claims.resource] = claims
+        self._arm()
+
+    def detach(self, link: Link, error: ServiceBusError, entity: str) -> None:
+        self._let_go(link)
+        link.detach(self.refusals.error(error, entity))
+        self.touch()
+
+    def locked(self, host: Host, token: bytes) -> None:
+        """A lock of this connection that no link holds."""
+        if len(self._orphans) >= ORPHANS_MAX:
+            self._orphans.pop(next(iter(self._orphans)))
+        self._orphans[token] = host
+
+    def touch(self) -> None:
+        """There is something to write: do so once, when this turn of the loop is over."""
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    # -- the transport -----------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(self._service.settings.write_buffer_max_bytes)
+        self._service.gateways.add(self)
+        self._arm()
+
+    def data_received(self, data: bytes) -> None:
+        self.now = self._service.clock()
+        self._handle(self._connection.receive_data(data, self.now))
+        self._flush()
+        if self._reading and self._overfed():
+            self._pause()
+
+    def eof_received(self) -> bool:
+        self.now = self._service.clock()
+        self._handle(self._connection.receive_eof(self.now))
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.now = self._service.clock()
+        self._handle(self._connection.receive_eof(self.now))
+        if self._timer is not None:
+            self._timer.cancel()
+        self._transport = None
+        self._service.gateways.discard(self)
+        self._released()
+
+    def pause_writing(self) -> None:
+        """The peer does not read: it gets nothing more, and is not listened to either."""
+        self.writable = False
+        self._pause()
+
+    def resume_writing(self) -> None:
+        self.writable = True
+        self._resume()
+        for link in self._links():
+            if isinstance(link.owner, Outlet):
+                link.owner.wake()
+
+    def _overfed(self) -> bool:
+        return (
+            self._service.congested
+            or self._connection.incoming_unsettled > self._service.settings.incoming_unsettled_max
+            or self._connection.pending_bytes > self._service.settings.write_buffer_max_bytes
+        )
+
+    def _pause(self) -> None:
+        if self._reading and self._transport is not None and not self._transport.is_closing():
+            self._reading = False
+            self._transport.pause_reading()
+            if self._service.congested:
+                self._service.when_relieved(self._resume)
+
+    def _resume(self) -> None:
+        if self._reading or not self.writable or self._transport is None:
+            return
+        if self._overfed():
+            if self._service.congested:
+                self._service.when_relieved(self._resume)
+            return
+        if not self._transport.is_closing():
+            self._reading = True
+            self._transport.resume_reading()
+
+    def _flush(self) -> None:
+        self._flushing = False
+        transport = self._transport
+        if transport is None:
+            return
+        data = self._connection.data_to_send()
+        if data:
+            transport.write(data)
+        if self._connection.closed:
+            transport.close()
+            return
+        if not self._reading:
+            self._resume()
+
+    # -- time --------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        """Wake for heartbeats, time-outs, and tokens that run out."""
+        deadlines = [c.expires_at for c in self._claims.values()] or [self._authenticate_by]
+        core = self._connection.next_deadline()
+        if core is not None:
+            deadlines.append(core)
+        delay_ms = min(max(min(deadlines) - self.now, 10), 3_600_000)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(delay_ms / 1000, self._ring)
+
+    def _ring(self) -> None:
+        self.now = self._service.clock()
+        self._timer = None
+        self._expire_claims()
+        self._handle(self._connection.tick(self.now))
+        self._flush()
+        if self._transport is not None and not self._connection.closed:
+            self._arm()
+
+    def _expire_claims(self) -> None:
+        now = self.now
+        expired = [path for path, claims in self._claims.items() if claims.expires_at <= now]
+        for path in expired:
+            del self._claims[path]
+        if expired:
+            for link in self._links():
+                self._check_again(link)
+        if not self._claims and now >= self._authenticate_by and not self._connection.closed:
+            waited = self._service.settings.authentication_timeout_ms
+            self.close(
+                ConnectionForced(f"The connection had no valid token for {waited} milliseconds.")
+            )
+        elif self._claims:
+            self._authenticate_by = now + self._service.settings.authentication_timeout_ms
+
+    def _check_again(self, link: Link) -> None:
+        """A token ran out: is there another that covers the link? (wire contract §2.4)"""
+        owner = link.owner
+        if isinstance(owner, (Inlet, Outlet)):
+            right = Right.SEND if isinstance(owner, Inlet) else Right.LISTEN
+            if not self.allows(right, owner.entity.name):
+                self.detach(
+                    link, Unauthorized("The token of the link has expired."), owner.entity.name
+                )
+
+    # -- closing -----------------------------------------------------------------------------
+
+    def close(self, error: ServiceBusError) -> None:
+        """End the connection from our side."""
+        self._clean = True
+        for link in self._links():
+            self._let_go(link)
+        self._connection.close(self.refusals.error(error, None))
+        self._flush()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- events ------------------------------------------------------------------------------
+
+    def _handle(self, events: list[Event]) -> None:
+        for event in events:
+            kind = type(event)
+            if kind is MessageReceived:
+                cast(MessageReceived, event).link.owner.received(
+                    cast(MessageReceived, event).delivery
+                )
+            elif kind is Disposed:
+                disposed = cast(Disposed, event)
+                if disposed.link.owner is not None:
+                    disposed.link.owner.disposed(
+                        disposed.deliveries, disposed.state, disposed.settled
+                    )
+            elif kind is CreditChanged:
+                link = cast(CreditChanged, event).link
+                if link.owner is not None:
+                    link.owner.credited()
+            else:
+                self._handle_rare(event)
+
+    def _handle_rare(self, event: Event) -> None:
+        match event:
+            case SaslReceived():
+                self._handle(self._login(event))
+            case Opened():
+                self._arm()
+            case LinkAttached():
+                self._attached(event.link)
+            case LinkDetached():
+                self._let_go(event.link)
+            case SessionEnded():
+                for link in event.session.links:
+                    self._let_go(link)
+            case Closed():
+                self._closed(event)
+            case _:
+                pass  # a session that began, a sender's own word on its deliveries
+
+    def _login(self, event: SaslReceived) -> list[Event]:
+        if event.mechanism == "PLAIN":
+            try:
+                given = parse_plain(event.initial_response)
+                self.add_claims(self.authority.verify_plain(given.username, given.password))
+            except (Unauthorized, DecodeError) as error:
+                log.info("login refused", mechanism=event.mechanism, error=str(error))
+                return self._connection.sasl_reject()
+        # Everybody else says who they are by a token put to $cbs.
+        return self._connection.sasl_accept()
+
+    def _attached(self, link: Link) -> None:
+        assert isinstance(link, (ReceiverLink, SenderLink))
+        try:
+            self._handle(attach(self, link))
+        except ServiceBusError as error:
+            link.refuse(self.refusals.error(error, _address_of(link)))
+
+    def _let_go(self, link: Link) -> None:
+        owner = link.owner
+        link.owner = None
+        if isinstance(owner, Outlet):
+            owner.close()
+            for token in owner.tokens:
+                self.locked(owner.host, token)
+        elif isinstance(owner, NodeOutlet):
+            owner.close()
+
+    def _closed(self, event: Closed) -> None:
+        for link in self._links():
+            self._let_go(link)
+        if not (event.clean or self._clean):
+            # A connection that breaks loses its locks; an orderly close does not (R-SETTLE-10).
+            lost: dict[Host, list[bytes]] = {}
+            for token, host in self._orphans.items():
+                lost.setdefault(host, []).append(token)
+            for host, tokens in lost.items():
+                self.runtime(host).submit(Lose(host, tokens))
+        self._orphans = {}
+
+    def _links(self) -> list[Link]:
+        return [link for session in self._connection.sessions for link in session.links]
+
+
+def _address_of(link: ReceiverLink | SenderLink) -> str | None:
+    terminus: Any = link.target if isinstance(link, ReceiverLink) else link.source
+    address = getattr(terminus, "address", None)
+    return address if isinstance(address, str) else None

@@ -1,0 +1,44 @@
+"""Healthy means that a message can be stored and read, at this moment."""
+
+from collections.abc import Callable
+from typing import Final
+
+from postbus.errors import ServiceBusError
+from postbus.model.instant import Instant
+from postbus.server.namespace import Namespace
+
+PROBE_EVERY_MS: Final = 1_000
+"""`/health` is open to all, so asking often must not cost writes (design §5)."""
+
+
+class Health:
+    """Asks the stores, at most once a second."""
+
+    def __init__(self, namespace: Namespace, clock: Callable[[], Instant]) -> None:
+        self._namespace = namespace
+        self._clock = clock
+        self._asked_at: Instant = 0
+        self._trouble: str | None = None
+
+    async def check(self) -> tuple[bool, dict[str, object]]:
+        now = self._clock()
+        if now >= self._asked_at + PROBE_EVERY_MS:
+            self._asked_at = now
+            self._trouble = await self._probe()
+        warnings = [
+            f"{entity.name}: {finding}"
+            for entity in self._namespace.queues()
+            for finding in entity.findings(now)
+        ]
+        details: dict[str, object] = {"warnings": warnings} if warnings else {}
+        if self._trouble is not None:
+            return False, {"message": self._trouble, **details}
+        return True, {"message": "Messages can be stored and read.", **details}
+
+    async def _probe(self) -> str | None:
+        for number, runtime in enumerate(self._namespace.runtimes):
+            try:
+                await runtime.probe()
+            except ServiceBusError as error:
+                return f"Store {number} does not take writes: {error}"
+        return None

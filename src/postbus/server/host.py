@@ -1,0 +1,154 @@
+"""A fragment in this process: its engine, its lease, and who waits for it.
+
+The engine is loaded on first use and thrown away when a commit fails, for memory is then ahead
+of the disk; what was waiting is refused, and the next use loads it again from the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+
+from postbus.broker import chores
+from postbus.broker.message import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
+from postbus.broker.pages import Need, Pages
+from postbus.broker.policy import Policy
+from postbus.broker.queue import Queue
+from postbus.errors import ServiceBusError
+from postbus.model.instant import Instant
+from postbus.model.rows import Checkpoint
+from postbus.server.line import Line
+from postbus.store.base import Lease
+
+if TYPE_CHECKING:
+    from asyncio import TimerHandle
+
+    from postbus.server.meters import EntityMeter
+
+CHECKPOINT_CHANGES: Final = 4_096
+"""Index rows changed since the last checkpoint (design §2: 13 ms on SQLite)."""
+CHECKPOINT_RECORDS: Final = 32_768
+"""Records to replay after a crash, at the most, while nothing else is in the way."""
+CHECKPOINT_PATIENCE: Final = 4
+"""A checkpoint makes loaded pages useless, so it waits for them this many times as long."""
+GIVEN_PER_TURN: Final = 2_048
+
+
+class Request(Protocol):
+    """Something asked of one fragment. Answered after the commit it depends on."""
+
+    host: Host
+    size: int
+    """Bytes it keeps in memory while it waits."""
+    pages: Pages | None
+    """What was loaded for it; None until it needs something."""
+
+    def decide(self, queue: Queue, now: Instant) -> Need | None:
+        """Do it. Raises ServiceBusError to refuse; returns Need, and is called again with it."""
+
+    def answer(self) -> None:
+        """It is done, durably."""
+
+    def refuse(self, error: ServiceBusError) -> None:
+        """It is not done."""
+
+
+class Chore:
+    """A request that nobody made; there is at most one of a name under way in a host."""
+
+    __slots__ = ("_call", "_name", "host", "pages", "size")
+
+    def __init__(
+        self, host: Host, name: str, call: Callable[[Queue, Instant, Pages], Need | None]
+    ) -> None:
+        self.host = host
+        self.size = 0
+        self.pages: Pages | None = Pages()
+        self._name = name
+        self._call = call
+
+    def decide(self, queue: Queue, now: Instant) -> Need | None:
+        assert self.pages is not None
+        return self._call(queue, now, self.pages)
+
+    def answer(self) -> None:
+        self.host.chores.discard(self._name)
+
+    def refuse(self, error: ServiceBusError) -> None:
+        self.host.chores.discard(self._name)
+
+
+class Host:
+    """One fragment, and everything volatile about it that is not the engine's."""
+
+    def __init__(self, fragment: int, index: int, store: int, name: str, policy: Policy) -> None:
+        self.fragment = fragment
+        self.index = index
+        self.store = store
+        self.name = name
+        self.policy = policy
+        self.meter: EntityMeter | None = None
+        self.queue: Queue | None = None
+        self.lease: Lease | None = None
+        self.lines = {n: Line(n) for n in (MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER)}
+        self.waiting: list[Request] | None = None
+        """Requests that came while the engine is being loaded; None when it is not."""
+        self.gone: ServiceBusError | None = None
+        """Why nothing can be asked of it any more (the entity was deleted)."""
+        self.chores: set[str] = set()
+        self.loads = 0
+        self.timer: TimerHandle | None = None
+        self.timer_at: Instant = 0
+        self.on_lost: list[Callable[[ServiceBusError], None]] = []
+        """Called when the engine, and with it every lock, is thrown away."""
+
+    def due_chores(self, queue: Queue, now: Instant) -> list[Chore]:
+        """The work that has come up and is not under way yet."""
+        found: list[Chore] = []
+        for subqueue, line in self.lines.items():
+            if not line.waiting:
+                continue
+            window = queue.windows[subqueue]
+            if window.low:
+                self._add(found, f"refill {subqueue}", partial(_refill, subqueue))
+            head = window.head()
+            if head is not None and head.raw is None:
+                self._add(found, f"bodies {subqueue}", partial(_fetch_bodies, subqueue))
+        if queue.next_due <= now:
+            self._add(found, "activate", partial(_activate, now))
+        if queue.next_expiry <= now and queue.receivers[MAIN]:
+            self._add(found, "sweep", partial(_sweep, now))
+        return found
+
+    def _add(
+        self, found: list[Chore], name: str, call: Callable[[Queue, Instant, Pages], Need | None]
+    ) -> None:
+        if name not in self.chores:
+            self.chores.add(name)
+            found.append(Chore(self, name, call))
+
+    def due_checkpoint(self, queue: Queue) -> Checkpoint | None:
+        ledger = queue.ledger
+        changes = ledger.delta.size
+        records = ledger.head + len(ledger.pending) - ledger.checkpoint
+        patience = CHECKPOINT_PATIENCE if self.loads else 1
+        if changes >= CHECKPOINT_CHANGES * patience or records >= CHECKPOINT_RECORDS * patience:
+            return ledger.make_checkpoint()
+        return None
+
+
+def _refill(subqueue: int, queue: Queue, now: Instant, pages: Pages) -> Need | None:
+    return chores.refill(queue, subqueue, pages)
+
+
+def _fetch_bodies(subqueue: int, queue: Queue, now: Instant, pages: Pages) -> Need | None:
+    return chores.fetch_bodies(queue, subqueue, pages)
+
+
+def _activate(until: Instant, queue: Queue, now: Instant, pages: Pages) -> Need | None:
+    return chores.activate(queue, until, now, pages)
+
+
+def _sweep(until: Instant, queue: Queue, now: Instant, pages: Pages) -> Need | None:
+    return chores.sweep(queue, until, now, pages)

@@ -1,0 +1,92 @@
+"""Which key opens the namespace, and the connection string that carries it.
+
+On loopback it is the one Microsoft's emulator made well known, so that a connection string copied
+from anywhere works. On any other address everybody knows that key, so it is not valid there: a
+random one is made, kept in a file only its owner can read, and shown once.
+"""
+
+import os
+import secrets
+import socket
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from postbus.settings import Settings
+
+KEY_NAME: Final = "RootManageSharedAccessKey"
+WELL_KNOWN_KEY: Final = "SAS_KEY_VALUE"
+KEY_FILE: Final = "namespace.key"
+
+_RANDOM_BYTES = 32
+_KEY_LENGTH_MAX = 512
+_OTHERS = 0o077
+
+
+class KeyFileError(Exception):
+    """The key file cannot be used as it is; the text says what to do."""
+
+
+class NamespaceKey(NamedTuple):
+    name: str
+    value: str
+    fresh: bool
+    """Made just now: this start is the one time it is shown."""
+
+
+def choose_key(settings: Settings) -> NamespaceKey:
+    """The key this process answers to. Call it once the data folder is held."""
+    if settings.on_loopback:
+        return NamespaceKey(KEY_NAME, WELL_KNOWN_KEY, fresh=False)
+    if settings.ephemeral:
+        return NamespaceKey(KEY_NAME, _random_key(), fresh=True)
+    return _kept_key(settings.data / KEY_FILE)
+
+
+def connection_string(host: str, port: int, key: NamespaceKey, *, hidden: bool = False) -> str:
+    """What a client pastes; with `hidden`, the key is left to whoever has been shown it."""
+    value = "<see the key file>" if hidden else key.value
+    return (
+        f"Endpoint=sb://{_reachable(host)}:{port};SharedAccessKeyName={key.name};"
+        f"SharedAccessKey={value};UseDevelopmentEmulator=true"
+    )
+
+
+def _reachable(host: str) -> str:
+    """The name clients use for an address we listen on."""
+    if host in ("127.0.0.1", "::1", "localhost"):
+        return "localhost"
+    if host in ("0.0.0.0", "::", ""):
+        return socket.gethostname()
+    return f"[{host}]" if ":" in host else host
+
+
+def _kept_key(path: Path) -> NamespaceKey:
+    if path.exists():
+        return NamespaceKey(KEY_NAME, _read_key(path), fresh=False)
+    value = _random_key()
+    # Written aside and moved into place: a crash leaves either no key or a whole one.
+    draft = path.with_suffix(".draft")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(value + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    return NamespaceKey(KEY_NAME, value, fresh=True)
+
+
+def _read_key(path: Path) -> str:
+    with path.open() as file:
+        if os.fstat(file.fileno()).st_mode & _OTHERS:
+            raise KeyFileError(f"{path} can be read by others: chmod 600 {path}")
+        value = file.read(_KEY_LENGTH_MAX + 1).strip()
+    if not value or len(value) > _KEY_LENGTH_MAX or not value.isprintable():
+        raise KeyFileError(
+            f"{path} does not hold a key (one line, at most {_KEY_LENGTH_MAX} characters): "
+            "delete it and a new one is made"
+        )
+    return value
+
+
+def _random_key() -> str:
+    return secrets.token_urlsafe(_RANDOM_BYTES)

@@ -1,0 +1,110 @@
+"""The receivers of one subqueue, in the order in which their credit came."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol
+
+from postbus.broker.message import Message
+from postbus.broker.queue import Queue
+from postbus.model.instant import Instant
+
+SERVED_AT_ONCE: Final = 32
+"""A receiver with much credit lets the next one have a turn after so many messages."""
+
+
+class Receiver(Protocol):
+    """One who wants messages: a link, or a long poll over HTTP."""
+
+    deletes: bool
+    """Receive-and-delete; otherwise peek-lock."""
+    holder: int
+    """Who holds the locks; a connection, in practice."""
+    draining: bool
+    """Tell it at once when there is nothing more to be had now."""
+
+    def capacity(self) -> int:
+        """How many messages it can take right now."""
+
+    def reserve(self) -> None:
+        """One of these is on its way."""
+
+    def deliver(self, message: Message, raw: bytes) -> None:
+        """The message is its own: locked for it or removed, durably."""
+
+    def drained(self) -> None:
+        """There is nothing more."""
+
+
+class Line:
+    """Hands ready messages to waiting receivers."""
+
+    __slots__ = ("_subqueue", "_waiting", "receivers")
+
+    def __init__(self, subqueue: int) -> None:
+        self._subqueue = subqueue
+        self._waiting: OrderedDict[Receiver, None] = OrderedDict()
+        self.receivers: set[Receiver] = set()
+
+    def join(self, receiver: Receiver) -> None:
+        self.receivers.add(receiver)
+
+    def leave(self, receiver: Receiver) -> None:
+        self.receivers.discard(receiver)
+        self._waiting.pop(receiver, None)
+
+    def wants(self, receiver: Receiver) -> None:
+        """The receiver has credit, or asked to be drained."""
+        if receiver in self.receivers:
+            self._waiting.setdefault(receiver)
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._waiting)
+
+    def dispatch(
+        self, queue: Queue, now: Instant, limit: int, outputs: list[Callable[[], None]]
+    ) -> bool:
+        """Give out up to `limit` messages; what leaves the process is put into `outputs`.
+
+        Returns whether there is more to give at once: the bound was reached, or a slice of
+        nothing but expired messages was gone through.
+        """
+        given = 0
+        waiting, subqueue = self._waiting, self._subqueue
+        window = queue.windows[subqueue]
+        while waiting and given < limit:
+            receiver = next(iter(waiting))
+            served = min(receiver.capacity(), SERVED_AT_ONCE, limit - given)
+            for _ in range(served):
+                taken = (
+                    queue.take_and_delete(subqueue, now)
+                    if receiver.deletes
+                    else queue.take(subqueue, receiver.holder, now)
+                )
+                if taken is None:
+                    break
+                receiver.reserve()
+                outputs.append(partial(receiver.deliver, *taken))
+                given += 1
+            else:
+                if receiver.capacity() > 0:
+                    waiting.move_to_end(receiver)
+                    continue
+                del waiting[receiver]
+                if receiver.draining:
+                    outputs.append(receiver.drained)
+                continue
+            head = window.head()
+            if head is not None:
+                return head.raw is not None
+            if window.complete:
+                self._drain(outputs)
+            return False
+        return bool(waiting)
+
+    def _drain(self, outputs: list[Callable[[], None]]) -> None:
+        """Nothing is ready: whoever asked to hear of it does."""
+        for receiver in [r for r in self._waiting if r.draining]:
+            del self._waiting[receiver]
+            outputs.append(receiver.drained)

@@ -1,0 +1,205 @@
+"""The two kinds of links that carry messages: clients that send, and clients that receive."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postbus.amqp.deliveries import IncomingDelivery, OutgoingDelivery
+from postbus.amqp.faults import DecodeError
+from postbus.amqp.outcomes import Accepted, Modified, Outcome, Rejected, Released
+from postbus.amqp.performatives import SND_SETTLED, DeliveryState
+from postbus.amqp.receiving import ReceiverLink
+from postbus.amqp.sending import SenderLink
+from postbus.broker.message import Message
+from postbus.errors import InvalidArgument, NotSupported, ServiceBusError
+from postbus.server.envelope import read_transfer, write_delivery
+from postbus.server.requests import GiveBack, Send, Settle
+
+if TYPE_CHECKING:
+    from postbus.server.gateway import Gateway
+    from postbus.server.namespace import QueueEntity
+
+
+class Inlet:
+    """A client's sender link: every transfer becomes a Send."""
+
+    def __init__(self, gateway: Gateway, link: ReceiverLink, entity: QueueEntity, credit: int):
+        self.gateway = gateway
+        self._link = link
+        self.entity = entity
+        self._credit = credit
+
+    def open(self) -> None:
+        self._link.grant(self._credit)
+
+    def received(self, delivery: IncomingDelivery) -> None:
+        gateway = self.gateway
+        host = self.entity.host
+        try:
+            if delivery.state is not None:
+                raise NotSupported("Transactions are not supported: the transfer names one.")
+            messages = read_transfer(
+                delivery.payload,
+                delivery.message_format,
+                gateway.service.settings.property_size_max_bytes,
+            )
+        except (ServiceBusError, DecodeError) as fault:
+            error = fault if isinstance(fault, ServiceBusError) else InvalidArgument(str(fault))
+            host_meter = host.meter
+            if host_meter is not None:
+                host_meter.refused(error.condition)
+            self._link.settle(delivery, gateway.refusals.rejected(error, self.entity.name))
+            self._top_up()
+            return
+        self.entity.touch(gateway.now)
+        gateway.runtime(host).submit(
+            Send(host, messages, self._link, delivery, gateway.refusals, self._answered)
+        )
+
+    def _answered(self) -> None:
+        self._top_up()
+        self.gateway.touch()
+
+    def _top_up(self) -> None:
+        if self._link.credit * 2 <= self._credit:
+            self._link.grant(self._credit)
+
+
+class Outlet:
+    """A client's receiver link: takes messages from a line, and their settlements back."""
+
+    def __init__(
+        self, gateway: Gateway, link: SenderLink, entity: QueueEntity, subqueue: int
+    ) -> None:
+        self.gateway = gateway
+        self._link = link
+        self.entity = entity
+        self.host = entity.host
+        self.subqueue = subqueue
+        self._line = entity.host.lines[subqueue]
+        self.deletes = link.snd_settle_mode == SND_SETTLED
+        self.holder = gateway.id
+        self.draining = False
+        self._reserved = 0
+        self._waited = False
+        self.tokens: set[bytes] = set()
+        """Locks given out on this link and not settled on it."""
+
+    # -- joining and leaving -----------------------------------------------------------------
+
+    def open(self) -> None:
+        self._line.join(self)
+        self._count_receivers()
+        self.host.on_lost.append(self._lost)
+
+    def close(self) -> None:
+        self._line.leave(self)
+        self._count_receivers()
+        if self._lost in self.host.on_lost:
+            self.host.on_lost.remove(self._lost)
+        if self._waited and self.host.meter is not None:
+            self.host.meter.empty_receives += 1
+
+    def _count_receivers(self) -> None:
+        if self.host.queue is not None:
+            self.host.queue.receivers[self.subqueue] = len(self._line.receivers)
+
+    def _lost(self, error: ServiceBusError) -> None:
+        """The engine was thrown away, with every lock: let the client attach again."""
+        self.gateway.detach(self._link, error, self.entity.name)
+
+    # -- giving out --------------------------------------------------------------------------
+
+    def credited(self) -> None:
+        """The client granted credit, took it back, or asked to drain."""
+        link = self._link
+        self.draining = link.drain
+        if link.credit > 0:
+            self._waited = True
+            self.entity.prefetch.credited(link.credit)
+        self.entity.touch(self.gateway.now)
+        if link.credit > 0 or link.drain:
+            self.wake()
+
+    def wake(self) -> None:
+        self._line.wants(self)
+        self.gateway.runtime(self.host).wake(self.host)
+
+    def capacity(self) -> int:
+        if not self.gateway.writable:
+            return 0
+        return self._link.sendable - self._reserved
+
+    def reserve(self) -> None:
+        self._reserved += 1
+
+    def deliver(self, message: Message, raw: bytes) -> None:
+        self._reserved -= 1
+        link = self._link
+        token = message.token
+        if not link.attached or link.credit <= 0:
+            if token is not None:
+                self.gateway.runtime(self.host).submit(GiveBack(self.host, token))
+            return
+        payload = write_delivery(message, raw)
+        self._waited = False
+        if token is None:
+            link.send(message.number.to_bytes(16, "little"), payload, settled=True)
+        else:
+            self.tokens.add(token)
+            link.send(token, payload, settled=False, context=message.delivered_at)
+        meter = self.host.meter
+        if meter is not None:
+            meter.receives += 1
+            meter.bytes_out += len(raw)
+        self.gateway.touch()
+
+    def drained(self) -> None:
+        if self._waited and self.host.meter is not None:
+            self.host.meter.empty_receives += 1
+        self._waited = False
+        self.draining = False
+        self._link.drained()
+        self.gateway.touch()
+
+    # -- settling ----------------------------------------------------------------------------
+
+    def disposed(
+        self, deliveries: list[OutgoingDelivery], state: DeliveryState | None, settled: bool
+    ) -> None:
+        """The client's verdict. One that says nothing, or nothing final, changes nothing."""
+        gateway = self.gateway
+        if self.deletes:
+            return  # JS, Java and .NET settle what was settled already (wire contract §10, 33)
+        if state is None and settled:
+            state = Released()  # forgotten without a verdict: unread, as far as we can know
+        if not isinstance(state, (Accepted, Rejected, Released, Modified)):
+            if state is not None:
+                error = NotSupported("Transactions are not supported: the disposition names one.")
+                rejected = gateway.refusals.rejected(error, self.entity.name)
+                for delivery in deliveries:
+                    self._link.settle(delivery, rejected)
+                gateway.touch()
+            return
+        self._submit(deliveries, state)
+
+    def _submit(self, deliveries: list[OutgoingDelivery], state: Outcome) -> None:
+        gateway = self.gateway
+        watch = self.entity.prefetch
+        now = gateway.now
+        for delivery in deliveries:
+            watch.settled(now - delivery.context)
+        gateway.runtime(self.host).submit(
+            Settle(self.host, self._link, deliveries, state, gateway.refusals, self._settled)
+        )
+
+    def _settled(self, deliveries: list[OutgoingDelivery]) -> None:
+        for delivery in deliveries:
+            self.tokens.discard(delivery.tag)
+        gateway = self.gateway
+        gateway.touch()
+        # Room in the session may be what another link of it waits for (at most 2,048 unsettled).
+        for link in self._link.session.senders():
+            owner = link.owner
+            if isinstance(owner, Outlet) and link.credit > 0:
+                owner.wake()

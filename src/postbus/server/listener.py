@@ -1,0 +1,221 @@
+"""One port for every protocol.
+
+A connection first belongs to a sniffing protocol, which looks at its first bytes and hands it, with
+those bytes, to AMQP or HTTP. From then on it costs nothing: the transport calls the real protocol.
+"""
+
+import asyncio
+import errno
+import resource
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple, cast
+
+from postbus.model.instant import Instant
+from postbus.server.http_protocol import HttpHost
+from postbus.server.logs import Valve, get_logger
+from postbus.server.meters import ConnectionMeter
+from postbus.server.sniffing import NEEDED_BYTES, Wire, sniff
+from postbus.settings import Settings
+
+_log = get_logger("listener")
+
+Released = Callable[[], None]
+"""To be called by a protocol in its connection_lost: the connection's place is free again."""
+
+_BACKLOG: Final = 1_024
+# Files other than connections: stores, their journals, standard streams, the loop's own.
+_OTHER_FILES: Final = 256
+# AMQP 2.2: a peer that opens with anything else is told what we speak, and closed.
+_AMQP_HEADER: Final = b"AMQP\x03\x01\x00\x00"
+_TLS_HINT: Final = "TLS is not served here: is UseDevelopmentEmulator=true missing?"
+
+
+class Ports(NamedTuple):
+    port: int
+    admin_port: int | None
+
+
+class Listener:
+    """Accepts connections, within a bound, and finds out what they speak."""
+
+    def __init__(
+        self,
+        *,
+        amqp: Callable[[Released], asyncio.Protocol],
+        http: HttpHost,
+        connections_max: int,
+        first_bytes_timeout_ms: int,
+        clock: Callable[[], Instant],
+        meter: ConnectionMeter,
+    ) -> None:
+        self.meter = meter
+        self.connections_max = connections_max
+        self.first_bytes_timeout_s = first_bytes_timeout_ms / 1000
+        self._factories: dict[Wire, Callable[[Released], asyncio.Protocol]] = {
+            Wire.AMQP: amqp,
+            Wire.HTTP: http.protocol,
+        }
+        self._http = http
+        self._clock = clock
+        self._valve = Valve()
+        self._servers: list[asyncio.Server] = []
+        self._undecided: set[asyncio.Transport] = set()
+
+    async def listen(self, host: str, port: int) -> int:
+        """Listen on every address of `host`, all on one port; 0 picks it. Return the port."""
+        loop = asyncio.get_running_loop()
+        for family, _, _, _, address in await loop.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                sock.bind((address[0], port, *address[2:]))
+                port = sock.getsockname()[1]
+                server = await loop.create_server(
+                    partial(_Sniffer, self, loop), sock=sock, backlog=_BACKLOG
+                )
+            except OSError as error:
+                sock.close()
+                raise OSError(error.errno, f"{host} port {port}: {error.strerror}") from error
+            self._servers.append(server)
+        _log.info("listening", host=host, port=port)
+        return port
+
+    async def listen_as_set(self, settings: Settings) -> Ports:
+        """Open both ports that the settings name.
+
+        The second one is a convenience: where nobody asked for it and it is taken, which happens
+        with every second broker on a machine, it is left out.
+        """
+        port = await self.listen(settings.host, settings.port)
+        if settings.admin_port == 0:
+            return Ports(port, None)
+        try:
+            return Ports(port, await self.listen(settings.host, settings.admin_port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or "admin_port" in settings.model_fields_set:
+                raise
+            _log.warning("admin port taken", port=settings.admin_port, served_by=port)
+            return Ports(port, None)
+
+    def stop(self) -> None:
+        """Accept nothing more, and drop connections that have not said what they are."""
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        for transport in list(self._undecided):
+            transport.abort()
+
+    async def drain(self, grace_s: float) -> None:
+        """Let HTTP requests in hand be answered. AMQP connections are their gateway's to close."""
+        await self._http.drain(grace_s)
+
+    # What sniffers call
+
+    def admit(self, transport: asyncio.Transport) -> bool:
+        """Whether there is room for one more connection; if not, it is closed."""
+        if self.meter.open_count >= self.connections_max:
+            self.turn_away(transport, "limit", connections_max=self.connections_max)
+            return False
+        self.meter.open["undecided"] += 1
+        self._undecided.add(transport)
+        return True
+
+    def forget(self, transport: asyncio.Transport) -> None:
+        """It is no longer undecided: known now, or gone."""
+        self._undecided.discard(transport)
+        self.meter.open["undecided"] -= 1
+
+    def hand_over(self, transport: asyncio.Transport, wire: Wire, first: bytes) -> None:
+        """Make it the connection of the protocol it speaks, first bytes included."""
+        protocol = self._factories[wire](partial(self._released, wire.value))
+        self.forget(transport)
+        self.meter.open[wire.value] += 1
+        self.meter.accepted[wire.value] += 1
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        protocol.data_received(first)
+
+    def turn_away(self, transport: asyncio.Transport, reason: str, **facts: object) -> None:
+        """Close a connection that gets no further, and say so."""
+        self.meter.turned_away(reason)
+        held = self._valve.passes(reason, self._clock())
+        if held is not None:
+            peer = transport.get_extra_info("peername")
+            _log.warning("connection refused", reason=reason, peer=str(peer), **facts, more=held)
+        transport.abort() if reason == "limit" else transport.close()
+
+    def _released(self, protocol: str) -> None:
+        self.meter.open[protocol] -= 1
+
+
+class _Sniffer(asyncio.Protocol):
+    """Holds a connection until its first bytes have told what it speaks."""
+
+    __slots__ = ("_first", "_listener", "_loop", "_timer", "_transport")
+
+    def __init__(self, listener: Listener, loop: asyncio.AbstractEventLoop) -> None:
+        self._listener = listener
+        self._loop = loop
+        self._first = b""
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A TCP transport by contract; uvloop's does not inherit from asyncio's.
+        tcp = cast("asyncio.Transport", transport)
+        if self._listener.admit(tcp):
+            self._transport = tcp
+            self._timer = self._loop.call_later(
+                self._listener.first_bytes_timeout_s, self._timed_out
+            )
+
+    def data_received(self, data: bytes) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return  # turned away; what it had sent before it noticed still arrives
+        self._first += data
+        wire = sniff(self._first)
+        if wire is None:
+            return
+        assert self._timer is not None
+        self._timer.cancel()
+        match wire:
+            case Wire.AMQP | Wire.HTTP:
+                self._listener.hand_over(self._transport, wire, self._first)
+            case Wire.TLS:
+                self._listener.turn_away(self._transport, "tls", hint=_TLS_HINT)
+            case Wire.UNKNOWN:
+                self._transport.write(_AMQP_HEADER)
+                first = self._first[:NEEDED_BYTES].hex(" ")
+                self._listener.turn_away(self._transport, "unknown_protocol", first=first)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is not None and self._timer is not None:
+            self._timer.cancel()
+            self._listener.forget(self._transport)
+
+    def _timed_out(self) -> None:
+        if self._transport is not None:
+            self._listener.turn_away(self._transport, "silent")
+
+
+def allow_open_files(connections_max: int) -> None:
+    """Raise this process's limit of open files as far as the system lets it; warn if that is low.
+
+    Past the limit accept() fails for everybody, so the bound on connections has to come first.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections_max + _OTHER_FILES
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < wanted:
+        _log.warning(
+            "too few open files allowed", allowed=allowed, wanted=wanted, setting="connections_max"
+        )

@@ -1,0 +1,167 @@
+"""Bring into memory what lies in the store: engines on first use, pages when one is needed."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import structlog
+
+from postbus.broker import records
+from postbus.broker.ledger import Layout, Ledger
+from postbus.broker.message import CorruptRow
+from postbus.broker.pages import (
+    BatchPage,
+    BodyPage,
+    DuePage,
+    LanePage,
+    Loaded,
+    Need,
+    NextDue,
+    Page,
+    Pages,
+    RowPage,
+)
+from postbus.broker.queue import Queue
+from postbus.broker.window import WindowLimits
+from postbus.errors import InternalError, ServiceBusError, StoreUnavailable
+from postbus.server.host import Host, Request
+from postbus.server.storethread import StoreThread
+from postbus.store import batch
+from postbus.store.base import Lease, MessageStore, StoredBatch
+
+REPLAY_BYTES: Final = 256 * 1024
+"""Journal replayed between two turns of the loop."""
+LIVE_SHARE_MAX: Final = 0.25
+"""Bodies are copied out of a batch when no more than this share of it is alive."""
+
+Done = Callable[[ServiceBusError | None], None]
+
+log = structlog.get_logger()
+
+
+class Loader:
+    """Reads of one store."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        thread: StoreThread,
+        broker: str,
+        limits: WindowLimits,
+        new_secret: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._thread = thread
+        self._broker = broker
+        self._limits = limits
+        self._new_secret = new_secret
+        self.checkpoints: dict[int, int] = {}
+        """Where each fragment's index stands; belongs to the store's thread."""
+
+    def load_engine(self, host: Host, done: Done) -> None:
+        """Acquire the fragment, replay its tail, give the host its engine."""
+
+        def acquired(lease: Lease) -> None:
+            ledger = Ledger(
+                Layout(batch.HEADER_SIZE, batch.RECORD_PREFIX_SIZE),
+                host.index << 48,
+                lease.checkpoint,
+                lease.state,
+            )
+            self._replay(host, lease, ledger, done)
+
+        def acquire() -> Lease:
+            lease = self._store.acquire(host.fragment, self._broker, 0)
+            self.checkpoints[host.fragment] = lease.checkpoint
+            return lease
+
+        self._thread.submit(acquire, acquired, partial(_refuse, host.name, done))
+
+    def _replay(self, host: Host, lease: Lease, ledger: Ledger, done: Done) -> None:
+        def read(batches: list[StoredBatch]) -> None:
+            try:
+                for stored in batches:
+                    header = batch.unpack(stored.data)
+                    for position, record in batch.records(stored.data):
+                        ledger.replay(records.decode(record), stored.base, position)
+                    ledger.head = stored.base + header.record_count
+            except (CorruptRow, batch.BatchCorrupt) as error:
+                _refuse(host.name, done, error)
+                return
+            if batches and ledger.head < lease.head:
+                self._replay(host, lease, ledger, done)
+                return
+            self._ready(host, lease, ledger, done)
+
+        self._thread.submit(
+            partial(self._store.read, host.fragment, ledger.head, REPLAY_BYTES),
+            read,
+            partial(_refuse, host.name, done),
+        )
+
+    def _ready(self, host: Host, lease: Lease, ledger: Ledger, done: Done) -> None:
+        if ledger.head != lease.head:
+            _refuse(
+                host.name,
+                done,
+                CorruptRow(f"the journal ends at {ledger.head}, its head is {lease.head}"),
+            )
+            return
+        prefix = host.fragment.to_bytes(4, "big") + (lease.epoch & 0xFFFFFFFF).to_bytes(4, "big")
+        host.queue = Queue(host.name, host.policy, ledger, self._limits, prefix, self._new_secret())
+        host.lease = lease
+        for subqueue, line in host.lines.items():
+            host.queue.receivers[subqueue] = len(line.receivers)
+        done(None)
+
+    def load_pages(self, request: Request, need: Need, done: Done) -> None:
+        """Read what the request needs into its pages."""
+        fragment = request.host.fragment
+        if request.pages is None:
+            request.pages = Pages()
+        pages = request.pages
+
+        def read() -> tuple[int, list[tuple[Page, Loaded]]]:
+            found = [(page, self._page(fragment, page)) for page in need.pages]
+            return self.checkpoints.get(fragment, -1), found
+
+        def loaded(result: tuple[int, list[tuple[Page, Loaded]]]) -> None:
+            checkpoint, found = result
+            if pages.checkpoint != checkpoint:
+                pages.forget_rows()
+                pages.checkpoint = checkpoint
+            for page, content in found:
+                pages.add(page, content)
+            done(None)
+
+        self._thread.submit(read, loaded, partial(_refuse, request.host.name, done))
+
+    def _page(self, fragment: int, page: Page) -> Loaded:
+        """On the store's thread."""
+        store = self._store
+        match page:
+            case LanePage():
+                return store.load_lane(fragment, *page)
+            case DuePage():
+                return store.load_due(fragment, *page)
+            case NextDue():
+                return store.next_due(fragment, *page)
+            case RowPage():
+                return store.load_rows(fragment, page.keys)
+            case BatchPage():
+                return store.read_batch(fragment, page.base)
+            case BodyPage():
+                return store.read_slice(fragment, *page)
+        return store.load_pinned(fragment, page.below, LIVE_SHARE_MAX, page.limit)
+
+
+def _refuse(name: str, done: Done, error: BaseException) -> None:
+    if isinstance(error, ServiceBusError):
+        log.warning("store does not answer", entity=name, error=str(error))
+        done(error)
+    elif isinstance(error, (CorruptRow, batch.BatchCorrupt)):
+        log.error("fragment cannot be read", entity=name, error=str(error))
+        done(InternalError(f"The messaging entity '{name}' cannot be read."))
+    else:
+        log.error("store failed", entity=name, error=repr(error))
+        done(StoreUnavailable(f"The store of '{name}' does not answer."))

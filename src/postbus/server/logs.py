@@ -1,0 +1,118 @@
+"""Log lines are facts with keys, one for each change of state; none for a message above debug.
+
+A line begins with what happened, in the words of the vocabulary (`listening`,
+`connection refused`); everything else is a key. Console for people, JSON lines for programs.
+"""
+
+import logging
+import sys
+from collections.abc import MutableMapping
+from typing import Any, Final, Literal, TextIO
+
+import structlog
+
+from postbus.model.instant import Instant
+
+Logger = structlog.typing.FilteringBoundLogger
+
+_LEVELS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+_VALUE_LENGTH_MAX = 500
+
+
+def configure(
+    level: Literal["debug", "info", "warning", "error"] = "info",
+    form: Literal["console", "json"] = "console",
+    stream: TextIO | None = None,
+) -> None:
+    """Set up logging for the process; to standard error, for standard output has the ready line."""
+    out = stream if stream is not None else sys.stderr
+    renderer: structlog.typing.Processor
+    if form == "json":
+        renderer = structlog.processors.JSONRenderer(ensure_ascii=False)
+        exceptions = [structlog.processors.format_exc_info]
+    else:
+        renderer = structlog.dev.ConsoleRenderer(
+            colors=out.isatty(),
+            pad_event_to=0,
+            exception_formatter=structlog.dev.plain_traceback,
+        )
+        exceptions = []
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _one_line_each,
+            *exceptions,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        logger_factory=structlog.PrintLoggerFactory(out),
+        cache_logger_on_first_use=False,
+    )
+    _adopt_libraries(_LEVELS[level])
+
+
+def get_logger(part: str) -> Logger:
+    """The logger of one part of the program; each line says which."""
+    logger: Logger = structlog.get_logger(part=part)
+    return logger
+
+
+class Valve:
+    """Lets one line through for each interval and counts the rest.
+
+    For lines that a stranger can cause at will: a flood of bad connections must not become a flood
+    of log lines.
+    """
+
+    __slots__ = ("_held", "_interval_ms", "_until")
+
+    def __init__(self, interval_ms: int = 1_000) -> None:
+        self._interval_ms = interval_ms
+        self._until: dict[str, Instant] = {}
+        self._held: dict[str, int] = {}
+
+    def passes(self, event: str, now: Instant) -> int | None:
+        """How many lines of this event were held back since the last, or None: hold this one."""
+        if now < self._until.get(event, 0):
+            self._held[event] = self._held.get(event, 0) + 1
+            return None
+        self._until[event] = now + self._interval_ms
+        return self._held.pop(event, 0)
+
+
+def _one_line_each(
+    logger: object, method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    # Names and addresses come from peers: a line break or an escape code in one must not forge
+    # a line or paint the operator's terminal.
+    for key, value in event.items():
+        if isinstance(value, str):
+            event[key] = _bounded(value if value.isprintable() else ascii(value)[1:-1])
+    return event
+
+
+def _bounded(text: str) -> str:
+    return text if len(text) <= _VALUE_LENGTH_MAX else text[: _VALUE_LENGTH_MAX - 1] + "…"
+
+
+class _Adopted(logging.Handler):
+    """Writes what libraries log in our form."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        log = get_logger(record.name).bind(text=record.getMessage())
+        log.log(record.levelno, "library", exc_info=record.exc_info)
+
+
+def _adopt_libraries(level: int) -> None:
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        if isinstance(handler, _Adopted):
+            root.removeHandler(handler)
+    root.addHandler(_Adopted())
+    root.setLevel(max(level, logging.WARNING))

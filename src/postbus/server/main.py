@@ -1,0 +1,223 @@
+"""The composition root: settings → stores → namespace → listeners, and back again on stop."""
+
+import asyncio
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
+from importlib.metadata import version
+
+import structlog
+import uvloop
+
+from postbus.broker.window import WindowLimits
+from postbus.errors import ConnectionForced
+from postbus.http.app import build_app
+from postbus.model.description import QueueDescription
+from postbus.server.auth import AccessKey, Authority
+from postbus.server.clock import SystemClock
+from postbus.server.configfile import ConfigError, NamespaceConfig, load_config
+from postbus.server.gateway import Gateway
+from postbus.server.health import Health
+from postbus.server.http_protocol import HttpHost, HttpLimits
+from postbus.server.keys import KeyFileError, choose_key, connection_string
+from postbus.server.listener import Listener, allow_open_files
+from postbus.server.loading import Loader
+from postbus.server.logs import configure
+from postbus.server.metrics import EntityReading, Metrics
+from postbus.server.namespace import Namespace
+from postbus.server.runtime import Runtime
+from postbus.server.service import Service
+from postbus.server.storethread import StoreThread
+from postbus.server.tracking import TrackingIds
+from postbus.server.upkeep import keep_up
+from postbus.settings import Settings
+from postbus.store.base import MessageStore
+from postbus.store.catalog import Catalog
+from postbus.store.folder import DataFolder, FolderDamaged, FolderInUse
+from postbus.store.memory import MemoryStore
+
+log = structlog.get_logger("main")
+
+
+def run(settings: Settings) -> int:
+    """Serve until told to stop; returns the exit status."""
+    configure(settings.log_level, settings.log_format)
+    try:
+        return uvloop.run(_serve(settings))
+    except (ConfigError, FolderDamaged, FolderInUse, KeyFileError, OSError) as error:
+        log.error("cannot start", error=str(error))
+        return 1
+
+
+async def _serve(settings: Settings) -> int:
+    config = _config(settings)
+    if config.name is not None and "namespace_name" not in settings.model_fields_set:
+        settings = settings.model_copy(update={"namespace_name": config.name})
+    folder = None if settings.ephemeral else DataFolder(settings.data, SystemClock().now())
+    try:
+        server = Server(settings, config, folder)
+        await server.start()
+        return await server.serve()
+    finally:
+        if folder is not None:
+            folder.close()
+
+
+def _config(settings: Settings) -> NamespaceConfig:
+    if settings.config is None:
+        return NamespaceConfig()
+    return load_config(settings.config, _defaults(settings, None))
+
+
+def _defaults(settings: Settings, lock_duration_ms: int | None) -> QueueDescription:
+    return QueueDescription(
+        lock_duration_ms=lock_duration_ms or settings.default_lock_duration_ms,
+        max_message_size_kb=settings.message_size_max_kb,
+    )
+
+
+class Server:
+    """One process: what it is made of, started in order and stopped in the reverse."""
+
+    def __init__(
+        self, settings: Settings, config: NamespaceConfig, folder: DataFolder | None
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self._settings = settings
+        self._config = config
+        self._clock = SystemClock().now
+        self._metrics = Metrics(version("postbus"))
+        self._key = choose_key(settings)
+        catalog = Catalog(None, self._clock()) if folder is None else folder.catalog
+        stores: list[MessageStore] = [MemoryStore()] if folder is None else [folder.store(0)]
+        self._threads = [StoreThread("catalog", loop)]
+        runtimes = [self._runtime(n, store, loop) for n, store in enumerate(stores)]
+        tracking = TrackingIds(settings.namespace_name, self._clock)
+        self.namespace = Namespace(settings, catalog, self._threads[0], runtimes, self._clock)
+        authority = Authority([AccessKey(self._key.name, (self._key.value,))])
+        self._service = Service(
+            self.namespace, authority, tracking, self._clock, settings, f"postbus-{os.getpid()}"
+        )
+        self._listener = self._make_listener(authority, tracking)
+        self._stop = asyncio.Event()
+        self._upkeep: asyncio.Task[None] | None = None
+
+    def _runtime(
+        self, number: int, store: MessageStore, loop: asyncio.AbstractEventLoop
+    ) -> Runtime:
+        thread = StoreThread(f"store-{number}", loop)
+        self._threads.append(thread)
+        settings = self._settings
+        window = WindowLimits(settings.window_messages_max, settings.window_bodies_max_bytes)
+        broker = f"{os.getpid()}-{secrets.token_hex(4)}"
+        loader = Loader(store, thread, broker, window, partial(secrets.randbits, 64))
+        return Runtime(store, thread, self._clock, loader, self._metrics.store(str(number)))
+
+    def _make_listener(self, authority: Authority, tracking: TrackingIds) -> Listener:
+        settings = self._settings
+        app = build_app(
+            namespace=self.namespace,
+            authority=authority,
+            clock=self._clock,
+            tracking=tracking,
+            health=Health(self.namespace, self._clock).check,
+            metrics=self._metrics.scrape,
+            defaults=_defaults(settings, self._config.default_lock_duration_ms),
+        )
+        http = HttpHost(
+            app,
+            HttpLimits(
+                settings.http_header_max_bytes,
+                settings.http_body_max_bytes,
+                settings.http_request_timeout_ms,
+                settings.http_keep_alive_timeout_ms,
+            ),
+            check_host=settings.on_loopback,
+            tracking=tracking,
+            meter=self._metrics.connections,
+        )
+        return Listener(
+            amqp=partial(Gateway, self._service),
+            http=http,
+            connections_max=settings.connections_max,
+            first_bytes_timeout_ms=settings.first_bytes_timeout_ms,
+            clock=self._clock,
+            meter=self._metrics.connections,
+        )
+
+    async def start(self) -> None:
+        settings = self._settings
+        allow_open_files(settings.connections_max)
+        await self.namespace.open()
+        for name, description in self._config.queues:
+            # What is there stays as it is: a restart must not undo a change made since.
+            if self.namespace.queue(name) is None:
+                await self.namespace.create_queue(name, description)
+        self._metrics.watch(self._readings)
+        ports = await self._listener.listen_as_set(settings)
+        self._upkeep = asyncio.create_task(keep_up(self.namespace, settings, self._clock))
+        hidden = not (settings.on_loopback or self._key.fresh)
+        text = connection_string(settings.host, ports.port, self._key, hidden=hidden)
+        # On standard output, for people and for programs that wait for it; the log is elsewhere.
+        sys.stdout.write(f"Postbus is ready: {text}\n")
+        sys.stdout.flush()
+
+    async def serve(self) -> int:
+        """Wait for a signal, then stop in order; a second signal forces."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled)
+        await self._stop.wait()
+        await self._shut_down()
+        return 0
+
+    def _signalled(self) -> None:
+        if self._stop.is_set():
+            log.warning("stop forced")
+            os._exit(1)
+        self._stop.set()
+
+    async def _shut_down(self) -> None:
+        """Accept nothing more, let work in hand be answered, close, flush."""
+        log.info("stopping", connections=len(self._service.gateways))
+        grace_s = self._settings.shutdown_grace_ms / 1000
+        self._listener.stop()
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+        for gateway in list(self._service.gateways):
+            gateway.close(ConnectionForced("The broker is shutting down."))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._gateways_gone(), grace_s)
+        for gateway in list(self._service.gateways):
+            gateway.abort()
+        await self._listener.drain(grace_s)
+        hosts = [entity.host for entity in self.namespace.queues()]
+        for runtime in self.namespace.runtimes:
+            await runtime.stop(hosts)
+        for thread in self._threads:
+            await thread.stop()
+        log.info("stopped")
+
+    async def _gateways_gone(self) -> None:
+        while self._service.gateways:
+            await asyncio.sleep(0.01)
+
+    def _readings(self) -> Iterable[EntityReading]:
+        now = self._clock()
+        for entity in self.namespace.queues():
+            roles = [link.role for link, _ in entity.owners()]
+            yield EntityReading(
+                entity.name,
+                entity.meter,
+                self.namespace.known_counts(entity),
+                # Our role is the other one: we receive where a client sends.
+                senders=roles.count("receiver"),
+                receivers=roles.count("sender"),
+                prefetch_lock_ratio=entity.prefetch.lock_ratio(
+                    entity.description.lock_duration_ms, now
+                ),
+            )

@@ -1,0 +1,281 @@
+"""`<entity>/$management`: operations that are asked for by message (wire contract §6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from postbus.amqp.faults import DecodeError
+from postbus.amqp.types import AmqpArray, Int, Long, Timestamp
+from postbus.broker import browse
+from postbus.broker.message import Message
+from postbus.broker.pages import Need, Pages
+from postbus.broker.queue import Queue
+from postbus.errors import InvalidArgument, NotSupported, ServiceBusError
+from postbus.model.instant import NEVER, Instant
+from postbus.server.auth import Right, missing_claim
+from postbus.server.envelope import Changes, read_message, text_keys, write_delivery
+from postbus.server.fields import Fields
+from postbus.server.nodes import NodeRequest
+from postbus.server.requests import Call, bodies_needed, settle_with
+
+if TYPE_CHECKING:
+    from postbus.server.gateway import Gateway
+    from postbus.server.namespace import QueueEntity
+
+_PREFIX: Final = "com.microsoft:"
+_OK: Final = 200
+_NO_CONTENT: Final = 204
+PEEK_BYTES_MAX: Final = 256 * 1024
+"""A response is cut where it would grow past this; fewer than asked is legal (§6.4)."""
+TOKENS_MAX: Final = 2_048
+NUMBERS_MAX: Final = 2_048
+SCHEDULED_AT_ONCE_MAX: Final = 4_500
+_DELETE: Final = 0  # receiver-settle-mode `first`
+# Constructors of the arrays we write: several SDKs insist on typed ones (wire contract §6.2).
+_TIMESTAMP: Final = 0x83
+_LONG: Final = 0x81
+
+LATER: Final = frozenset(
+    {
+        "renew-session-lock",
+        "set-session-state",
+        "get-session-state",
+        "get-message-sessions",
+        "add-rule",
+        "remove-rule",
+        "enumerate-rules",
+    }
+)
+"""Known to the SDKs, and refused by name until Postbus does them."""
+
+
+class ManagementNode:
+    """The management node of one queue, or of one of its subqueues."""
+
+    def __init__(self, gateway: Gateway, entity: QueueEntity, subqueue: int, path: str) -> None:
+        self._gateway = gateway
+        self._entity = entity
+        self._subqueue = subqueue
+        self._path = path
+        self._operations: dict[str, tuple[Right, Callable[[NodeRequest, Fields], None]]] = {
+            "renew-lock": (Right.LISTEN, self._renew),
+            "peek-message": (Right.LISTEN, self._peek),
+            "schedule-message": (Right.SEND, self._schedule),
+            "cancel-scheduled-message": (Right.SEND, self._cancel),
+            "receive-by-sequence-number": (Right.LISTEN, self._receive_deferred),
+            "update-disposition": (Right.LISTEN, self._update_disposition),
+            "batch-delete-messages": (Right.LISTEN, self._delete),
+        }
+
+    def handle(self, request: NodeRequest) -> None:
+        name = request.operation.removeprefix(_PREFIX)
+        if name in LATER:
+            raise NotSupported(f"The operation '{request.operation}' is not supported on queues.")
+        found = self._operations.get(name)
+        if found is None:
+            raise InvalidArgument(f"The operation '{request.operation}' is not known.")
+        right, operation = found
+        if not self._gateway.allows(right, self._path):
+            raise missing_claim(right, self._path)
+        self._entity.touch(self._gateway.now)
+        operation(request, Fields.of(request.body))
+
+    def _ask(
+        self,
+        request: NodeRequest,
+        call: Callable[[Queue, Instant, Pages], Any],
+        done: Callable[[Any], None],
+        size: int = 0,
+    ) -> None:
+        host = self._entity.host
+
+        def failed(error: ServiceBusError) -> None:
+            if host.meter is not None:
+                host.meter.refused(error.condition)
+            request.refuse(error, self._entity.name)
+
+        self._gateway.runtime(host).submit(Call(host, call, done, failed, size))
+
+    # -- locks -----------------------------------------------------------------------------
+
+    def _renew(self, request: NodeRequest, fields: Fields) -> None:
+        tokens = _tokens(fields)
+
+        def renew(queue: Queue, now: Instant, pages: Pages) -> list[Instant]:
+            for token in tokens:
+                queue.held(token, now)
+            return [queue.renew(token, now) for token in tokens]
+
+        def done(until: list[Instant]) -> None:
+            meter = self._entity.host.meter
+            if meter is not None:
+                meter.lock_renewals += len(until)
+            expirations = AmqpArray(_TIMESTAMP, [Timestamp(at) for at in until])
+            request.respond(_OK, "OK", {"expirations": expirations})
+
+        self._ask(request, renew, done)
+
+    def _update_disposition(self, request: NodeRequest, fields: Fields) -> None:
+        tokens = _tokens(fields)
+        status = fields.text("disposition-status")
+        changes = Changes(
+            dead_letter=status == "suspended",
+            defer=status == "defered",
+            reason=fields.optional_text("deadletter-reason"),
+            description=fields.optional_text("deadletter-description"),
+            properties=text_keys(fields.optional_map("properties-to-modify")) or None,
+        )
+        if status not in ("completed", "abandoned", "suspended", "defered"):
+            raise InvalidArgument(f"The disposition-status '{status}' is not known.")
+
+        def settle(queue: Queue, now: Instant, pages: Pages) -> Need | None:
+            for token in tokens:
+                queue.held(token, now)
+            if changes.properties:
+                need = bodies_needed(queue, tokens, now, pages)
+                if need is not None:
+                    return need
+            for token in tokens:
+                if status == "completed":
+                    queue.complete(token, now)
+                else:
+                    settle_with(queue, token, changes, now, pages)
+            return None
+
+        def done(result: None) -> None:
+            request.respond(_OK, "OK", {})
+
+        self._ask(request, settle, done)
+
+    # -- looking ---------------------------------------------------------------------------
+
+    def _peek(self, request: NodeRequest, fields: Fields) -> None:
+        start = fields.number("from-sequence-number")
+        count = fields.number("message-count")
+        if count <= 0:
+            raise InvalidArgument("The message-count must be positive.")
+        if fields.get("session-id") is not None:
+            raise NotSupported("A peek within a session is not supported: sessions are not.")
+        peek = partial(_peek, self._subqueue, max(start, 0), count)
+        self._ask(request, peek, partial(self._peeked, request))
+
+    def _peeked(self, request: NodeRequest, found: list[dict[str, Any]]) -> None:
+        meter = self._entity.host.meter
+        if meter is not None:
+            meter.peeks += 1
+        if found:
+            request.respond(_OK, "OK", {"messages": found})
+        else:
+            request.respond(_NO_CONTENT, "No messages", {}, "com.microsoft:message-not-found")
+
+    def _receive_deferred(self, request: NodeRequest, fields: Fields) -> None:
+        numbers = _numbers(fields)
+        delete = fields.number("receiver-settle-mode") == _DELETE
+        gateway, host, subqueue = self._gateway, self._entity.host, self._subqueue
+
+        def receive(queue: Queue, now: Instant, pages: Pages) -> Any:
+            found = browse.receive_deferred(
+                queue, subqueue, numbers, delete, gateway.id, now, pages
+            )
+            if isinstance(found, Need):
+                return found
+            return [(message.token, _encoded(message, raw)) for message, raw in found]
+
+        def done(found: list[tuple[bytes | None, bytes]]) -> None:
+            messages = []
+            for token, encoded in found:
+                entry: dict[str, Any] = {"message": encoded}
+                if token is not None:
+                    gateway.locked(host, token)
+                    # In a map a lock token is a uuid in network order (wire contract §4.4).
+                    entry["lock-token"] = UUID(bytes_le=token)
+                messages.append(entry)
+            if host.meter is not None:
+                host.meter.receives += len(messages)
+            request.respond(_OK, "OK", {"messages": messages})
+
+        self._ask(request, receive, done)
+
+    def _delete(self, request: NodeRequest, fields: Fields) -> None:
+        count = fields.number("message-count")
+        before = fields.optional_number("enqueued-time-utc")
+        if count <= 0:
+            raise InvalidArgument("The message-count must be positive.")
+        if fields.get("session-id") is not None:
+            raise NotSupported("A delete within a session is not supported: sessions are not.")
+        delete = partial(_delete, self._subqueue, count, NEVER if before is None else before)
+
+        def done(deleted: int) -> None:
+            if deleted:
+                request.respond(_OK, "OK", {"message-count": Int(deleted)})
+            else:
+                # JS throws on a bare 204 (wire contract §6.2).
+                request.respond(_NO_CONTENT, "None", {}, "com.microsoft:message-not-found")
+
+        self._ask(request, delete, done)
+
+    # -- scheduling ------------------------------------------------------------------------
+
+    def _schedule(self, request: NodeRequest, fields: Fields) -> None:
+        entries = fields.list_of_maps("messages", SCHEDULED_AT_ONCE_MAX)
+        try:
+            size_max = self._gateway.service.settings.property_size_max_bytes
+            messages = [read_message(entry.binary("message"), size_max) for entry in entries]
+        except DecodeError as fault:
+            raise InvalidArgument(f"A message cannot be read: {fault}") from fault
+        if self._subqueue != 0:
+            raise InvalidArgument("Messages cannot be sent to a subqueue.")
+        size = sum(message.length for message in messages)
+
+        def done(numbers: list[int]) -> None:
+            meter = self._entity.host.meter
+            if meter is not None:
+                meter.bytes_in += size
+            array = AmqpArray(_LONG, [Long(number) for number in numbers])
+            request.respond(_OK, "OK", {"sequence-numbers": array})
+
+        self._ask(request, partial(_send, messages), done, size)
+
+    def _cancel(self, request: NodeRequest, fields: Fields) -> None:
+        numbers = _numbers(fields)
+
+        def cancel(queue: Queue, now: Instant, pages: Pages) -> Need | None:
+            return browse.cancel_scheduled(queue, numbers, pages)
+
+        def done(result: None) -> None:
+            request.respond(_OK, "OK", {})
+
+        self._ask(request, cancel, done)
+
+
+def _peek(subqueue: int, start: int, count: int, queue: Queue, now: Instant, pages: Pages) -> Any:
+    found = browse.peek(queue, subqueue, start, count, PEEK_BYTES_MAX, pages)
+    if isinstance(found, Need):
+        return found
+    return [{"message": _encoded(message, raw, peeked=True)} for message, raw in found]
+
+
+def _delete(
+    subqueue: int, count: int, before: Instant, queue: Queue, now: Instant, pages: Pages
+) -> int | Need:
+    return browse.delete_batch(queue, subqueue, count, before, pages)
+
+
+def _send(messages: list[Message], queue: Queue, now: Instant, pages: Pages) -> list[int]:
+    return queue.send(messages, now)
+
+
+def _encoded(message: Message, raw: bytes, peeked: bool = False) -> bytes:
+    return b"".join(write_delivery(message, raw, with_state=True, with_lock=not peeked))
+
+
+def _tokens(fields: Fields) -> list[bytes]:
+    tokens = fields.items("lock-tokens", UUID, TOKENS_MAX)
+    return [token.bytes_le for token in tokens]
+
+
+def _numbers(fields: Fields) -> list[int]:
+    return [int(number) for number in fields.items("sequence-numbers", int, NUMBERS_MAX)]

@@ -1,0 +1,130 @@
+"""Plain integers that the hot path counts in.
+
+A Prometheus counter costs a lock and a method call for each message; these cost an addition. They
+are read when somebody scrapes (`postbus.server.metrics`), which also says what each one means.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Final
+
+# Reasons the broker itself gives (R-DLQ-05). An application may write any text as a reason; were
+# those labels too, one client could make series without end.
+BROKER_REASONS: Final = frozenset(
+    {
+        "HeaderSizeExceeded",
+        "TTLExpiredException",
+        "Session ID is null",
+        "MaxTransferHopCountExceeded",
+        "MaxDeliveryCountExceeded",
+    }
+)
+APPLICATION_REASON: Final = "application"
+
+SECONDS_BOUNDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
+COUNT_BOUNDS: Final = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0, 5_000.0)
+
+
+class EntityMeter:
+    """What happened on one entity since the process started. Add to the fields directly."""
+
+    __slots__ = (
+        "abandons",
+        "bytes_in",
+        "bytes_out",
+        "cancellations",
+        "completions",
+        "dead_letters",
+        "deferrals",
+        "deletions",
+        "empty_receives",
+        "expirations",
+        "lock_losses",
+        "lock_renewals",
+        "peeks",
+        "pings",
+        "receives",
+        "refusals",
+        "schedules",
+        "sends",
+    )
+
+    def __init__(self) -> None:
+        self.sends = 0
+        self.receives = 0
+        self.empty_receives = 0
+        self.pings = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.schedules = 0
+        self.cancellations = 0
+        self.peeks = 0
+        self.completions = 0
+        self.abandons = 0
+        self.deferrals = 0
+        self.deletions = 0
+        self.expirations = 0
+        self.lock_losses = 0
+        self.lock_renewals = 0
+        self.dead_letters: dict[str, int] = {}
+        self.refusals: dict[str, int] = {}
+
+    def dead_lettered(self, reason: str | None) -> None:
+        label = reason if reason in BROKER_REASONS else APPLICATION_REASON
+        self.dead_letters[label] = self.dead_letters.get(label, 0) + 1
+
+    def refused(self, condition: str) -> None:
+        """`condition` is one of those in postbus.errors, so there are few."""
+        self.refusals[condition] = self.refusals.get(condition, 0) + 1
+
+
+class HistogramMeter:
+    """Counts of values by upper bound, and their sum."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+
+class StoreMeter:
+    """Commits of one store."""
+
+    __slots__ = ("bytes_written", "commit_records", "commit_seconds", "failures")
+
+    def __init__(self) -> None:
+        self.commit_seconds = HistogramMeter(SECONDS_BOUNDS)
+        self.commit_records = HistogramMeter(COUNT_BOUNDS)
+        self.bytes_written = 0
+        self.failures = 0
+
+    def committed(self, seconds: float, records: int, size: int) -> None:
+        """One commit came back: how long it took, and what was in it."""
+        self.commit_seconds.observe(seconds)
+        self.commit_records.observe(records)
+        self.bytes_written += size
+
+
+class ConnectionMeter:
+    """Connections of the process, by the protocol that their first bytes told."""
+
+    __slots__ = ("accepted", "http_requests", "open", "refused")
+
+    def __init__(self) -> None:
+        self.open = {"amqp": 0, "http": 0, "undecided": 0}
+        self.accepted = {"amqp": 0, "http": 0}
+        self.refused: dict[str, int] = {}
+        self.http_requests = 0
+
+    @property
+    def open_count(self) -> int:
+        return sum(self.open.values())
+
+    def turned_away(self, reason: str) -> None:
+        self.refused[reason] = self.refused.get(reason, 0) + 1

@@ -1,0 +1,268 @@
+"""What `/metrics` shows: every family declared once, filled from the meters when scraped.
+
+docs/metrics.md is written from these declarations, and tests/tidy compares the two.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
+
+from prometheus_client.core import (
+    CollectorRegistry,
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.process_collector import ProcessCollector
+
+from postbus.model.description import QueueCounts
+from postbus.server.meters import ConnectionMeter, EntityMeter, HistogramMeter, StoreMeter
+
+
+class Family(NamedTuple):
+    """One metric: its name, the labels of its series and what it counts."""
+
+    name: str
+    labels: tuple[str, ...]
+    text: str
+    source: str = ""
+    """The meter's field that it shows, where it is nothing but that field."""
+
+
+class EntityReading(NamedTuple):
+    """One entity at the moment of a scrape."""
+
+    entity: str
+    meter: EntityMeter
+    counts: QueueCounts | None
+    """None while its engine is not loaded: nothing has used it since the start."""
+    senders: int
+    receivers: int
+    prefetch_lock_ratio: float
+
+
+_ENTITY = ("entity",)
+
+ENTITY_COUNTERS: Final = (
+    Family("postbus_sends_total", _ENTITY, "Messages accepted, scheduled ones too", "sends"),
+    Family(
+        "postbus_receives_total",
+        _ENTITY,
+        "Messages handed to receivers, in either mode, deferred ones too",
+        "receives",
+    ),
+    Family(
+        "postbus_empty_receives_total",
+        _ENTITY,
+        "Receives whose wait ended without a message",
+        "empty_receives",
+    ),
+    Family("postbus_pings_total", _ENTITY, "Pings of paired namespaces accepted", "pings"),
+    Family("postbus_in_bytes_total", _ENTITY, "Size of the messages accepted", "bytes_in"),
+    Family("postbus_out_bytes_total", _ENTITY, "Size of the messages handed out", "bytes_out"),
+    Family("postbus_schedules_total", _ENTITY, "Messages scheduled for later", "schedules"),
+    Family("postbus_cancellations_total", _ENTITY, "Scheduled messages cancelled", "cancellations"),
+    Family("postbus_peeks_total", _ENTITY, "Peek requests", "peeks"),
+    Family("postbus_completions_total", _ENTITY, "Messages completed", "completions"),
+    Family("postbus_abandons_total", _ENTITY, "Messages abandoned or released", "abandons"),
+    Family("postbus_deferrals_total", _ENTITY, "Messages deferred", "deferrals"),
+    Family(
+        "postbus_deletions_total",
+        _ENTITY,
+        "Messages removed by batch delete and purge",
+        "deletions",
+    ),
+    Family(
+        "postbus_expirations_total", _ENTITY, "Messages whose time to live ended", "expirations"
+    ),
+    Family("postbus_lock_losses_total", _ENTITY, "Locks that ran out", "lock_losses"),
+    Family("postbus_lock_renewals_total", _ENTITY, "Locks renewed", "lock_renewals"),
+)
+DEAD_LETTERS: Final = Family(
+    "postbus_dead_letters_total",
+    ("entity", "reason"),
+    "Messages moved to the dead-letter queue; a reason that is not the broker's own counts as "
+    "`application`",
+)
+REFUSALS: Final = Family(
+    "postbus_refusals_total", ("entity", "condition"), "Requests refused, by AMQP condition"
+)
+MESSAGE_STATES: Final = ("active", "scheduled", "dead_letter", "transfer", "transfer_dead_letter")
+MESSAGES: Final = Family(
+    "postbus_messages",
+    ("entity", "state"),
+    "Messages there now: `active` (with locked and deferred), `scheduled`, `dead_letter`, "
+    "`transfer`, `transfer_dead_letter`; absent until something has used the entity",
+)
+SIZE: Final = Family("postbus_size_bytes", _ENTITY, "Size of the messages there now")
+LINKS: Final = Family(
+    "postbus_links",
+    ("entity", "role"),
+    "Links attached now; `sender` and `receiver` as the client sees itself",
+)
+PREFETCH: Final = Family(
+    "postbus_prefetch_lock_ratio",
+    _ENTITY,
+    "Time the fullest prefetch buffer needs to be settled, as a share of the lock duration; above "
+    "1, locks run out in the buffer (R-PRE-05)",
+)
+CONNECTIONS: Final = Family(
+    "postbus_connections", ("protocol",), "Connections open now: `amqp`, `http`, `undecided`"
+)
+ACCEPTED: Final = Family(
+    "postbus_connections_accepted_total", ("protocol",), "Connections taken, by protocol"
+)
+TURNED_AWAY: Final = Family(
+    "postbus_connections_refused_total", ("reason",), "Connections cut off by the listener"
+)
+HTTP_REQUESTS: Final = Family("postbus_http_requests_total", (), "HTTP requests answered")
+COMMIT_SECONDS: Final = Family(
+    "postbus_commit_seconds", ("store",), "Time of a commit, until the disk has it"
+)
+COMMIT_RECORDS: Final = Family(
+    "postbus_commit_records", ("store",), "Records that shared one commit"
+)
+WRITTEN: Final = Family("postbus_written_bytes_total", ("store",), "Record batches written")
+FAILURES: Final = Family("postbus_commit_failures_total", ("store",), "Commits that failed")
+INFO: Final = Family("postbus_info", ("version",), "Always 1; the label is the running version")
+
+FAMILIES: Final = (
+    *ENTITY_COUNTERS,
+    *(DEAD_LETTERS, REFUSALS, MESSAGES, SIZE, LINKS, PREFETCH),
+    *(CONNECTIONS, ACCEPTED, TURNED_AWAY, HTTP_REQUESTS),
+    *(COMMIT_SECONDS, COMMIT_RECORDS, WRITTEN, FAILURES, INFO),
+)
+
+
+class Metrics:
+    """All meters of the process, and their form for Prometheus."""
+
+    def __init__(self, version: str) -> None:
+        self.connections = ConnectionMeter()
+        self._version = version
+        self._stores: dict[str, StoreMeter] = {}
+        self._entities: Callable[[], Iterable[EntityReading]] = tuple
+        self._process = ProcessCollector(registry=None)
+
+    def store(self, name: str) -> StoreMeter:
+        """The meter of one store; made when it is new."""
+        return self._stores.setdefault(name, StoreMeter())
+
+    def watch(self, entities: Callable[[], Iterable[EntityReading]]) -> None:
+        """Ask for the entities there are at each scrape, on the event loop."""
+        self._entities = entities
+
+    async def scrape(self, accept: str = "") -> tuple[bytes, str]:
+        """The text for a scraper that sent this `Accept`, and its content type.
+
+        State is looked at here, on the event loop; a namespace of ten thousand entities takes
+        more than a second to put into words, which is done on a thread.
+        """
+        readings = list(self._entities())
+        return await asyncio.to_thread(self._text, readings, accept)
+
+    def _text(self, readings: list[EntityReading], accept: str) -> tuple[bytes, str]:
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Scrape(self._collect(readings)))
+        registry.register(self._process)
+        encode, content_type = choose_encoder(accept)
+        return encode(registry), content_type
+
+    def _collect(self, readings: list[EntityReading]) -> Iterator[Metric]:
+        yield from _entity_counters(readings)
+        yield from _entity_gauges(readings)
+        yield from _connections(self.connections)
+        yield from _stores(list(self._stores.items()))
+        info = _gauge(INFO)
+        info.add_metric([self._version], 1)
+        yield info
+
+
+class _Scrape:
+    """One scrape's families, as a registry wants to be given them."""
+
+    def __init__(self, families: Iterator[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        return self._families
+
+
+def _counter(family: Family) -> CounterMetricFamily:
+    return CounterMetricFamily(family.name, family.text, labels=family.labels)
+
+
+def _gauge(family: Family) -> GaugeMetricFamily:
+    return GaugeMetricFamily(family.name, family.text, labels=family.labels)
+
+
+def _entity_counters(readings: list[EntityReading]) -> Iterator[Metric]:
+    for family in ENTITY_COUNTERS:
+        metric = _counter(family)
+        for one in readings:
+            metric.add_metric([one.entity], getattr(one.meter, family.source))
+        yield metric
+    dead_letters, refusals = _counter(DEAD_LETTERS), _counter(REFUSALS)
+    for one in readings:
+        # Copies, because the loop goes on counting while this thread reads.
+        for reason, count in dict(one.meter.dead_letters).items():
+            dead_letters.add_metric([one.entity, reason], count)
+        for condition, count in dict(one.meter.refusals).items():
+            refusals.add_metric([one.entity, condition], count)
+    yield dead_letters
+    yield refusals
+
+
+def _entity_gauges(readings: list[EntityReading]) -> Iterator[Metric]:
+    messages, size = _gauge(MESSAGES), _gauge(SIZE)
+    links, prefetch = _gauge(LINKS), _gauge(PREFETCH)
+    for one in readings:
+        if one.counts is not None:
+            for state in MESSAGE_STATES:
+                messages.add_metric([one.entity, state], getattr(one.counts, state))
+            size.add_metric([one.entity], one.counts.size_bytes)
+        links.add_metric([one.entity, "sender"], one.senders)
+        links.add_metric([one.entity, "receiver"], one.receivers)
+        prefetch.add_metric([one.entity], one.prefetch_lock_ratio)
+    yield from (messages, size, links, prefetch)
+
+
+def _connections(meter: ConnectionMeter) -> Iterator[Metric]:
+    for metric, values in (
+        (_gauge(CONNECTIONS), meter.open),
+        (_counter(ACCEPTED), meter.accepted),
+        (_counter(TURNED_AWAY), meter.refused),
+    ):
+        for label, value in dict(values).items():
+            metric.add_metric([label], value)
+        yield metric
+    requests = _counter(HTTP_REQUESTS)
+    requests.add_metric([], meter.http_requests)
+    yield requests
+
+
+def _stores(stores: list[tuple[str, StoreMeter]]) -> Iterator[Metric]:
+    seconds = HistogramMetricFamily(
+        COMMIT_SECONDS.name, COMMIT_SECONDS.text, labels=COMMIT_SECONDS.labels
+    )
+    records = HistogramMetricFamily(
+        COMMIT_RECORDS.name, COMMIT_RECORDS.text, labels=COMMIT_RECORDS.labels
+    )
+    written, failures = _counter(WRITTEN), _counter(FAILURES)
+    for name, meter in stores:
+        seconds.add_metric([name], _buckets(meter.commit_seconds), meter.commit_seconds.sum)
+        records.add_metric([name], _buckets(meter.commit_records), meter.commit_records.sum)
+        written.add_metric([name], meter.bytes_written)
+        failures.add_metric([name], meter.failures)
+    yield from (seconds, records, written, failures)
+
+
+def _buckets(meter: HistogramMeter) -> list[tuple[str, float]]:
+    """Counts below each bound, cumulative as Prometheus wants them."""
+    total, buckets = 0, []
+    for bound, count in zip((*meter.bounds, float("inf")), list(meter.counts), strict=True):
+        total += count
+        buckets.append(("+Inf" if bound == float("inf") else repr(bound), float(total)))
+    return buckets

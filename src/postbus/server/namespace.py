@@ -1,0 +1,250 @@
+"""The entities of a namespace: created, changed and deleted durably, found by name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import structlog
+
+from postbus.amqp.link import Link
+from postbus.broker.message import ACTIVE, DEAD_LETTER, DEFERRED, MAIN, TRANSFER_DEAD_LETTER
+from postbus.broker.pages import Pages
+from postbus.broker.policy import Policy
+from postbus.broker.queue import Queue
+from postbus.errors import (
+    DetachForced,
+    EntityDisabled,
+    EntityNotFound,
+    QuotaExceeded,
+    ServiceBusError,
+)
+from postbus.model.address import check_entity_name
+from postbus.model.description import QueueCounts, QueueDescription
+from postbus.model.instant import Instant
+from postbus.server.host import Host
+from postbus.server.meters import EntityMeter
+from postbus.server.prefetch import PrefetchWatch
+from postbus.server.requests import Call
+from postbus.server.runtime import Runtime
+from postbus.server.storethread import StoreThread
+from postbus.settings import Settings
+from postbus.store.catalog import Catalog, EntityRecord
+
+if TYPE_CHECKING:
+    from postbus.server.links import Inlet, Outlet
+
+QUEUE: Final = "queue"
+DROP_SLICE: Final = 2_000
+
+T = TypeVar("T")
+
+log = structlog.get_logger("namespace")
+
+
+class QueueEntity:
+    """A queue as the rest of the server knows it."""
+
+    def __init__(self, record: EntityRecord, settings: Settings, now: Instant) -> None:
+        self.name = record.name
+        self.description = QueueDescription.from_json(record.description)
+        self.created_at = record.created_at
+        self.updated_at = record.updated_at
+        self.accessed_at: Instant = 0
+        self._settings = settings
+        [fragment] = record.fragments
+        self.host = Host(fragment.id, fragment.index, fragment.store, record.name, self.policy())
+        self.meter = self.host.meter = EntityMeter()
+        self.prefetch = PrefetchWatch(now)
+        self.links: set[Link] = set()
+        """Links of clients that send to or receive from it."""
+
+    @property
+    def message_size_max(self) -> int:
+        return min(self.description.max_message_size_kb, self._settings.message_size_max_kb) * 1024
+
+    def policy(self) -> Policy:
+        description = self.description
+        return Policy(
+            lock_ms=description.lock_duration_ms,
+            max_delivery_count=description.max_delivery_count,
+            default_ttl_ms=description.default_ttl_ms,
+            dead_letter_on_expiry=description.dead_lettering_on_expiration,
+            size_bytes_max=description.max_size_mb << 20,
+            message_size_max=self.message_size_max,
+            header_size_max=self._settings.header_size_max_bytes,
+            sends=description.status.sends,
+            receives=description.status.receives,
+        )
+
+    def touch(self, now: Instant) -> None:
+        self.accessed_at = now
+
+    def findings(self, now: Instant) -> list[str]:
+        """What an operator should hear of (R-PRE-05)."""
+        description = self.description
+        return self.prefetch.findings(description.lock_duration_ms, description.default_ttl_ms, now)
+
+    def owners(self) -> list[tuple[Link, Inlet | Outlet]]:
+        """Its links, those that have gone meanwhile left out."""
+        self.links = {link for link in self.links if link.owner is not None}
+        return [(link, link.owner) for link in self.links]
+
+
+class Namespace:
+    """Entities by name. Changes go one at a time, each durable before it is visible."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        catalog: Catalog,
+        catalog_thread: StoreThread,
+        runtimes: list[Runtime],
+        clock: Callable[[], Instant],
+    ) -> None:
+        self.name = settings.namespace_name
+        self.settings = settings
+        self.runtimes = runtimes
+        self._catalog = catalog
+        self._thread = catalog_thread
+        self._clock = clock
+        self._changing = asyncio.Lock()
+        self._queues: dict[str, QueueEntity] = {}
+        self._dropping: set[asyncio.Task[None]] = set()
+        self.created_at: Instant = catalog.namespace_created_at
+
+    async def open(self) -> None:
+        """Find the entities that are there, and go on dropping those that are not."""
+        for record in await self._thread.run(self._catalog.entities):
+            self._queues[record.name.lower()] = self._entity(record)
+        for fragment in await self._thread.run(self._catalog.dropped):
+            self._drop(fragment.id, fragment.store)
+
+    def _entity(self, record: EntityRecord) -> QueueEntity:
+        return QueueEntity(record, self.settings, self._clock())
+
+    def runtime(self, host: Host) -> Runtime:
+        return self.runtimes[host.store]
+
+    def queue(self, name: str) -> QueueEntity | None:
+        return self._queues.get(name.lower())
+
+    def queues(self) -> list[QueueEntity]:
+        return [entity for _, entity in sorted(self._queues.items())]
+
+    async def create_queue(self, name: str, description: QueueDescription) -> QueueEntity:
+        check_entity_name(name)
+        description.validate()
+        async with self._changing:
+            if len(self._queues) >= self.settings.entities_max:
+                raise QuotaExceeded(
+                    f"The namespace has {len(self._queues)} entities and may have no more."
+                )
+            now = self._clock()
+            # One store so far; more of them are dealt out here (R-PART-02).
+            record = await self._thread.run(
+                partial(self._catalog.create, name, QUEUE, description.to_json(), now, [0])
+            )
+            entity = self._queues[name.lower()] = self._entity(record)
+        log.info("entity created", entity=name)
+        return entity
+
+    async def update_queue(self, name: str, description: QueueDescription) -> QueueEntity:
+        description.validate()
+        async with self._changing:
+            entity = self._existing(name)
+            now = self._clock()
+            record = await self._thread.run(
+                partial(self._catalog.update, entity.name, description.to_json(), now)
+            )
+            entity.description = description
+            entity.updated_at = record.updated_at
+            await self._apply(entity)
+        log.info("entity updated", entity=entity.name)
+        return entity
+
+    async def _apply(self, entity: QueueEntity) -> None:
+        """Let the engine have the new policy; links and locks end by that (R-SETTLE-10)."""
+        host = entity.host
+        host.policy = entity.policy()
+
+        def update(queue: Queue, now: Instant, pages: Pages) -> None:
+            queue.update(host.policy, now)
+
+        await self._call(host, update)
+        for link, owner in entity.owners():
+            status = entity.description.status
+            allowed = status.sends if link.role == "receiver" else status.receives
+            error: ServiceBusError = (
+                DetachForced(f"The entity '{entity.name}' was updated.")
+                if allowed
+                else EntityDisabled(entity.name)
+            )
+            owner.gateway.detach(link, error, entity.name)
+
+    async def delete_queue(self, name: str) -> None:
+        async with self._changing:
+            entity = self._existing(name)
+            await self._thread.run(partial(self._catalog.delete, entity.name))
+            del self._queues[entity.name.lower()]
+        gone = EntityNotFound(f"sb://{self.name}/{entity.name}")
+        host = entity.host
+        host.gone = gone
+        for link, owner in entity.owners():
+            owner.gateway.detach(link, gone, entity.name)
+        self.runtime(host).discard(host, gone)
+        self._drop(host.fragment, host.store)
+        log.info("entity deleted", entity=entity.name)
+
+    async def counts(self, name: str) -> QueueCounts:
+        return await self._call(self._existing(name).host, _counts)
+
+    def known_counts(self, entity: QueueEntity) -> QueueCounts | None:
+        """Counts without asking the engine; None while it is not in memory."""
+        queue = entity.host.queue
+        return None if queue is None else _counts(queue, 0, Pages())
+
+    def _existing(self, name: str) -> QueueEntity:
+        entity = self.queue(name)
+        if entity is None:
+            raise EntityNotFound(f"sb://{self.name}/{name}")
+        return entity
+
+    async def _call(self, host: Host, call: Callable[[Queue, Instant, Pages], T]) -> T:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def done(result: T) -> None:
+            if not future.done():
+                future.set_result(result)
+
+        def failed(error: ServiceBusError) -> None:
+            if not future.done():
+                future.set_exception(error)
+
+        self.runtime(host).submit(Call(host, call, done, failed))
+        return await future
+
+    def _drop(self, fragment: int, store: int) -> None:
+        """Remove what a deleted entity left, in slices, and only then forget its id."""
+
+        async def drop() -> None:
+            await self.runtimes[store].drop(fragment, DROP_SLICE)
+            await self._thread.run(partial(self._catalog.forget, fragment))
+
+        task = asyncio.get_running_loop().create_task(drop())
+        self._dropping.add(task)
+        task.add_done_callback(self._dropping.discard)
+
+
+def _counts(queue: Queue, now: Instant, pages: Pages) -> QueueCounts:
+    ledger = queue.ledger
+    return QueueCounts(
+        active=ledger.count(MAIN, ACTIVE) + ledger.count(MAIN, DEFERRED),
+        dead_letter=ledger.count(DEAD_LETTER, ACTIVE) + ledger.count(DEAD_LETTER, DEFERRED),
+        scheduled=ledger.scheduled_count,
+        transfer=0,
+        transfer_dead_letter=ledger.count(TRANSFER_DEAD_LETTER, ACTIVE),
+        size_bytes=ledger.size_bytes,
+    )

@@ -1,0 +1,200 @@
+"""Nodes that are asked and answer: `$cbs` and `<entity>/$management`.
+
+A client attaches a pair of links in one AMQP session: requests go in on one, responses come out on
+the other. The response link is found by the node and the session, never by a table of reply-to
+addresses, which several SDKs fill with constants (wire contract §0 rule 5).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from postbus.amqp.deliveries import IncomingDelivery, OutgoingDelivery
+from postbus.amqp.faults import DecodeError
+from postbus.amqp.performatives import SND_SETTLED, DeliveryState
+from postbus.amqp.receiving import ReceiverLink
+from postbus.amqp.sections import (
+    Properties,
+    encode_amqp_value,
+    encode_application_properties,
+    encode_properties,
+    read_application_properties,
+    read_properties,
+    read_value,
+    scan,
+)
+from postbus.amqp.sending import SenderLink
+from postbus.amqp.types import Int, Symbol
+from postbus.errors import InvalidArgument, InvalidOperation, QuotaExceeded, ServiceBusError
+from postbus.server.requests import ACCEPTED
+
+if TYPE_CHECKING:
+    from postbus.server.gateway import Gateway
+
+REQUEST_CREDIT: Final = 100
+RESPONSES_WAITING_MAX: Final = 200
+"""Responses a client lets wait by granting no credit."""
+
+
+class Spelling:
+    """How a node writes its status; `$cbs` and `$management` differ (wire contract §2.2, §6.1)."""
+
+    __slots__ = ("code", "condition", "description")
+
+    def __init__(self, code: str, description: str, condition: str) -> None:
+        self.code = code
+        self.description = description
+        self.condition = condition
+
+
+CBS_SPELLING: Final = Spelling("status-code", "status-description", "error-condition")
+MANAGEMENT_SPELLING: Final = Spelling("statusCode", "statusDescription", "errorCondition")
+
+
+class NodeRequest:
+    """One question, and the way back to whoever asked."""
+
+    __slots__ = ("_inlet", "_message_id", "_reply_to", "body", "properties")
+
+    def __init__(self, inlet: NodeInlet, payload: bytes) -> None:
+        sections = scan(payload)
+        asked = read_properties(payload, sections)
+        self._inlet = inlet
+        self._message_id = asked.message_id
+        self._reply_to = asked.reply_to
+        self.properties = read_application_properties(payload, sections)
+        self.body: Any = None
+        if sections.body < sections.footer:
+            self.body = read_value(payload, sections)
+
+    @property
+    def operation(self) -> str:
+        return str(self.properties.get("operation", ""))
+
+    def respond(self, status: int, text: str, body: Any, condition: str | None = None) -> None:
+        spelling = self._inlet.spelling
+        properties: dict[str, Any] = {
+            spelling.code: Int(status),
+            spelling.description: text,
+        }
+        if condition is not None:
+            properties[spelling.condition] = Symbol(condition)
+        # The id comes back as the type it was sent as, or the client waits for ever (§0 rule 4).
+        payload = (
+            encode_properties(Properties(correlation_id=self._message_id, to=self._reply_to)),
+            encode_application_properties(properties),
+            encode_amqp_value(body),
+        )
+        self._inlet.send_back(payload, self._reply_to)
+
+    def refuse(self, error: ServiceBusError, entity: str | None) -> None:
+        text = self._inlet.gateway.refusals.describe(error, entity)
+        self.respond(error.http_status, text, {}, error.condition)
+
+
+class NodeInlet:
+    """The request link of a node."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        link: ReceiverLink,
+        path: str,
+        spelling: Spelling,
+        handle: Callable[[NodeRequest], None],
+    ) -> None:
+        self.gateway = gateway
+        self.path = path
+        self.spelling = spelling
+        self._link = link
+        self._handle = handle
+
+    def open(self) -> None:
+        self._link.grant(REQUEST_CREDIT)
+
+    def received(self, delivery: IncomingDelivery) -> None:
+        try:
+            request = NodeRequest(self, delivery.payload)
+        except DecodeError as fault:
+            error = InvalidArgument(f"The request cannot be read: {fault}")
+            self._link.settle(delivery, self.gateway.refusals.rejected(error, self.path))
+            return
+        if self._outlet(None) is None:
+            error_ = InvalidOperation(f"No link of this session receives from '{self.path}'.")
+            self._link.settle(delivery, self.gateway.refusals.rejected(error_, self.path))
+            return
+        self._link.settle(delivery, ACCEPTED)
+        if self._link.credit * 2 <= REQUEST_CREDIT:
+            self._link.grant(REQUEST_CREDIT)
+        try:
+            self._handle(request)
+        except ServiceBusError as error:
+            request.refuse(error, self.path)
+
+    def send_back(self, payload: tuple[bytes, ...], reply_to: str | None) -> None:
+        outlet = self._outlet(reply_to)
+        if outlet is not None:
+            outlet.push(payload)
+        self.gateway.touch()
+
+    def _outlet(self, reply_to: str | None) -> NodeOutlet | None:
+        found = [
+            link.owner
+            for link in self._link.session.senders()
+            if isinstance(link.owner, NodeOutlet) and link.owner.path == self.path
+        ]
+        for outlet in found:
+            if reply_to is not None and outlet.answers_to(reply_to):
+                return outlet
+        return found[0] if found else None
+
+
+class NodeOutlet:
+    """The response link of a node; holds responses back while the client grants no credit."""
+
+    def __init__(self, gateway: Gateway, link: SenderLink, path: str) -> None:
+        self.path = path
+        self._gateway = gateway
+        self._link = link
+        self._waiting: deque[tuple[bytes, ...]] = deque()
+        self._sent = 0
+
+    def open(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self._waiting.clear()
+
+    def answers_to(self, reply_to: str) -> bool:
+        target = self._link.target
+        return reply_to in (self._link.name, getattr(target, "address", None))
+
+    def push(self, payload: tuple[bytes, ...]) -> None:
+        if len(self._waiting) >= RESPONSES_WAITING_MAX:
+            error = QuotaExceeded("Too many responses wait for credit on this link.")
+            self._gateway.detach(self._link, error, self.path)
+            return
+        self._waiting.append(payload)
+        self._send()
+
+    def credited(self) -> None:
+        self._send()
+        if self._link.drain:
+            self._link.drained()
+
+    def _send(self) -> None:
+        link = self._link
+        settled = link.snd_settle_mode == SND_SETTLED
+        while self._waiting and link.sendable > 0:
+            self._sent += 1
+            link.send(self._sent.to_bytes(16, "big"), self._waiting.popleft(), settled)
+
+    def disposed(
+        self, deliveries: list[OutgoingDelivery], state: DeliveryState | None, settled: bool
+    ) -> None:
+        """A response was taken note of."""
+        for delivery in deliveries:
+            self._link.settle(delivery, state)
+        self._send()

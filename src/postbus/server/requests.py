@@ -1,0 +1,267 @@
+"""What the gateway asks of a fragment: sends, settlements, and calls with an answer."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from postbus.amqp.deliveries import IncomingDelivery, OutgoingDelivery
+from postbus.amqp.outcomes import Accepted, Modified, Outcome, Rejected, Released
+from postbus.amqp.receiving import ReceiverLink
+from postbus.amqp.sending import SenderLink
+from postbus.broker.message import Message
+from postbus.broker.pages import BodyPage, Need, Pages
+from postbus.broker.queue import Queue
+from postbus.errors import ServiceBusError
+from postbus.model.instant import Instant
+from postbus.server.envelope import Changes, change_properties
+from postbus.server.host import Host
+from postbus.server.refusals import Refusals
+
+ACCEPTED: Final = Accepted()
+
+
+class Send:
+    """One transfer: a message, or a batch that is stored whole or not at all."""
+
+    __slots__ = (
+        "_answered",
+        "_delivery",
+        "_link",
+        "_messages",
+        "_refusals",
+        "host",
+        "pages",
+        "size",
+    )
+
+    def __init__(
+        self,
+        host: Host,
+        messages: list[Message],
+        link: ReceiverLink,
+        delivery: IncomingDelivery,
+        refusals: Refusals,
+        answered: Callable[[], None],
+    ) -> None:
+        self.host = host
+        self.size = len(delivery.payload)
+        self.pages: Pages | None = None
+        self._messages = messages
+        self._link = link
+        self._delivery = delivery
+        self._refusals = refusals
+        self._answered = answered
+
+    def decide(self, queue: Queue, now: Instant) -> Need | None:
+        queue.send(self._messages, now)
+        return None
+
+    def answer(self) -> None:
+        self._link.settle(self._delivery, ACCEPTED)
+        if self.host.meter is not None:
+            self.host.meter.bytes_in += self.size
+        self._answered()
+
+    def refuse(self, error: ServiceBusError) -> None:
+        if self.host.meter is not None:
+            self.host.meter.refused(error.condition)
+        self._link.settle(self._delivery, self._refusals.rejected(error, self.host.name))
+        self._answered()
+
+
+class Settle:
+    """A receiver's verdict on messages it holds locks on; answered one by one."""
+
+    __slots__ = (
+        "_answered",
+        "_deliveries",
+        "_failures",
+        "_link",
+        "_refusals",
+        "_state",
+        "host",
+        "pages",
+        "size",
+    )
+
+    def __init__(
+        self,
+        host: Host,
+        link: SenderLink,
+        deliveries: list[OutgoingDelivery],
+        state: Outcome,
+        refusals: Refusals,
+        answered: Callable[[list[OutgoingDelivery]], None],
+    ) -> None:
+        self.host = host
+        self.size = 0
+        self.pages: Pages | None = None
+        self._link = link
+        self._deliveries = deliveries
+        self._state = state
+        self._refusals = refusals
+        self._answered = answered
+        self._failures: dict[int, ServiceBusError] = {}
+
+    def decide(self, queue: Queue, now: Instant) -> Need | None:
+        state = self._state
+        if type(state) is Accepted:
+            settle: Callable[[bytes, Instant], None] = queue.complete
+        elif type(state) is Released:
+            settle = queue.release
+        else:
+            return self._decide_with_changes(queue, now)
+        for delivery in self._deliveries:
+            try:
+                settle(delivery.tag, now)
+            except ServiceBusError as error:
+                self._failures[delivery.delivery_id] = error
+        return None
+
+    def _decide_with_changes(self, queue: Queue, now: Instant) -> Need | None:
+        """Abandon, defer and dead-letter may change properties; that needs the message."""
+        assert isinstance(self._state, (Modified, Rejected))
+        changes = Changes.of(self._state)
+        if changes.properties:
+            need = bodies_needed(queue, [d.tag for d in self._deliveries], now, self.pages)
+            if need is not None:
+                return need
+        for delivery in self._deliveries:
+            try:
+                settle_with(queue, delivery.tag, changes, now, self.pages)
+            except ServiceBusError as error:
+                self._failures[delivery.delivery_id] = error
+        return None
+
+    def answer(self) -> None:
+        # Confirmed with the outcome but never with the client's own error: several SDKs take
+        # that for a failure (wire contract §5.2).
+        state: Outcome = Rejected() if isinstance(self._state, Rejected) else self._state
+        if isinstance(state, Modified):
+            state = Modified(state.delivery_failed, state.undeliverable_here)
+        failures, link = self._failures, self._link
+        for delivery in self._deliveries:
+            error = failures.get(delivery.delivery_id) if failures else None
+            if error is None:
+                link.settle(delivery, state)
+            else:
+                link.settle(delivery, self._refusals.rejected(error, self.host.name))
+        self._answered(self._deliveries)
+
+    def refuse(self, error: ServiceBusError) -> None:
+        for delivery in self._deliveries:
+            self._link.settle(delivery, self._refusals.rejected(error, self.host.name))
+        self._answered(self._deliveries)
+
+
+class Lose:
+    """A connection broke: its locks end as if they had run out (R-SETTLE-10)."""
+
+    __slots__ = ("_tokens", "host", "pages", "size")
+
+    def __init__(self, host: Host, tokens: list[bytes]) -> None:
+        self.host = host
+        self.size = 0
+        self.pages: Pages | None = None
+        self._tokens = tokens
+
+    def decide(self, queue: Queue, now: Instant) -> Need | None:
+        for token in self._tokens:
+            queue.lose(token, now)
+        return None
+
+    def answer(self) -> None:
+        pass
+
+    def refuse(self, error: ServiceBusError) -> None:
+        pass  # the engine is gone, and every lock with it
+
+
+class GiveBack:
+    """A message was taken for a link that is gone by now: nobody has seen it."""
+
+    __slots__ = ("_token", "host", "pages", "size")
+
+    def __init__(self, host: Host, token: bytes) -> None:
+        self.host = host
+        self.size = 0
+        self.pages: Pages | None = None
+        self._token = token
+
+    def decide(self, queue: Queue, now: Instant) -> Need | None:
+        queue.release(self._token, now)
+        return None
+
+    def answer(self) -> None:
+        pass
+
+    def refuse(self, error: ServiceBusError) -> None:
+        pass  # the lock is gone already
+
+
+class Call:
+    """A call with an answer: the result of `decide`, unless that is Need."""
+
+    __slots__ = ("_call", "_done", "_failed", "_result", "host", "pages", "size")
+
+    def __init__(
+        self,
+        host: Host,
+        call: Callable[[Queue, Instant, Pages], Any],
+        done: Callable[[Any], None],
+        failed: Callable[[ServiceBusError], None],
+        size: int = 0,
+    ) -> None:
+        self.host = host
+        self.size = size
+        self.pages: Pages | None = Pages()
+        self._call = call
+        self._done = done
+        self._failed = failed
+        self._result: Any = None
+
+    def decide(self, queue: Queue, now: Instant) -> Need | None:
+        assert self.pages is not None
+        result = self._call(queue, now, self.pages)
+        if isinstance(result, Need):
+            return result
+        self._result = result
+        return None
+
+    def answer(self) -> None:
+        self._done(self._result)
+
+    def refuse(self, error: ServiceBusError) -> None:
+        self._failed(error)
+
+
+def bodies_needed(
+    queue: Queue, tokens: list[bytes], now: Instant, pages: Pages | None
+) -> Need | None:
+    """The bodies that must be read before properties of these messages can be changed."""
+    wanted = []
+    for token in tokens:
+        message = queue.locks.get(token)
+        if message is not None and message.raw is None and message.properties is None:
+            page = BodyPage(message.base, message.position, message.length)
+            if pages is None or page not in pages:
+                wanted.append(page)
+    return Need(tuple(wanted)) if wanted else None
+
+
+def settle_with(
+    queue: Queue, token: bytes, changes: Changes, now: Instant, pages: Pages | None
+) -> None:
+    """Abandon, defer or dead-letter, with the properties as they shall be from now on."""
+    message = queue.held(token, now)
+    properties = None
+    if changes.properties:
+        raw = message.raw
+        if raw is None and pages is not None and message.properties is None:
+            raw = pages.body(BodyPage(message.base, message.position, message.length))
+        properties = change_properties(message, raw, changes.properties)
+    if changes.dead_letter:
+        queue.dead_letter(token, now, changes.reason, changes.description, properties)
+    elif changes.defer:
+        queue.defer(token, now, properties)
+    else:
+        queue.abandon(token, now, properties)

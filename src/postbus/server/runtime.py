@@ -1,0 +1,410 @@
+"""Decide a batch, make it durable, only then answer.
+
+One Runtime for each store. A turn takes what has arrived since the last one, lets the engines
+decide, and writes one transaction; every output of the turn (answers, refusals, deliveries)
+leaves after that commit, in order. While it is under way nothing more is decided: what arrives
+meanwhile is the next batch. There is no timer in this, so a lone client waits for no one and a
+busy store commits many messages at a time.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter
+from typing import Final, NamedTuple
+
+import structlog
+
+from postbus.broker.chores import copy_forward
+from postbus.broker.message import CorruptRow
+from postbus.broker.pages import Need, Pages
+from postbus.broker.queue import Queue
+from postbus.errors import InternalError, ServiceBusError, StoreUnavailable
+from postbus.model.instant import Instant
+from postbus.model.rows import Checkpoint
+from postbus.server.accounting import account
+from postbus.server.host import GIVEN_PER_TURN, Chore, Host, Request
+from postbus.server.loading import Loader
+from postbus.server.meters import StoreMeter
+from postbus.server.storethread import StoreThread
+from postbus.store import batch
+from postbus.store.base import Lease, MessageStore, Part
+
+REQUESTS_PER_TURN: Final = 4_096
+BYTES_PER_TURN: Final = 4 << 20
+QUEUED_REQUESTS_MAX: Final = 20_000
+QUEUED_BYTES_MAX: Final = 64 << 20
+TRIM_SLICE: Final = 256
+COPIED_AT_ONCE: Final = 256
+
+log = structlog.get_logger()
+
+
+Output = tuple[Host, Callable[[], None]]
+"""Something that leaves the process when its fragment's records are durable."""
+
+
+class _Written(NamedTuple):
+    """One fragment's part of a turn, as it goes to the store."""
+
+    host: Host
+    lease: Lease
+    base: int
+    records: list[bytes]
+    checkpoint: Checkpoint | None
+
+
+class Runtime:
+    """Runs the engines of the fragments in one store."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        thread: StoreThread,
+        clock: Callable[[], Instant],
+        loader: Loader,
+        meter: StoreMeter,
+    ) -> None:
+        self._store = store
+        self._thread = thread
+        self._clock = clock
+        self._loader = loader
+        self._meter = meter
+        self._loop = asyncio.get_running_loop()
+        self._inbox: deque[Request] = deque()
+        self._queued_bytes = 0
+        self._awake: dict[Host, None] = {}
+        self._scheduled = False
+        self._committing = False
+        self._resume: list[Callable[[], None]] = []
+
+    # -- what arrives ----------------------------------------------------------------------
+
+    def submit(self, request: Request) -> None:
+        """Ask something of a fragment."""
+        self._inbox.append(request)
+        self._queued_bytes += request.size
+        self._schedule()
+
+    def wake(self, host: Host) -> None:
+        """Something changed that may let messages go out: credit, a timer."""
+        self._awake[host] = None
+        self._schedule()
+
+    @property
+    def congested(self) -> bool:
+        """More waits than should: stop reading from those who send."""
+        return len(self._inbox) > QUEUED_REQUESTS_MAX or self._queued_bytes > QUEUED_BYTES_MAX
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is waiting and nothing is being written."""
+        return not (self._inbox or self._committing or self._scheduled)
+
+    def when_relieved(self, resume: Callable[[], None]) -> None:
+        """Call back once when the congestion is over."""
+        self._resume.append(resume)
+
+    def _schedule(self) -> None:
+        if not self._scheduled and not self._committing:
+            self._scheduled = True
+            self._loop.call_soon(self._turn)
+
+    # -- one turn --------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        now = self._clock()
+        requests: list[Request] = []
+        outputs: list[Output] = []
+        hosts = self._decide(now, requests, outputs)
+        for host in hosts:
+            self._serve(host, now, outputs)
+        written = [part for host in hosts if (part := self._written(host)) is not None]
+        if written:
+            self._commit(written, requests, outputs, now)
+        else:
+            self._finish(hosts, outputs, now)
+
+    def _decide(
+        self, now: Instant, decided: list[Request], outputs: list[Output]
+    ) -> dict[Host, None]:
+        """Let the engines answer what is in the inbox; returns the hosts that took part."""
+        hosts, self._awake = self._awake, {}
+        inbox = self._inbox
+        bytes_left = BYTES_PER_TURN
+        for _ in range(min(len(inbox), REQUESTS_PER_TURN)):
+            if bytes_left <= 0:
+                break
+            request = inbox.popleft()
+            self._queued_bytes -= request.size
+            host = request.host
+            if host.gone is not None:
+                outputs.append((host, partial(request.refuse, host.gone)))
+                continue
+            queue = host.queue
+            if queue is None:
+                self._load(host, request)
+                continue
+            hosts[host] = None
+            pages = request.pages
+            if pages is not None and pages.checkpoint != queue.ledger.checkpoint:
+                pages.forget_rows()
+            try:
+                need = request.decide(queue, now)
+            except ServiceBusError as error:
+                outputs.append((host, partial(request.refuse, error)))
+            except CorruptRow as error:
+                self._fault(host, error, [*decided, request], outputs)
+                continue
+            else:
+                if need is not None:
+                    self._load_pages(request, need)
+                    continue
+                bytes_left -= request.size
+                outputs.append((host, request.answer))
+            decided.append(request)
+        self._relieve()
+        return {host: None for host in hosts if host.queue is not None}
+
+    def _relieve(self) -> None:
+        if self._resume and not self.congested:
+            resume, self._resume = self._resume, []
+            for call in resume:
+                self._loop.call_soon(call)
+
+    def _serve(self, host: Host, now: Instant, outputs: list[Output]) -> None:
+        """Let time act on the queue, and hand out what is ready."""
+        queue = host.queue
+        assert queue is not None
+        queue.tick(now)
+        if queue.policy.receives:
+            for line in host.lines.values():
+                if line.waiting:
+                    given: list[Callable[[], None]] = []
+                    if line.dispatch(queue, now, GIVEN_PER_TURN, given):
+                        self._awake[host] = None
+                    outputs += [(host, output) for output in given]
+        for chore in host.due_chores(queue, now):
+            self._inbox.append(chore)
+
+    # -- commit ----------------------------------------------------------------------------
+
+    def _written(self, host: Host) -> _Written | None:
+        queue, lease = host.queue, host.lease
+        if queue is None or lease is None:
+            return None
+        ledger = queue.ledger
+        checkpoint = host.due_checkpoint(queue)
+        if not ledger.pending and checkpoint is None:
+            return None
+        return _Written(host, lease, ledger.head, ledger.pending, checkpoint)
+
+    def _commit(
+        self,
+        written: list[_Written],
+        requests: list[Request],
+        outputs: list[Output],
+        now: Instant,
+    ) -> None:
+        self._committing = True
+        started = perf_counter()
+
+        def done(sizes: tuple[frozenset[int], int]) -> None:
+            self._committing = False
+            passed, size = sizes
+            records = sum(len(part.records) for part in written)
+            self._meter.committed(perf_counter() - started, records, size)
+            fenced = [part.host for part in written if part.host.fragment not in passed]
+            if fenced:
+                refusal = StoreUnavailable("Another broker took the entity over.")
+                self._failed(fenced, requests, outputs, refusal)
+            for part in written:
+                if part.host.fragment in passed:
+                    self._settle_commit(part)
+            self._finish({part.host: None for part in written}, outputs, now)
+
+        def failed(error: BaseException) -> None:
+            self._committing = False
+            self._meter.failures += 1
+            log.error("commit failed", error=str(error), fragments=len(written))
+            refusal = (
+                error
+                if isinstance(error, ServiceBusError)
+                else StoreUnavailable(f"The store did not take the write: {error}")
+            )
+            self._failed([part.host for part in written], requests, outputs, refusal)
+            self._finish({}, outputs, now)
+
+        self._thread.submit(partial(self._write, written, now), done, failed)
+
+    def _write(self, written: list[_Written], now: Instant) -> tuple[frozenset[int], int]:
+        """On the store's thread."""
+        parts: list[Part] = []
+        size = 0
+        for host, lease, base, records, checkpoint in written:
+            data = b""
+            if records:
+                data, _ = batch.pack(host.fragment, lease.epoch, base, now, records)
+            size += len(data)
+            parts.append(Part(lease, base, len(records), now, data, checkpoint))
+        passed = self._store.commit(parts)
+        for part in written:
+            if part.checkpoint is not None and part.host.fragment in passed:
+                self._loader.checkpoints[part.host.fragment] = part.checkpoint.offset
+        return passed, size
+
+    def _settle_commit(self, part: _Written) -> None:
+        queue = part.host.queue
+        assert queue is not None
+        if part.host.meter is not None:
+            account(part.host.meter, part.records)
+        queue.ledger.committed()
+        if part.checkpoint is not None:
+            queue.ledger.checkpointed(part.checkpoint)
+
+    def _failed(
+        self,
+        hosts: list[Host],
+        requests: list[Request],
+        outputs: list[Output],
+        refusal: ServiceBusError,
+    ) -> None:
+        """Memory is ahead of the disk: throw the engines away, acknowledge nothing."""
+        lost = set(hosts)
+        outputs[:] = [output for output in outputs if output[0] not in lost]
+        for request in requests:
+            if request.host in lost:
+                request.refuse(refusal)
+        for host in hosts:
+            self.discard(host, refusal)
+
+    def discard(self, host: Host, refusal: ServiceBusError) -> None:
+        """Forget the engine; the next use loads it from the store."""
+        host.queue = None
+        host.lease = None
+        host.chores.clear()
+        lost, host.on_lost = host.on_lost, []
+        for call in lost:
+            call(refusal)
+
+    def _finish(self, hosts: dict[Host, None], outputs: list[Output], now: Instant) -> None:
+        for _, output in outputs:
+            output()
+        for host in hosts:
+            self._arm(host, now)
+        if self._inbox or self._awake:
+            self._schedule()
+
+    def _fault(
+        self, host: Host, error: Exception, requests: list[Request], outputs: list[Output]
+    ) -> None:
+        """The fragment cannot go on: nothing it decided in this turn has happened."""
+        log.error("fragment stopped", entity=host.name, fragment=host.fragment, error=str(error))
+        refusal = InternalError(f"The messaging entity '{host.name}' cannot be read.")
+        self._failed([host], requests, outputs, refusal)
+
+    # -- time ------------------------------------------------------------------------------
+
+    def _arm(self, host: Host, now: Instant) -> None:
+        """Wake the host when its engine next wants to be called."""
+        queue = host.queue
+        if queue is None:
+            return
+        deadline = queue.next_deadline()
+        if host.timer is not None:
+            if host.timer_at <= deadline and not host.timer.cancelled():
+                return
+            host.timer.cancel()
+        delay = min(max(deadline - now, 1), 3_600_000)
+        host.timer_at = now + delay
+        host.timer = self._loop.call_later(delay / 1000, self._ring, host)
+
+    def _ring(self, host: Host) -> None:
+        host.timer = None
+        if host.queue is not None:
+            self.wake(host)
+
+    # -- upkeep ----------------------------------------------------------------------------
+
+    async def drop(self, fragment: int, limit: int) -> None:
+        """Remove a deleted entity's fragment from the store, so much at a time."""
+        while not await self._thread.run(partial(self._store.drop, fragment, limit)):
+            pass
+
+    async def trim(self, host: Host, older_than: Instant, bytes_max: int) -> None:
+        """Let go of journal past its retention; copy forward what few live bodies pin."""
+        more = True
+        while more and host.gone is None:
+            trimmed = await self._thread.run(
+                partial(self._store.trim, host.fragment, older_than, bytes_max, TRIM_SLICE)
+            )
+            more = trimmed.more
+        if host.queue is None or host.gone is not None:
+            return
+        below = await self._thread.run(partial(self._store.tail, host.fragment))
+        if host.queue is not None and "copy" not in host.chores:
+            host.chores.add("copy")
+            self.submit(Chore(host, "copy", partial(_copy_forward, below)))
+
+    async def probe(self) -> None:
+        """Can a message be stored and read? Raises when not."""
+        await self._thread.run(partial(self._store.probe, self._clock()))
+
+    async def stop(self, hosts: list[Host]) -> None:
+        """Finish what is under way, write checkpoints, give the fragments up."""
+        while not self.idle:
+            await asyncio.sleep(0.005)
+        loaded = [host for host in hosts if host.queue is not None and host.lease is not None]
+        for host in loaded:
+            queue, lease = host.queue, host.lease
+            assert queue is not None
+            assert lease is not None
+            ledger = queue.ledger
+            if ledger.head > ledger.checkpoint:
+                part = _Written(host, lease, ledger.head, [], ledger.make_checkpoint())
+                await self._thread.run(partial(self._write, [part], self._clock()))
+            await self._thread.run(partial(self._store.release, lease))
+            host.queue = host.lease = None
+
+    # -- loading ---------------------------------------------------------------------------
+
+    def _load(self, host: Host, request: Request) -> None:
+        """The engine is not here: fetch it, and let the request wait."""
+        if host.waiting is not None:
+            host.waiting.append(request)
+            return
+        host.waiting = [request]
+
+        def loaded(error: ServiceBusError | None) -> None:
+            waiting, host.waiting = host.waiting or [], None
+            if error is not None:
+                for each in waiting:
+                    each.refuse(error)
+                return
+            for each in reversed(waiting):
+                self._inbox.appendleft(each)
+                self._queued_bytes += each.size
+            self.wake(host)
+
+        self._loader.load_engine(host, loaded)
+
+    def _load_pages(self, request: Request, need: Need) -> None:
+        host = request.host
+        host.loads += 1
+
+        def loaded(error: ServiceBusError | None) -> None:
+            host.loads -= 1
+            if error is not None:
+                request.refuse(error)
+                return
+            self._inbox.appendleft(request)
+            self._queued_bytes += request.size
+            self._schedule()
+
+        self._loader.load_pages(request, need, loaded)
+
+
+def _copy_forward(below: int, queue: Queue, now: Instant, pages: Pages) -> Need | None:
+    return copy_forward(queue, below, COPIED_AT_ONCE, pages)

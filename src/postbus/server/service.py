@@ -1,0 +1,72 @@
+"""What every connection of the process shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from postbus.amqp.limits import Limits
+from postbus.amqp.types import Symbol
+from postbus.model.instant import Instant
+from postbus.server.auth import Authority
+from postbus.server.namespace import Namespace
+from postbus.server.refusals import Refusals
+from postbus.server.tracking import TrackingIds
+from postbus.settings import Settings
+
+if TYPE_CHECKING:
+    from postbus.server.gateway import Gateway
+
+
+class Service:
+    """The namespace as its gateways see it."""
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        authority: Authority,
+        tracking: TrackingIds,
+        clock: Callable[[], Instant],
+        settings: Settings,
+        container_id: str,
+    ) -> None:
+        self.namespace = namespace
+        self.authority = authority
+        self.refusals = Refusals(tracking)
+        self.clock = clock
+        self.settings = settings
+        self.container_id = container_id
+        self.limits = connection_limits(settings)
+        self.gateways: set[Gateway] = set()
+        self._tracking = tracking
+
+    def uri(self, path: str) -> str:
+        """How an entity is named in refusals (wire contract §7.2)."""
+        return f"sb://{self.namespace.name}/{path}"
+
+    def link_properties(self) -> dict[Any, Any]:
+        # .NET quotes it in its errors (wire contract §3.2).
+        return {Symbol("com.microsoft:tracking-id"): self._tracking.track().id}
+
+    @property
+    def congested(self) -> bool:
+        return any(runtime.congested for runtime in self.namespace.runtimes)
+
+    def when_relieved(self, resume: Callable[[], None]) -> None:
+        for runtime in self.namespace.runtimes:
+            if runtime.congested:
+                runtime.when_relieved(resume)
+                return
+
+
+def connection_limits(settings: Settings) -> Limits:
+    return Limits(
+        max_frame_size=settings.frame_size_max_bytes,
+        channel_max=settings.sessions_per_connection_max - 1,
+        idle_timeout_ms=settings.idle_timeout_ms,
+        message_size_max=settings.message_size_max_kb * 1024,
+        unsettled_incoming_max=max(settings.incoming_unsettled_max, 10_000),
+        unsettled_outgoing_max=settings.outgoing_unsettled_max,
+        links_max=settings.links_per_connection_max,
+        open_timeout_ms=settings.authentication_timeout_ms,
+    )

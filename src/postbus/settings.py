@@ -1,0 +1,305 @@
+"""Every setting, declared once.
+
+Flag (`--frame-size-max-bytes`), variable (`POSTBUS_FRAME_SIZE_MAX_BYTES`), key in the `[settings]`
+table of the TOML file given by `--config`, and docs/settings.md all come from the declarations
+below. Of several values the flag wins, then the variable, then the file. A name ends in its unit;
+one that ends in `_max` alone is a count.
+"""
+
+import ipaddress
+import os
+import tomllib
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+PREFIX: Final = "POSTBUS_"
+TABLE: Final = "settings"
+
+
+class SettingsError(Exception):
+    """One or more settings are wrong. Each problem names the setting and where it was given."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+def _setting(default: object, description: str, **bounds: Any) -> Any:
+    return Field(default, description=description, **bounds)
+
+
+class Settings(BaseSettings):
+    """What a broker process is started with. Read it with `Settings.load`."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, extra="forbid", frozen=True, validate_default=True
+    )
+
+    # Where it listens
+    host: str = _setting("127.0.0.1", "Address to listen on")
+    port: int = _setting(
+        5672, "Port for AMQP and HTTP together; 0 picks a free one", ge=0, le=65_535
+    )
+    admin_port: int = _setting(
+        5300,
+        "Second port for the same, where users of Microsoft's emulator expect administration; "
+        "0 switches it off",
+        ge=0,
+        le=65_535,
+    )
+    allow_plaintext: bool = _setting(
+        False, "Listen on an address other than loopback although nothing is encrypted"
+    )
+
+    # What it keeps, and where
+    data: Path = _setting(Path("./postbus-data"), "Data folder; created when it is not there")
+    ephemeral: bool = _setting(False, "Keep everything in memory; a restart forgets it")
+    config: Path | None = _setting(
+        None, "Entities and settings to start with: a TOML file, or the emulator's Config.json"
+    )
+    retention_hours: int = _setting(
+        24, "How long the journal of an entity is kept after its messages are gone", ge=0, le=87_600
+    )
+    retention_mb: int = _setting(
+        1_024, "How large that kept journal may be, for each entity", ge=0, le=1_048_576
+    )
+
+    # The namespace
+    namespace_name: str = _setting(
+        "sbemulatorns", "Name of the namespace in replies and tracking ids", min_length=1
+    )
+    default_lock_duration_ms: int = _setting(
+        30_000, "Lock of a received message where its queue says nothing", ge=5_000, le=300_000
+    )
+    message_size_max_kb: int = _setting(
+        256, "Largest message, with all its properties", ge=1, le=102_400
+    )
+    header_size_max_bytes: int = _setting(
+        65_536, "Largest sum of a message's headers and properties", ge=1_024, le=1_048_576
+    )
+    property_size_max_bytes: int = _setting(
+        32_768, "Largest single property of a message", ge=256, le=1_048_576
+    )
+    entities_max: int = _setting(10_000, "Entities in the namespace", ge=1, le=1_000_000)
+
+    # What one peer may take: connections
+    connections_max: int = _setting(
+        5_000, "Open connections, AMQP and HTTP together", ge=1, le=1_000_000
+    )
+    first_bytes_timeout_ms: int = _setting(
+        10_000, "A new connection that sends nothing is dropped after this", ge=100, le=600_000
+    )
+    authentication_timeout_ms: int = _setting(
+        20_000, "An AMQP connection without a valid token is dropped after this", ge=100, le=600_000
+    )
+    idle_timeout_ms: int = _setting(
+        240_000,
+        "An AMQP peer that sends nothing is asked for a sign of life within this",
+        ge=1_000,
+        le=3_600_000,
+    )
+    frame_size_max_bytes: int = _setting(
+        65_536, "Largest AMQP frame accepted", ge=512, le=1_048_576
+    )
+    sessions_per_connection_max: int = _setting(
+        256, "AMQP sessions on one connection", ge=1, le=65_536
+    )
+    links_per_connection_max: int = _setting(
+        5_000, "Links on one connection, over all its sessions", ge=1, le=1_000_000
+    )
+    link_credit_max: int = _setting(
+        1_000, "Messages a client may send on one link ahead of their settlement", ge=1, le=100_000
+    )
+    incoming_unsettled_max: int = _setting(
+        5_000,
+        "Sends of one connection not yet settled, past which it is not read",
+        ge=1,
+        le=1_000_000,
+    )
+    outgoing_unsettled_max: int = _setting(
+        2_048,
+        "Deliveries on one AMQP session not yet settled; the Node SDK breaks past 2048",
+        ge=1,
+        le=2_048,
+    )
+    write_buffer_max_bytes: int = _setting(
+        1_048_576,
+        "Bytes waiting for a connection that does not read, past which it gets no more",
+        ge=65_536,
+        le=1_073_741_824,
+    )
+
+    # What one peer may take: HTTP
+    http_header_max_bytes: int = _setting(
+        65_536, "All of an HTTP request that is not its body", ge=1_024, le=1_048_576
+    )
+    http_body_max_bytes: int = _setting(
+        1_048_576, "Body of an HTTP request", ge=1_024, le=1_073_741_824
+    )
+    http_request_timeout_ms: int = _setting(
+        30_000,
+        "Time for an HTTP request to arrive whole, and for its reply to be taken",
+        ge=100,
+        le=3_600_000,
+    )
+    http_keep_alive_timeout_ms: int = _setting(
+        60_000,
+        "An HTTP connection between two requests is closed after this",
+        ge=100,
+        le=3_600_000,
+    )
+
+    # Memory of an entity
+    window_messages_max: int = _setting(
+        4_096,
+        "Waiting messages of an entity whose places are held in memory",
+        ge=16,
+        le=1_000_000,
+    )
+    window_bodies_max_bytes: int = _setting(
+        16_777_216, "Message bodies of an entity held in memory", ge=65_536, le=1_073_741_824
+    )
+
+    # Running it
+    log_level: Literal["debug", "info", "warning", "error"] = _setting(
+        "info", "Least severe log lines to write"
+    )
+    log_format: Literal["console", "json"] = _setting(
+        "console", "Log lines for people or for programs"
+    )
+    shutdown_grace_ms: int = _setting(
+        10_000, "Time for work in hand when told to stop", ge=0, le=600_000
+    )
+
+    @classmethod
+    def load(cls, flags: Mapping[str, object] | None = None) -> Self:
+        """Read all sources; `flags` holds what was given on the command line, by setting name."""
+        given: dict[str, Any] = dict(flags or {})
+        try:
+            return cls(**given)
+        except ValidationError as error:
+            raise SettingsError([_problem(item, given) for item in error.errors()]) from None
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        path = init_settings().get("config") or env_settings().get("config")
+        table = read_table(Path(path)) if path else {}
+        return init_settings, env_settings, InitSettingsSource(settings_cls, table)
+
+    @field_validator("host")
+    @classmethod
+    def _without_brackets(cls, host: str) -> str:
+        return host.removeprefix("[").removesuffix("]")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if not is_loopback(self.host) and not self.allow_plaintext:
+            raise PydanticCustomError(
+                "plaintext",
+                "host {host} can be reached from other machines and nothing is encrypted: "
+                "add --allow-plaintext if that is meant",
+                {"host": self.host},
+            )
+        if self.port and self.port == self.admin_port:
+            raise PydanticCustomError(
+                "same_port",
+                "port and admin_port are both {port}: each serves everything, so one is enough "
+                "(--admin-port 0)",
+                {"port": self.port},
+            )
+        return self
+
+    @property
+    def on_loopback(self) -> bool:
+        """Only programs on this machine can connect."""
+        return is_loopback(self.host)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this address is reachable from this machine only. A name is not looked up."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def flag_of(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def variable_of(name: str) -> str:
+    return PREFIX + name.upper()
+
+
+def declared() -> dict[str, FieldInfo]:
+    """All settings by name, in the order of their declaration."""
+    return dict(Settings.model_fields)
+
+
+def unknown_variables() -> list[str]:
+    """Variables that look like settings and are none: a slip of the pen, so worth a warning."""
+    known = {variable_of(name) for name in Settings.model_fields}
+    return sorted(
+        name for name in os.environ if name.startswith(PREFIX) and name.upper() not in known
+    )
+
+
+def read_table(path: Path) -> dict[str, object]:
+    """The `[settings]` table of a TOML file; the emulator's Config.json has none."""
+    try:
+        text = path.read_text("utf-8-sig")
+        if path.suffix.lower() == ".json" or text.lstrip().startswith("{"):
+            return {}
+        table = tomllib.loads(text).get(TABLE, {})
+    except OSError as error:
+        raise SettingsError([f"config: {path}: {error.strerror}"]) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError([f"config: {path} is not TOML: {error}"]) from error
+    if not isinstance(table, dict):
+        raise SettingsError([f"config: {path}: [{TABLE}] must be a table"])
+    if "config" in table:
+        raise SettingsError([f"config: {path}: [{TABLE}] cannot name the file it is in (config)"])
+    return table
+
+
+def _problem(error: ErrorDetails, flags: Mapping[str, object]) -> str:
+    """One finding of the validation, with the place where the value was given."""
+    if not error["loc"]:
+        return error["msg"]
+    name = str(error["loc"][0])
+    path = flags.get("config") or os.environ.get(variable_of("config"))
+    if error["type"] == "extra_forbidden":
+        # pydantic-settings ignores variables it does not know, so this one is from the file.
+        likely = get_close_matches(name, Settings.model_fields, n=1)
+        hint = f"; did you mean {likely[0]}?" if likely else ""
+        return f"{path}: [{TABLE}] {name}: there is no such setting{hint}"
+    return f"{_place(name, flags, path)}: {error['msg']}, not {error['input']!r}"
+
+
+def _place(name: str, flags: Mapping[str, object], path: object) -> str:
+    if name in flags:
+        return flag_of(name)
+    if any(variable.upper() == variable_of(name) for variable in os.environ):
+        return variable_of(name)
+    return f"{path}: [{TABLE}] {name}"
