@@ -29,7 +29,9 @@ NODE := tests/js/node_modules/.ready
 help:
 	@sed -n '3,8s/^# \{0,3\}//p' Makefile
 
+# Compiled first, so that a start spends its time on starting, also where Python may write no cache.
 serve: $(RUNTIME)
+	@$(BIN)/python -m compileall -q src
 	@exec $(BIN)/postbus serve $(ARGS)
 
 test: $(DEV) $(NODE)

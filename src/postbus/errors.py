@@ -132,14 +132,6 @@ class StoreUnavailable(ServerBusy):
     """The store did not take the write (disk full, failed sync): nothing was acknowledged."""
 
 
-class OperationTimeout(ServiceBusError):
-    """The operation did not end within the time the client gave it."""
-
-    condition = "com.microsoft:timeout"
-    http_status = 408
-    transient = True
-
-
 class InternalError(ServiceBusError):
     """A fault of Postbus itself; the log has it under the tracking id."""
 

@@ -125,6 +125,7 @@ class Channels:
     def clear(self) -> None:
         """The connection is gone; its sessions stay to be looked at."""
         for session in self.local.values():
-            session.gone()
+            if session.state in (SessionState.BEGINNING, SessionState.MAPPED):
+                session.gone()
             session.state = SessionState.ENDED
         self._remote.clear()

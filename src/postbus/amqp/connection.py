@@ -28,7 +28,7 @@ from postbus.amqp.framing import (
 )
 from postbus.amqp.handshake import ClientHandshake, ServerHandshake
 from postbus.amqp.heartbeat import Heartbeat
-from postbus.amqp.limits import Limits, Usage
+from postbus.amqp.limits import Limits
 from postbus.amqp.link import error_of
 from postbus.amqp.performatives import (
     Begin,
@@ -39,6 +39,7 @@ from postbus.amqp.performatives import (
     decode_performative,
 )
 from postbus.amqp.session import Session
+from postbus.amqp.turn import Turn
 
 # Wire contract §1.2.
 MECHANISMS = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
@@ -60,7 +61,7 @@ class ConnectionState(Enum):
 _OPEN = ConnectionState.OPEN
 
 
-class Connection:
+class Connection(Turn):
     """One AMQP connection, as a server or as a client.
 
     A server waits for its peer; a client calls open(). receive_data() and tick() never raise:
@@ -78,16 +79,9 @@ class Connection:
         "_open_frame",
         "_reader",
         "_reported",
-        "dirty",
-        "events",
-        "limits",
-        "out",
-        "out_bytes",
-        "outgoing_frame_max",
         "peer",
         "server",
         "state",
-        "usage",
     )
 
     def __init__(
@@ -103,7 +97,7 @@ class Connection:
         properties: dict[Any, Any] | None = None,
     ) -> None:
         """A server offers `mechanisms`; a client uses the first of them, or no SASL if none."""
-        self.limits = limits
+        super().__init__(limits)
         self.server = server
         self.state = ConnectionState.HANDSHAKE
         self.peer: Open | None = None
@@ -130,13 +124,6 @@ class Connection:
         self._closed_by_owner = False
         self._reported = False
         self._deaf = False
-        self.outgoing_frame_max = FRAME_SIZE_MIN
-        self.events: list[Event] = []
-        self.out: list[bytes] = []
-        self.out_bytes = 0
-        # Sessions that have saved something up for the end of the turn.
-        self.dirty: list[Session] = []
-        self.usage = Usage()
 
     # What the owner looks at.
 
@@ -149,12 +136,6 @@ class Connection:
     def sessions(self) -> list[Session]:
         """The sessions that live; once the connection is gone, those it had."""
         return list(self._channels.local.values())
-
-    @property
-    def pending_bytes(self) -> int:
-        """Output that waits to be taken, or for the peer's window. Past some bound the owner
-        should neither send nor read any more."""
-        return self.out_bytes + self.usage.unsent_bytes
 
     @property
     def incoming_unsettled(self) -> int:
@@ -182,23 +163,23 @@ class Connection:
         """Take bytes from the peer."""
         self._now = now
         self._heartbeat.heard_at = now
-        if self.state is not ConnectionState.CLOSED and not self._deaf:
+        if not self._deaf:
             self._reader.feed(data)
             self._advance()
-        return self._take_events()
+        return self.take_events()
 
     def receive_eof(self, now: int) -> list[Event]:
         """Take note that nothing more comes from the peer."""
         self._now = now
         if self.state is not ConnectionState.CLOSED:
             self._finish(None, clean=self._closed_by_owner)
-        return self._take_events()
+        return self.take_events()
 
     def tick(self, now: int) -> list[Event]:
         """Do what is due: a heartbeat, or giving up on a peer that is silent. Safe at any time."""
         self._now = now
         if self.state is ConnectionState.CLOSED:
-            return self._take_events()
+            return self.take_events()
         if self._deadline is not None and now >= self._deadline:
             if self.state is ConnectionState.CLOSING:
                 self._finish(None, clean=self._closed_by_owner)
@@ -212,7 +193,7 @@ class Connection:
                 self._fail(IdleTimeout(f"Nothing came from the peer for {wait_ms} ms."))
             elif self._heartbeat.is_due(now) and not self.out:
                 self.write(EMPTY_FRAME)
-        return self._take_events()
+        return self.take_events()
 
     def sasl_accept(self) -> list[Event]:
         """Let the peer in; returns what it has sent since."""
@@ -220,7 +201,7 @@ class Connection:
         if isinstance(handshake, ServerHandshake) and handshake.deciding:
             handshake.accept()
             self._advance()
-        return self._take_events()
+        return self.take_events()
 
     def sasl_reject(self) -> list[Event]:
         """Turn the peer away."""
@@ -229,14 +210,14 @@ class Connection:
             handshake.reject()
             text = "The login was turned away."
             self._abort(handshake, ProtocolError(text, "amqp:unauthorized-access"))
-        return self._take_events()
+        return self.take_events()
 
     # What goes out.
 
     def data_to_send(self) -> bytes:
         """Return all output since the last call; dispositions and flows are put in now."""
         if self.dirty:
-            self._flush()
+            self.flush()
         handshake = self._handshake
         if handshake is not None:
             greeting = b"".join(handshake.out)
@@ -246,11 +227,8 @@ class Connection:
             self.out.insert(0, greeting)
         if not self.out:
             return b""
-        data = b"".join(self.out)
-        self.out.clear()
-        self.out_bytes = 0
         self._heartbeat.sent_at = self._now
-        return data
+        return self.take_output()
 
     def open(self) -> None:
         """Start as a client. Nothing more needs to be waited for before begin()."""
@@ -273,18 +251,10 @@ class Connection:
         if self.state in (ConnectionState.OPENING, ConnectionState.OPEN):
             self._send_close(error)
         elif self.state is ConnectionState.HANDSHAKE:
-            self.out.clear()
-            self.out_bytes = 0
-            self.state = ConnectionState.CLOSED
-
-    def write(self, frame: bytes) -> None:
-        """Add a frame to the output of the turn."""
-        self.out.append(frame)
-        self.out_bytes += len(frame)
-
-    def report(self, event: Event) -> None:
-        """Tell the owner, when the turn is over."""
-        self.events.append(event)
+            self._handshake = None
+            self.take_output()
+            self._reported = True
+            self._finish(None, clean=True)
 
     # How it goes on.
 
@@ -299,7 +269,7 @@ class Connection:
             except ProtocolError as fault:
                 if self.state is ConnectionState.CLOSING:
                     # Where the next frame begins is anybody's guess now.
-                    self._deaf = True
+                    self._stop_reading()
                 else:
                     self._fail(fault)
 
@@ -351,7 +321,7 @@ class Connection:
         if isinstance(performative, Begin):
             self._channels.on_begin(channel, performative)
         elif isinstance(performative, Close):
-            self._flush()
+            self.flush()
             self.write(encode_frame(0, Close()))
             self._finish(performative.error, clean=True)
         else:
@@ -409,7 +379,7 @@ class Connection:
 
     def _send_close(self, error: Error | None) -> None:
         # Verdicts the owner gave go out before it.
-        self._flush()
+        self.flush()
         if self.server and self.state is ConnectionState.OPENING:
             # AMQP 2.4.1: each side opens before it closes.
             self.write(encode_frame(0, self._open_frame))
@@ -422,18 +392,12 @@ class Connection:
         """Nothing more comes."""
         self.state = ConnectionState.CLOSED
         self._deadline = None
+        self._stop_reading()
         self._channels.clear()
         if not self._reported:
             self._reported = True
             self.report(Closed(error, clean))
 
-    def _flush(self) -> None:
-        dirty = self.dirty
-        self.dirty = []
-        for session in dirty:
-            session.flush()
-
-    def _take_events(self) -> list[Event]:
-        events = self.events
-        self.events = []
-        return events
+    def _stop_reading(self) -> None:
+        self._deaf = True
+        self._reader = FrameReader(self.limits.max_frame_size)

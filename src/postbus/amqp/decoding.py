@@ -331,6 +331,8 @@ def _array(data: bytes, count: int, offset: int, end: int, depth: int) -> AmqpAr
     elif count > ZERO_WIDTH_ITEMS_MAX:
         raise DecodeError(f"an array of {count} items of no width")
     reader = _READERS[code]
+    if reader is _read_unknown:
+        raise unknown_constructor(code)  # also when there are no items to tell
     items: list[object] = []
     for _ in range(count):
         item, offset = reader(data, offset, depth)

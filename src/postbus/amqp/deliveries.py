@@ -20,15 +20,20 @@ DELIVERY_TAG_MAX = 32
 
 
 class OutgoingDelivery:
-    """A message we sent. `context` is the owner's; `delivery_id` is -1 until it is on the wire."""
+    """A message we sent.
 
-    __slots__ = ("context", "delivery_id", "link", "tag")
+    `delivery_id` is -1 until it is on the wire; `disposed` says that the owner was told the
+    peer's verdict; `context` is the owner's own.
+    """
+
+    __slots__ = ("context", "delivery_id", "disposed", "link", "tag")
 
     def __init__(self, delivery_id: int, tag: bytes, link: SenderLink, context: Any) -> None:
         self.delivery_id = delivery_id
         self.tag = tag
         self.link = link
         self.context = context
+        self.disposed = False
 
 
 class IncomingDelivery:

@@ -33,9 +33,7 @@ from postbus.amqp.types import (
 # a few bytes could make the reader build a list of four billion.
 ZERO_WIDTH_ITEMS_MAX = 32
 
-_U16 = struct.Struct(">H")
 _U32 = struct.Struct(">I")
-_U64 = struct.Struct(">Q")
 _CODE_U32 = struct.Struct(">BI")
 _CODE_U64 = struct.Struct(">BQ")
 _CODE_I64 = struct.Struct(">Bq")

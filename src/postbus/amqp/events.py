@@ -67,7 +67,7 @@ class MessageReceived:
 
 @dataclass(slots=True)
 class CreditChanged:
-    """link.sendable or link.drain may have changed."""
+    """link.sendable or link.drain may have changed: look at the link, it is told once a turn."""
 
     link: SenderLink
 
@@ -76,7 +76,8 @@ class CreditChanged:
 class Disposed:
     """The peer's verdict on deliveries we sent, in the order we sent them.
 
-    Unless `settled`, it waits for our link.settle().
+    Unless `settled`, it waits for our link.settle(). A peer that settles what it has disposed of
+    before is heard a second time, unless link.settle() was called in between.
     """
 
     link: SenderLink
@@ -87,12 +88,12 @@ class Disposed:
 
 @dataclass(slots=True)
 class SettledBySender:
-    """The peer's word on deliveries it sent and we have not settled (AMQP 2.6.12)."""
+    """The peer has settled deliveries it sent, before we did or as an answer to our verdict
+    (AMQP 2.6.12)."""
 
     link: ReceiverLink
     deliveries: list[IncomingDelivery]
     state: DeliveryState | None
-    settled: bool
 
 
 @dataclass(slots=True)

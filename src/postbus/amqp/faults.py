@@ -64,10 +64,6 @@ class UnattachedHandle(SessionError):
     condition = "amqp:session:unattached-handle"
 
 
-class ErrantLink(SessionError):
-    condition = "amqp:session:errant-link"
-
-
 class LinkError(ProtocolError):
     """A violation that detaches one link and leaves its session standing."""
 

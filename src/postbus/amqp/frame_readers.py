@@ -124,10 +124,12 @@ def decode_transfer(body: bytes) -> tuple[Transfer, int] | None:  # noqa: PLR091
         else:
             return None
 
+        if offset > end:
+            return None
         fields, settled, more, batchable = _TRANSFER_TAILS[body[offset:end]]
     except (IndexError, KeyError, struct.error):
         return None
-    if fields != count or offset > end:
+    if fields != count:
         return None
     transfer = Transfer(
         handle, delivery_id, tag, message_format, settled, more, None, None, False, False, batchable
@@ -198,10 +200,12 @@ def decode_disposition(body: bytes) -> tuple[Disposition, int] | None:
         else:
             return None
 
+        if offset > end:
+            return None
         fields, settled, state, batchable = _DISPOSITION_TAILS[body[offset:end]]
     except (IndexError, KeyError, struct.error):
         return None
-    if fields != count or offset > end:
+    if fields != count:
         return None
     return Disposition(role, first, last, settled, state, batchable), end
 
@@ -238,10 +242,12 @@ def decode_flow(body: bytes) -> tuple[Flow, int] | None:
                 offset += 1
             else:
                 return None
+        if offset > end:
+            return None
         fields, drain, echo = _FLOW_TAILS[body[offset:end]]
     except (IndexError, KeyError, struct.error):
         return None
-    if offset > end or count != len(numbers) + fields or len(numbers) < 4:
+    if count != len(numbers) + fields or len(numbers) < 4:
         return None
     numbers += _NULLS[len(numbers) :]
     next_incoming, incoming, next_outgoing, outgoing, handle, delivered, credit, available = numbers

@@ -110,7 +110,7 @@ class Link(ABC):
 
         Settle modes are echoed (wire contract §0 rule 6), as are source and target unless others
         are given; a null one comes back empty but present, for null is a refusal (§3.2). Returns
-        what the peer had already sent on the link.
+        what the peer had to say on the link in the meantime.
         """
         if self.state is not LinkState.PENDING:
             return []

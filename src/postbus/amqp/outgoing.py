@@ -11,13 +11,17 @@ from postbus.amqp.deliveries import (
     OutgoingDelivery,
     known_in_range,
 )
-from postbus.amqp.events import CreditChanged, Disposed
+from postbus.amqp.events import Disposed
 from postbus.amqp.framing import encode_frame
-from postbus.amqp.performatives import DeliveryState, Transfer, encode_transfer_frame
+from postbus.amqp.performatives import (
+    DeliveryState,
+    Received,
+    Transfer,
+    encode_transfer_frame,
+)
 
 if TYPE_CHECKING:
     from postbus.amqp.connection import Connection
-    from postbus.amqp.link import Link
     from postbus.amqp.sending import SenderLink
     from postbus.amqp.session import Session
 
@@ -56,6 +60,7 @@ class Outgoing:
     __slots__ = (
         "_connection",
         "_session",
+        "_told",
         "next_delivery_id",
         "next_transfer_id",
         "payload_max",
@@ -68,6 +73,7 @@ class Outgoing:
     def __init__(self, session: Session, connection: Connection) -> None:
         self._session = session
         self._connection = connection
+        self._told = -1
         self.next_transfer_id = 0
         self.next_delivery_id = 0
         self.window = 0
@@ -157,7 +163,12 @@ class Outgoing:
     def on_disposition(
         self, first: int, last: int | None, state: DeliveryState | None, settled: bool
     ) -> None:
-        """Tell the owner what the peer says of deliveries we sent; unknown ones are ignored."""
+        """Tell the owner the peer's verdict on deliveries we sent, once for each.
+
+        Unknown deliveries are ignored, and so is word that is neither verdict nor settlement.
+        """
+        if not settled and (state is None or isinstance(state, Received)):
+            return
         unsettled = self.unsettled
         was_full = len(unsettled) >= self.unsettled_max
         events = self._connection.events
@@ -168,6 +179,9 @@ class Outgoing:
             if settled:
                 del unsettled[first]
                 delivery.link.unsettled -= 1
+            elif delivery.disposed:
+                return
+            delivery.disposed = True
             events.append(Disposed(delivery.link, [delivery], state, settled))
         else:
             by_link: dict[SenderLink, list[OutgoingDelivery]] = {}
@@ -176,17 +190,23 @@ class Outgoing:
                 if settled:
                     del unsettled[delivery_id]
                     delivery.link.unsettled -= 1
+                elif delivery.disposed:
+                    continue
+                delivery.disposed = True
                 by_link.setdefault(delivery.link, []).append(delivery)
             for link, deliveries in by_link.items():
                 events.append(Disposed(link, deliveries, state, settled))
         if was_full and len(unsettled) < self.unsettled_max:
             self.report_room()
 
-    def report_room(self, but: Link | None = None) -> None:
-        """Tell the owner that every link with credit can send again."""
-        for link in self._session.senders():
-            if link is not but and link.attached and link.credit > 0:
-                self._connection.events.append(CreditChanged(link))
+    def report_room(self) -> None:
+        """Tell the owner that every link with credit can send again, once in a turn: a peer that
+        opens and shuts its window all the time must not cost more than that."""
+        if self._told != self._connection.number:
+            self._told = self._connection.number
+            for link in self._session.senders():
+                if link.attached and link.credit > 0:
+                    link.report_credit()
 
     def forget(self, link: SenderLink) -> None:
         """Drop what is unsent and unsettled of a link that is gone."""

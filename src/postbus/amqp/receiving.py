@@ -153,9 +153,11 @@ class ReceiverLink(Link):
             text = "The first transfer of a delivery needs a delivery-id and a delivery-tag"
             self.fail(LinkError(f"{text} of at most 32 bytes.", "amqp:invalid-field"))
             return None
-        if delivery_id in self.unsettled:
-            self.fail(LinkError(f"Delivery {delivery_id} is not settled.", "amqp:invalid-field"))
-            return None
+        earlier = self.unsettled.get(delivery_id)
+        if earlier is not None:
+            # Threads of the Python SDK that ask at once use one number twice. Whoever waits for
+            # it is told of the later delivery; failing the link would fail them all.
+            self.forget(earlier)
         self.delivery_count = (self.delivery_count + 1) & SERIAL_MASK
         self.credit -= 1
         return IncomingDelivery(

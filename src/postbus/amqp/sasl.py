@@ -14,13 +14,6 @@ MSSBCBS = Symbol("MSSBCBS")
 # What a server offers (wire contract §1.2): the .NET SDK gives up unless it finds MSSBCBS.
 SERVER_MECHANISMS = (MSSBCBS, PLAIN, ANONYMOUS, EXTERNAL)
 
-# AMQP 5.3.3.6: the codes of a sasl-outcome.
-OUTCOME_OK = 0
-OUTCOME_AUTH = 1
-OUTCOME_SYS = 2
-OUTCOME_SYS_PERM = 3
-OUTCOME_SYS_TEMP = 4
-
 
 @dataclass(frozen=True, slots=True)
 class PlainCredentials:

@@ -107,9 +107,7 @@ def read_ids(payload: bytes, sections: Sections) -> tuple[MessageId | None, str 
 _GROUP_ID = 10
 
 
-def _usual_ids(
-    payload: bytes, start: int, end: int
-) -> tuple[MessageId | None, str | None] | None:
+def _usual_ids(payload: bytes, start: int, end: int) -> tuple[MessageId | None, str | None] | None:
     """Find the two ids in a properties section that begins `00 53 73`; None to any other."""
     try:
         form = payload[start + 3]

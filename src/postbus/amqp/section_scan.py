@@ -206,15 +206,20 @@ def open_section(payload: bytes, offset: int) -> tuple[int, int, int, bool]:
 
 
 def compacted(payload: bytes) -> bytes:
-    """Rewrite a message so that each section begins with `00 53 code` (wire contract §0 rule 1)."""
-    parts: list[bytes] = []
+    """Rewrite a message so that each section begins with `00 53 code` (wire contract §0 rule 1)
+    and all are in order: the Python SDK writes delivery annotations last."""
+    parts: list[tuple[int, bytes]] = []
     offset = 0
     while offset < len(payload):
         code, start, end, _ = open_section(payload, offset)
-        parts.append(bytes((0, 0x53, code)))
-        parts.append(payload[start:end])
+        parts.append((_RANK[code], bytes((0, 0x53, code)) + payload[start:end]))
         offset = end
-    return b"".join(parts)
+    parts.sort(key=_rank_of)
+    return b"".join([part for _, part in parts])
+
+
+def _rank_of(part: tuple[int, bytes]) -> int:
+    return part[0]
 
 
 def split_batch(payload: bytes, count_max: int) -> list[bytes]:

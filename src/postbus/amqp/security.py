@@ -23,9 +23,7 @@ class SaslMechanisms(Composite):
 
     CODE: ClassVar[int] = 0x40
     NAME: ClassVar[str] = "amqp:sasl-mechanisms:list"
-    FIELDS: ClassVar[tuple[Field, ...]] = (
-        Field("sasl_server_mechanisms", SYMBOLS, required=True),
-    )
+    FIELDS: ClassVar[tuple[Field, ...]] = (Field("sasl_server_mechanisms", SYMBOLS, required=True),)
     FIELDS_MIN: ClassVar[int] = 1
 
 

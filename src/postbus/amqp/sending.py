@@ -27,7 +27,7 @@ class SenderLink(Link):
     `unsettled` counts deliveries the peer has not settled, `sent_count` all that were sent.
     """
 
-    __slots__ = ("_outgoing", "credit", "drain", "sent_count", "unsettled")
+    __slots__ = ("_outgoing", "_told", "credit", "drain", "sent_count", "unsettled")
 
     role: ClassVar[Literal["sender", "receiver"]] = "sender"
     wire_role: ClassVar[bool] = ROLE_SENDER
@@ -35,6 +35,7 @@ class SenderLink(Link):
     def __init__(self, session: Session, handle: int, attach: Attach, state: LinkState) -> None:
         super().__init__(session, handle, attach, state)
         self._outgoing = session.outgoing
+        self._told = -1
         # Ours to say, unless the peer attached: then accept() does.
         self.delivery_count = attach.initial_delivery_count or 0
         self.credit = 0
@@ -141,7 +142,13 @@ class SenderLink(Link):
         # makes the Node SDK close the link (wire contract §3.5).
         if flow.echo and not flow.drain:
             self.session.flow_due(self)
-        self.connection.report(CreditChanged(self))
+        self.report_credit()
+
+    def report_credit(self) -> None:
+        """Tell the owner to look at the link again, once in a turn."""
+        if self._told != self.connection.number:
+            self._told = self.connection.number
+            self.connection.report(CreditChanged(self))
 
     def flow_fields(self) -> tuple[int, int, bool]:
         drain = self.drain
@@ -154,7 +161,8 @@ class SenderLink(Link):
         return max_message_size
 
     def _early_events(self) -> list[Event]:
-        return []
+        # Proton and others grant credit along with their attach.
+        return [CreditChanged(self)] if self.credit > 0 or self.drain else []
 
     def initial_delivery_count(self) -> int | None:
         return self.delivery_count

@@ -119,6 +119,7 @@ class Session:
     def fail(self, fault: ProtocolError) -> None:
         """End the session because the peer broke a rule in it."""
         error = error_of(fault)
+        self.flush()
         self._send_end(error)
         self._reported = True
         self.connection.report(SessionEnded(self, error))
@@ -234,7 +235,7 @@ class Session:
         elif handle is None and flow.echo:
             self.flow_due(None)
         if opened:
-            outgoing.report_room(but=link)
+            outgoing.report_room()
 
     def on_disposition(self, disposition: Disposition) -> None:
         first = disposition.first
@@ -244,18 +245,19 @@ class Session:
             raise SessionError(text, "amqp:invalid-field")
         if disposition.role is ROLE_RECEIVER:
             self.outgoing.on_disposition(first, last, disposition.state, disposition.settled)
-            return
+        elif disposition.settled:
+            self._on_settled(first, first if last is None else last, disposition.state)
+
+    def _on_settled(self, first: int, last: int, state: DeliveryState | None) -> None:
+        """Forget deliveries their sender has settled; what else it says of them is no news."""
         for link in self.handles.local.values():
             if isinstance(link, ReceiverLink) and link.unsettled:
-                known = known_in_range(link.unsettled, first, first if last is None else last)
+                known = known_in_range(link.unsettled, first, last)
                 deliveries = [link.unsettled[delivery_id] for delivery_id in known]
-                if disposition.settled:
-                    for delivery in deliveries:
-                        link.forget(delivery)
+                for delivery in deliveries:
+                    link.forget(delivery)
                 if deliveries:
-                    self.connection.report(
-                        SettledBySender(link, deliveries, disposition.state, disposition.settled)
-                    )
+                    self.connection.report(SettledBySender(link, deliveries, state))
 
     # What we say.
 

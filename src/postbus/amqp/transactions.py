@@ -78,9 +78,7 @@ class TransactionalState(Composite):
     )
 
 
-DeliveryState = (
-    Received | Accepted | Rejected | Released | Modified | Declared | TransactionalState
-)
+DeliveryState = Received | Accepted | Rejected | Released | Modified | Declared | TransactionalState
 
 DELIVERY_STATE = composite_kind(
     "delivery-state",

@@ -5,8 +5,6 @@ double, str string, bytes binary, uuid.UUID uuid, list list, dict map. The class
 the rest, so that a value that was decoded is encoded again as the type it came as.
 """
 
-from typing import ClassVar
-
 
 class Symbol(str):
     """An ASCII name from a constrained domain (AMQP 1.6.21)."""
@@ -68,17 +66,14 @@ class Decimal32(bytes):
     """The four bytes of an IEEE 754 decimal32; kept as they are, never calculated with."""
 
     __slots__ = ()
-    size: ClassVar[int] = 4
 
 
 class Decimal64(bytes):
     __slots__ = ()
-    size: ClassVar[int] = 8
 
 
 class Decimal128(bytes):
     __slots__ = ()
-    size: ClassVar[int] = 16
 
 
 class Encodable:

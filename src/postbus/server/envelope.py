@@ -4,19 +4,24 @@ The bare message is stored as received. A delivery gets a fresh header and annot
 it; only where somebody changed properties, or a time to live applies, is a section written anew.
 """
 
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, Self
+from uuid import UUID
 
 from postbus.amqp.codec import encode
+from postbus.amqp.faults import DecodeError
 from postbus.amqp.outcomes import Modified, Rejected
 from postbus.amqp.sections import (
     AnnotationLayout,
     Sections,
     compacted,
     encode_application_properties,
+    encode_delivery_annotations,
     encode_header,
     encode_properties,
     read_annotations,
     read_application_properties,
+    read_delivery_annotations,
     read_header,
     read_ids,
     read_properties,
@@ -40,6 +45,9 @@ _SOURCE: Final = Symbol("x-opt-deadletter-source")
 _REASON: Final = "DeadLetterReason"
 _DESCRIPTION: Final = "DeadLetterErrorDescription"
 _DEAD_LETTER: Final = "com.microsoft:dead-letter"
+# Delivery annotations that hold nothing but the lock token; the uuid follows.
+_LOCK_TOKEN: Final = b"\x00\x53\x71\xc1\x24\x02\xa3\x10x-opt-lock-token\x98"
+_LOCK_TOKEN_KEY: Final = Symbol("x-opt-lock-token")
 _EMPTY_PROPERTIES: Final = b"\x00\x53\x73\x45"
 
 # What we write ourselves; whatever a client sent under these names is dropped (wire contract
@@ -70,10 +78,7 @@ _LOCKED = AnnotationLayout(
 
 def read_message(payload: bytes, property_size_max: int) -> Message:
     """The engine's view of one encoded message. Raises DecodeError for what is not one."""
-    sections = scan(payload)
-    if not sections.compact:
-        payload = compacted(payload)
-        sections = scan(payload)
+    payload, sections = _tidied(payload)
     ttl = NO_TTL
     if sections.delivery_annotations > 0:
         stated = read_header(payload, sections).ttl
@@ -102,6 +107,16 @@ def read_message(payload: bytes, property_size_max: int) -> Message:
         scheduled_at,
         sections.body - (sections.message_annotations - sections.delivery_annotations),
     )
+
+
+def _tidied(payload: bytes) -> tuple[bytes, Sections]:
+    """The message in the one form that every client can read."""
+    with suppress(DecodeError):
+        sections = scan(payload)
+        if sections.compact:
+            return payload, sections
+    payload = compacted(payload)
+    return payload, scan(payload)
 
 
 def _check_properties(payload: bytes, sections: Sections, size_max: int) -> None:
@@ -150,7 +165,9 @@ def write_delivery(
         others = {**(others or {}), _STATE: Int(message.lane)}
     if message.source is not None:
         others = {**(others or {}), _SOURCE: message.source}
-    if message.token is not None and with_lock:
+    token = message.token
+    if token is not None and with_lock:
+        header += _delivery_annotations(token, raw, sections)
         annotations = _LOCKED.encode(
             (message.enqueued_at, message.number, message.enqueue_number, message.locked_until),
             others,
@@ -173,6 +190,16 @@ def write_delivery(
         _application_properties(message, raw, sections),
         raw[sections.body :],
     )
+
+
+def _delivery_annotations(token: bytes, raw: bytes, sections: Sections) -> bytes:
+    """The lock token, and what the sender gave there: Azure passes that on."""
+    # As a uuid in network order, where the delivery tag has .NET's (wire contract §4.4).
+    uuid = token[3::-1] + token[5:3:-1] + token[7:5:-1] + token[8:]
+    if sections.message_annotations == sections.delivery_annotations:
+        return _LOCK_TOKEN + uuid
+    given = read_delivery_annotations(raw, sections)
+    return encode_delivery_annotations({**given, _LOCK_TOKEN_KEY: UUID(bytes=uuid)})
 
 
 def _properties(message: Message, raw: bytes, sections: Sections) -> bytes:

@@ -18,8 +18,10 @@ from postbus.errors import ConnectionForced
 from postbus.http.app import build_app
 from postbus.model.description import QueueDescription
 from postbus.server.auth import AccessKey, Authority
+from postbus.server.backup import BACKUP, back_up_running
 from postbus.server.clock import SystemClock
 from postbus.server.configfile import ConfigError, NamespaceConfig, load_config
+from postbus.server.control import Control
 from postbus.server.gateway import Gateway
 from postbus.server.health import Health
 from postbus.server.http_protocol import HttpHost, HttpLimits
@@ -103,6 +105,10 @@ class Server:
             self.namespace, authority, tracking, self._clock, settings, f"postbus-{os.getpid()}"
         )
         self._listener = self._make_listener(authority, tracking)
+        self._control = None
+        if folder is not None:
+            back_up = partial(back_up_running, folder, self._threads[0], self._threads[1:])
+            self._control = Control(folder.path, {BACKUP: back_up})
         self._stop = asyncio.Event()
         self._upkeep: asyncio.Task[None] | None = None
 
@@ -158,6 +164,8 @@ class Server:
             if self.namespace.queue(name) is None:
                 await self.namespace.create_queue(name, description)
         self._metrics.watch(self._readings)
+        if self._control is not None:
+            await self._control.open()
         ports = await self._listener.listen_as_set(settings)
         self._upkeep = asyncio.create_task(keep_up(self.namespace, settings, self._clock))
         hidden = not (settings.on_loopback or self._key.fresh)
@@ -195,6 +203,8 @@ class Server:
         for gateway in list(self._service.gateways):
             gateway.abort()
         await self._listener.drain(grace_s)
+        if self._control is not None:
+            await self._control.close()
         hosts = [entity.host for entity in self.namespace.queues()]
         for runtime in self.namespace.runtimes:
             await runtime.stop(hosts)

@@ -42,7 +42,6 @@ class EntityMeter:
         "lock_losses",
         "lock_renewals",
         "peeks",
-        "pings",
         "receives",
         "refusals",
         "schedules",
@@ -53,7 +52,6 @@ class EntityMeter:
         self.sends = 0
         self.receives = 0
         self.empty_receives = 0
-        self.pings = 0
         self.bytes_in = 0
         self.bytes_out = 0
         self.schedules = 0

@@ -59,7 +59,6 @@ ENTITY_COUNTERS: Final = (
         "Receives whose wait ended without a message",
         "empty_receives",
     ),
-    Family("postbus_pings_total", _ENTITY, "Pings of paired namespaces accepted", "pings"),
     Family("postbus_in_bytes_total", _ENTITY, "Size of the messages accepted", "bytes_in"),
     Family("postbus_out_bytes_total", _ENTITY, "Size of the messages handed out", "bytes_out"),
     Family("postbus_schedules_total", _ENTITY, "Messages scheduled for later", "schedules"),

@@ -122,8 +122,8 @@ class NodeInlet:
             self._link.settle(delivery, self.gateway.refusals.rejected(error, self.path))
             return
         if self._outlet(None) is None:
-            error_ = InvalidOperation(f"No link of this session receives from '{self.path}'.")
-            self._link.settle(delivery, self.gateway.refusals.rejected(error_, self.path))
+            refusal = InvalidOperation(f"No link of this session receives from '{self.path}'.")
+            self._link.settle(delivery, self.gateway.refusals.rejected(refusal, self.path))
             return
         self._link.settle(delivery, ACCEPTED)
         if self._link.credit * 2 <= REQUEST_CREDIT:
@@ -140,15 +140,29 @@ class NodeInlet:
         self.gateway.touch()
 
     def _outlet(self, reply_to: str | None) -> NodeOutlet | None:
-        found = [
-            link.owner
-            for link in self._link.session.senders()
-            if isinstance(link.owner, NodeOutlet) and link.owner.path == self.path
-        ]
-        for outlet in found:
-            if reply_to is not None and outlet.answers_to(reply_to):
-                return outlet
-        return found[0] if found else None
+        """The link that whoever asked listens on.
+
+        Its name or address may tell. Where several go by the same one, as those of the Python
+        SDK's threads do, the links of a pair are found by the order of their handles.
+        """
+        inlets: list[tuple[int, NodeInlet]] = []
+        outlets: list[tuple[int, NodeOutlet]] = []
+        for link in self._link.session.links:
+            owner = link.owner
+            if isinstance(owner, NodeInlet) and owner.path == self.path:
+                inlets.append((link.remote_handle or 0, owner))
+            elif isinstance(owner, NodeOutlet) and owner.path == self.path:
+                outlets.append((link.remote_handle or 0, owner))
+        if not outlets:
+            return None
+        named = [each for each in outlets if reply_to is not None and each[1].answers_to(reply_to)]
+        found = [outlet for _, outlet in sorted(named or outlets, key=_handle_of)]
+        place = [inlet for _, inlet in sorted(inlets, key=_handle_of)].index(self)
+        return found[min(place, len(found) - 1)]
+
+
+def _handle_of(each: tuple[int, object]) -> int:
+    return each[0]
 
 
 class NodeOutlet:

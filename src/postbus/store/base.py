@@ -95,7 +95,10 @@ class MessageStore(Protocol):
         self, fragment: int, below: int, live_share_max: float, limit: int
     ) -> list[Row]:
         """Rows whose bodies keep alive old batches (base < below) that are mostly dead:
-        live bytes <= live_share_max of the batch. For copy-forward."""
+        live bytes <= live_share_max of the batch. For copy-forward.
+
+        A search is bounded and goes on where the last one stopped, so an empty answer says nothing
+        about the rest."""
 
     def read(self, fragment: int, start: int, bytes_max: int) -> list[StoredBatch]:
         """Batches from the one holding offset `start` on; at least one if there is any, then as

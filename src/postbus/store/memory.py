@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 from postbus.errors import NotSupported
 from postbus.store import parts as rules
 from postbus.store.base import Checkpoint, Lease, Part, Row, RowKey, StoredBatch, Trimmed
-from postbus.store.trim import TrimCursor
+from postbus.store.trim import TrimCursor, TrimRule
 
 
 class _Batch(NamedTuple):
@@ -96,7 +96,7 @@ class _Fragment:
         if part.checkpoint is not None:
             self.checkpoint = part.checkpoint.offset
             self.state = part.checkpoint.state
-            self.cursor.checkpoint_written(self._bring_up(part.checkpoint))
+            self.cursor.release(self._bring_up(part.checkpoint))
 
     def _bring_up(self, checkpoint: Checkpoint) -> list[int]:
         """Change the index; return the batches in which bodies were let go."""
@@ -250,15 +250,15 @@ class MemoryStore:
         candidates = cursor.candidates(limit)
         again = [base for base in candidates if base not in kept.bodies]
         freed = kept.discard(again)
-        cursor.looked_again(candidates, again)
+        cursor.looked_again(candidates, len(again))
         room, pinned, more = limit - len(candidates), 0, False
         scanned, dropped = cursor.scanned, []
+        rule = TrimRule(kept.checkpoint, kept.tail, older_than, bytes_max)
         for index in range(bisect_left(kept.bases, scanned), len(kept.bases)):
             base = kept.bases[index]
             batch = kept.batches[base]
-            kept_bytes = kept.written - batch.total + len(batch.data)
-            within = batch.at >= older_than and kept_bytes <= bytes_max
-            if within or batch.end > kept.checkpoint:
+            bytes_since = kept.written - batch.total + len(batch.data)
+            if rule.keeps(base, batch.end, batch.at, bytes_since):
                 break
             if room <= 0:
                 more = True
@@ -270,7 +270,7 @@ class MemoryStore:
             else:
                 dropped.append(base)
         freed += kept.discard(dropped)
-        cursor.advance(scanned, pinned, dropped)
+        cursor.advance(scanned, pinned)
         kept.tail = max(kept.tail, scanned)
         return Trimmed(len(again) + len(dropped), freed, more or cursor.has_candidates())
 

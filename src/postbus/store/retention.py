@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 import apsw
 
 from postbus.store import rows
-from postbus.store.base import Row, RowKey, Trimmed
+from postbus.store.base import Checkpoint, Row, RowKey, Trimmed
 from postbus.store.database import Database
 from postbus.store.schema import OFFSET_MAX, first_id
-from postbus.store.trim import TrimCursor
+from postbus.store.trim import TrimCursor, TrimRule
 
 SLICE_BYTES_MAX: Final = 64 << 20
 """Journal bytes let go in one call, whatever the limit: freeing them costs time for each page."""
@@ -73,15 +73,19 @@ class Retention:
             found = self._database.run(_STANDING, (fragment,))
         return found[0][1] if found else 0
 
-    def released_by(self, fragment: int, removed: Sequence[RowKey]) -> list[int]:
-        """The batches behind the scan from which these rows, still there, hold bodies."""
+    def released_by(self, fragment: int, checkpoint: Checkpoint) -> list[int]:
+        """The batches behind the scan that lose a body with this checkpoint, not yet written."""
         cursor = self._cursor(fragment)
-        if not removed or not cursor.pinned:
+        if not cursor.pinned:
             return []
-        return rows.bases_of(self._database, fragment, removed, cursor.scanned)
+        # A row that is put with a body from before the scan keeps the one it has; one with a
+        # newer body may be a message whose body was copied forward.
+        put = (RowKey(*row[:3]) for row in checkpoint.rows if row.base >= cursor.scanned)
+        keys = [*checkpoint.removed, *put]
+        return rows.bases_of(self._database, fragment, keys, cursor.scanned)
 
     def checkpoint_written(self, fragment: int, released: Sequence[int]) -> None:
-        self._cursor(fragment).checkpoint_written(released)
+        self._cursor(fragment).release(released)
 
     def trim(self, fragment: int, older_than: int, bytes_max: int, limit: int) -> Trimmed:
         cursor = self._cursor(fragment)
@@ -94,7 +98,8 @@ class Retention:
             candidates = cursor.candidates(limit)
             again = self._look_again(first, candidates)
             room = limit - len(candidates)
-            ahead = self._scan(first, cursor.scanned, checkpoint, older_than, bytes_max, room)
+            rule = TrimRule(checkpoint, tail, older_than, bytes_max)
+            ahead = self._scan(first, cursor.scanned, rule, room)
         dropped = [base for base, _ in again] + ahead.dropped
         tail_moved = ahead.scanned > tail
         if dropped or tail_moved:
@@ -102,8 +107,8 @@ class Retention:
                 self._delete([first + base for base in dropped])
                 if tail_moved:
                     self._database.run(_SET_TAIL, (ahead.scanned, fragment))
-        cursor.looked_again(candidates, [base for base, _ in again])
-        cursor.advance(ahead.scanned, ahead.pinned, ahead.dropped)
+        cursor.looked_again(candidates, len(again))
+        cursor.advance(ahead.scanned, ahead.pinned)
         self._database.shrink(SHRINK_PAGES, FREE_PAGES_KEPT)
         freed = ahead.bytes + sum(size for _, size in again)
         return Trimmed(len(dropped), freed, ahead.more or cursor.has_candidates())
@@ -116,10 +121,8 @@ class Retention:
         found = self._database.run(_AGAIN, (first, apsw.carray(ids)))
         return [(row_id - first, size) for row_id, size in found]
 
-    def _scan(
-        self, first: int, start: int, checkpoint: int, older_than: int, bytes_max: int, room: int
-    ) -> _Slice:
-        """Go on from `start` to the first batch that is needed or within retention."""
+    def _scan(self, first: int, start: int, rule: TrimRule, room: int) -> _Slice:
+        """Go on from `start` to the first batch that is kept."""
         dropped: list[int] = []
         freed = pinned_count = 0
         newest = self._database.run(_NEWEST, (first, first + OFFSET_MAX))
@@ -127,8 +130,7 @@ class Retention:
         with closing(self._database.scan(_SCAN, values)) as batches:
             for row_id, at, count, total, size, pinned in batches:
                 base = row_id - first
-                kept_bytes = newest[0][0] - total + size
-                if base + count > checkpoint or (at >= older_than and kept_bytes <= bytes_max):
+                if rule.keeps(base, base + count, at, newest[0][0] - total + size):
                     break
                 if room <= 0 or freed >= SLICE_BYTES_MAX:
                     return _Slice(dropped, freed, pinned_count, start, True)
@@ -167,7 +169,6 @@ class Retention:
                 found += rows.unpage(page)
         # Round and round: a search goes on where the last one stopped.
         self._searched[fragment] = start
-        self._cursor(fragment).watch(chosen)
         return found
 
     def drop(self, fragment: int, limit: int) -> bool:

@@ -160,11 +160,11 @@ class SqliteStore:
         if count == len(entries) and self._database.changes() == count:
             return fragments
         # Rare: a part without a batch, or somebody else has taken a fragment over.
-        return {
-            part.lease.fragment
-            for part, _ in entries
-            if self._database.run(_HEAD, (part.lease.fragment,))[0][0] == part.lease.epoch
-        }
+        return {part.lease.fragment for part, _ in entries if self._is_in_force(part.lease)}
+
+    def _is_in_force(self, lease: Lease) -> bool:
+        stored = self._database.run(_HEAD, (lease.fragment,))
+        return bool(stored) and stored[0][0] == lease.epoch
 
     def _apply_checkpoint(self, part: Part) -> list[int]:
         """Return the trimmed-over batches in which bodies were let go."""
@@ -172,7 +172,7 @@ class SqliteStore:
         offset, changed, removed, state = part.checkpoint
         fragment, epoch = part.lease.fragment, part.lease.epoch
         self._database.run(_CHECKPOINT, (offset, state, fragment, epoch))
-        released = self._retention.released_by(fragment, removed)
+        released = self._retention.released_by(fragment, part.checkpoint)
         rows.remove(self._database, fragment, removed)
         rows.put(self._database, fragment, changed)
         return released

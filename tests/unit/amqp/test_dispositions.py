@@ -17,6 +17,7 @@ from postbus.amqp.performatives import (
     Error,
     Flow,
     Modified,
+    Received,
     Rejected,
     Transfer,
 )
@@ -167,6 +168,22 @@ def test_a_range_of_two_billion_ids_costs_no_more_than_what_is_known() -> None:
     assert event == Disposed(link, deliveries, ACCEPTED, settled=False)
 
 
+@pytest.mark.parametrize("last", [None, 0, 5])
+def test_a_verdict_is_told_once_however_often_it_is_given(last: int | None) -> None:
+    peer = BarePeer()
+    peer.begin()
+    link = sending(peer, 0)
+    delivery = link.send(b"t", b"")
+    progress = Received(0, 0)
+    assert peer.send(Disposition(ROLE_RECEIVER, 0, last, settled=False)) == []
+    assert peer.send(Disposition(ROLE_RECEIVER, 0, last, settled=False, state=progress)) == []
+    verdict = Disposition(ROLE_RECEIVER, 0, last, settled=False, state=ACCEPTED)
+    assert peer.send(*[verdict] * 100) == [Disposed(link, [delivery], ACCEPTED, settled=False)]
+    # a peer that settles after all, without waiting for us, is heard
+    verdict.settled = True
+    assert peer.send(*[verdict] * 100) == [Disposed(link, [delivery], ACCEPTED, settled=True)]
+
+
 @pytest.mark.parametrize(
     ("first", "last", "found"),
     [
@@ -226,21 +243,20 @@ def test_a_client_settles_in_two_steps_and_hears_of_the_second() -> None:
     for sent in disposed.deliveries:
         sender.settle(sent, disposed.state)
     pair.exchange()
-    assert pair.at_client(SettledBySender) == [
-        SettledBySender(receiver, deliveries[:2], ACCEPTED, settled=True)
-    ]
+    assert pair.at_client(SettledBySender) == [SettledBySender(receiver, deliveries[:2], ACCEPTED)]
     assert list(receiver.unsettled.values()) == deliveries[2:]
 
 
-def test_what_a_sender_says_of_its_own_deliveries_is_told_without_forgetting_them() -> None:
+def test_a_sender_may_settle_its_own_deliveries() -> None:
     peer = BarePeer()
     peer.begin()
     link = sent_to(peer, 2)
     deliveries = list(link.unsettled.values())
-    (event,) = peer.send(Disposition(ROLE_SENDER, 0, None, settled=False, state=RELEASED))
-    assert event == SettledBySender(link, deliveries[:1], RELEASED, settled=False)
+    assert peer.send(Disposition(ROLE_SENDER, 0, None, settled=False, state=RELEASED)) == []
+    (event,) = peer.send(Disposition(ROLE_SENDER, 0, None, settled=True, state=RELEASED))
+    assert event == SettledBySender(link, deliveries[:1], RELEASED)
     (event,) = peer.send(Disposition(ROLE_SENDER, 0, 5, settled=True))
-    assert event == SettledBySender(link, deliveries, None, settled=True)
+    assert event == SettledBySender(link, deliveries[1:], None)
     assert peer.core.incoming_unsettled == 0
     assert peer.send(Disposition(ROLE_SENDER, 0, 5, settled=True)) == []
     link.settle(deliveries[0], ACCEPTED)

@@ -17,7 +17,6 @@ from postbus.amqp import faults
         (faults.WindowViolation, "amqp:session:window-violation", "session"),
         (faults.HandleInUse, "amqp:session:handle-in-use", "session"),
         (faults.UnattachedHandle, "amqp:session:unattached-handle", "session"),
-        (faults.ErrantLink, "amqp:session:errant-link", "session"),
         (faults.MessageSizeExceeded, "amqp:link:message-size-exceeded", "link"),
         (faults.TransferLimitExceeded, "amqp:link:transfer-limit-exceeded", "link"),
     ],

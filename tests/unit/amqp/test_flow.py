@@ -363,6 +363,19 @@ def test_every_link_with_credit_hears_of_a_window_that_opens() -> None:
     assert peer.send(Flow(0, 6, 0, 0)) == []
 
 
+def test_a_peer_that_opens_and_shuts_its_window_all_the_time_is_heard_once_a_turn() -> None:
+    peer = BarePeer()
+    peer.begin()
+    first = sending(peer, handle=0)
+    second = sending(peer, handle=1)
+    peer.send(grant(0, 1), grant(1, 1))
+    shut_and_open = [Flow(0, 0, 0, 0), Flow(0, 5, 0, 0), grant(0, 2)]
+    for _ in range(2):
+        events = peer.send(*shut_and_open * 100)
+        assert events == [CreditChanged(first), CreditChanged(second)]
+    assert first.credit == 2
+
+
 def test_a_window_is_counted_over_the_top_of_the_serial_numbers() -> None:
     peer = BarePeer()
     session = peer.begin()

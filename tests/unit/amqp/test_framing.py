@@ -44,6 +44,14 @@ def test_a_frame_is_put_together_from_single_bytes() -> None:
     assert reader.next_frame() == (0, 5, b"abcd")
 
 
+def test_the_rest_of_a_write_is_the_begin_of_the_next_frame() -> None:
+    for cut in range(len(A_FRAME)):
+        reader = reader_of(A_FRAME + A_FRAME[:cut])
+        assert list(reader) == [(0, 5, b"abcd")]
+        reader.feed(A_FRAME[cut:])
+        assert list(reader) == [(0, 5, b"abcd")]
+
+
 def test_bytes_fed_while_frames_wait_are_not_lost() -> None:
     reader = reader_of(A_FRAME * 2)
     assert reader.next_frame() == (0, 5, b"abcd")

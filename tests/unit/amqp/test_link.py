@@ -2,7 +2,7 @@
 
 import pytest
 
-from postbus.amqp.events import Event, LinkAttached, LinkDetached, MessageReceived
+from postbus.amqp.events import CreditChanged, Event, LinkAttached, LinkDetached, MessageReceived
 from postbus.amqp.limits import Limits
 from postbus.amqp.link import LinkState
 from postbus.amqp.performatives import (
@@ -168,7 +168,7 @@ def test_other_links_of_a_session_work_while_one_waits_for_its_answer() -> None:
     # and credit given in the meantime counts once it is answered
     assert peer.send(Flow(None, 10, 0, 0, handle=0, delivery_count=0, link_credit=4)) == []
     assert waiting.sendable == 0
-    waiting.accept(initial_delivery_count=20)
+    assert waiting.accept(initial_delivery_count=20) == [CreditChanged(waiting)]
     assert peer.reply(Attach).name == "waiting"
     assert waiting.sendable == 4
 

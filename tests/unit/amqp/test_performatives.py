@@ -1,4 +1,4 @@
-"""Performatives and delivery states: their bytes, their defaults, and how wrong ones are refused."""
+"""Performatives and delivery states: bytes, defaults, and how wrong ones are refused."""
 
 from __future__ import annotations
 
@@ -219,6 +219,46 @@ def test_what_the_python_sdk_sends_is_read_by_hand() -> None:
     assert decode_flow(flow) == (Flow(0, 65536, 0, 65536, 3, 0, 10), len(flow))
 
 
+@pytest.mark.parametrize(
+    ("body", "transfer"),
+    [
+        ("005314 c0 05 04 43 43 40 43", Transfer(0, 0, None, 0)),
+        ("005314 c0 07 04 43 40 40 52 07 41", None),
+        ("005314 c0 06 04 43 40 40 52 07", Transfer(0, None, None, 7)),
+        ("005314 d0 00000008 00000004 43 40 40 40", Transfer(0)),
+        ("005314 c0 11 06 7000000001 7000000002 a0 01 74 43 42", None),
+        (
+            "005314 c0 16 0b 7000000001 7000000002 a0 01 74 43 42 41 40 40 40 42 41",
+            Transfer(1, 2, b"t", 0, False, True, batchable=True),
+        ),
+    ],
+)
+def test_a_transfer_is_read_by_hand_in_the_usual_forms(
+    body: str, transfer: Transfer | None
+) -> None:
+    data = bytes.fromhex(body)
+    assert decode_transfer(data) == (None if transfer is None else (transfer, len(data)))
+
+
+@pytest.mark.parametrize(
+    ("body", "disposition"),
+    [
+        ("005315 c0 05 04 42 43 43 41", Disposition(False, 0, 0, True)),
+        ("005315 c0 0d 04 41 7000000001 7000000002 41", Disposition(True, 1, 2, True)),
+        ("005315 c0 09 05 41 43 40 41 00 53 26 45", Disposition(True, 0, None, True, RELEASED)),
+        (
+            "005315 d0 0000000f 00000006 41 43 40 41 00 53 24 c0 01 00 41",
+            Disposition(True, 0, None, True, ACCEPTED, True),
+        ),
+    ],
+)
+def test_a_disposition_is_read_by_hand_in_the_usual_forms(
+    body: str, disposition: Disposition
+) -> None:
+    data = bytes.fromhex(body)
+    assert decode_disposition(data) == (disposition, len(data))
+
+
 def body_of(frame: bytes) -> bytes:
     assert int.from_bytes(frame[:4], "big") == len(frame)
     assert frame[4:6] == b"\x02\x00"
@@ -291,6 +331,7 @@ def test_fields_out_of_range_are_our_mistake() -> None:
         "005314 c0 06 05 43 40 40 43 45",
         "005314 c0 05 05 43 40 40 43",
         "005314 d0 00000004",
+        "005314 c0 02 04 43 40 40 40",
     ],
 )
 def test_an_unusual_transfer_is_left_to_the_plain_way(body: str) -> None:
@@ -308,6 +349,7 @@ def test_an_unusual_transfer_is_left_to_the_plain_way(body: str) -> None:
         "005315 c0 06 04 41 43 a0 00 42",
         "005315 c0 05 04 41 43 40 45",
         "005315 c0 05 05 41 43 40 42",
+        "005315 c0 02 04 41 43 40 42",
     ],
 )
 def test_an_unusual_disposition_is_left_to_the_plain_way(body: str) -> None:
@@ -323,6 +365,7 @@ def test_an_unusual_disposition_is_left_to_the_plain_way(body: str) -> None:
         "005313 c0 04 03 43 43 43",
         "005313 c0 05 04 43 40 43 43",
         "005313 c0 06 05 43 43 43 43",
+        "005313 c0 02 04 43 43 43 43",
         "005313 c0 0d 09 43 43 43 43 43 43 43 43 45",
     ],
 )

@@ -30,7 +30,16 @@ def test_plain_carries_a_key_name_and_a_key() -> None:
 
 @pytest.mark.parametrize(
     "response",
-    [None, b"", b"user", b"user\x00pass", b"\x00a\x00b\x00c", b"\x00\x00p", b"\x00u\x00", b"\x00\xff\x00p"],
+    [
+        None,
+        b"",
+        b"user",
+        b"user\x00pass",
+        b"\x00a\x00b\x00c",
+        b"\x00\x00p",
+        b"\x00u\x00",
+        b"\x00\xff\x00p",
+    ],
 )
 def test_a_plain_response_that_is_none_is_refused(response: bytes | None) -> None:
     with pytest.raises(DecodeError):

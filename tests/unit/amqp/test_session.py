@@ -12,11 +12,13 @@ from postbus.amqp.events import (
 )
 from postbus.amqp.limits import Limits
 from postbus.amqp.performatives import (
+    ACCEPTED,
     ROLE_SENDER,
     Attach,
     Begin,
     Close,
     Detach,
+    Disposition,
     End,
     Error,
     Flow,
@@ -105,6 +107,20 @@ def test_a_frame_for_a_handle_nobody_attached_ends_the_session(
     peer.begin()
     peer.send(performative)
     assert ending_error(peer).condition == "amqp:session:unattached-handle"
+
+
+def test_settlements_of_the_turn_go_out_before_the_end() -> None:
+    peer = BarePeer()
+    session = peer.begin()
+    link = peer.attach_sender()
+    link.accept()
+    peer.send(Transfer(0, 0, b"t"))
+    peer.replies()
+    (delivery,) = link.unsettled.values()
+    link.settle(delivery, ACCEPTED)
+    (event,) = peer.send(Detach(77))
+    assert isinstance(event, SessionEnded) and event.session is session
+    assert [type(reply) for reply in peer.replies()] == [Disposition, End]
 
 
 def test_a_handle_above_the_highest_closes_the_connection() -> None:

@@ -1,0 +1,60 @@
+"""One server for each test process; a fresh queue for each test; the SDK in both its flavours."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.administration import Administration
+from tests.support.bus import FLAVOURS, Bus
+from tests.support.server import Server
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("conformance") / "data").start()
+    yield server
+    server.discard()
+
+
+@pytest.fixture(scope="session")
+def administration(server: Server) -> Iterator[Administration]:
+    administration = Administration(server.connection_string)
+    yield administration
+    administration.close()
+
+
+@pytest.fixture
+def make_queue(administration: Administration) -> Callable[..., str]:
+    return administration.make_queue
+
+
+@pytest.fixture
+def queue(make_queue: Callable[..., str]) -> str:
+    """A queue with every property at its default."""
+    return make_queue()
+
+
+@pytest.fixture(params=FLAVOURS)
+async def bus(request: pytest.FixtureRequest, server: Server) -> AsyncIterator[Bus]:
+    """The SDK's sync client, then its async one."""
+    bus = Bus(request.param, server.connection_string)
+    yield bus
+    await bus.close()
+
+
+@pytest.fixture
+async def open_bus(server: Server) -> AsyncIterator[Callable[..., Bus]]:
+    """Makes clients with options of their own; all are closed at the end of the test."""
+    opened: list[Bus] = []
+
+    def make(flavour: str = "async", **options: Any) -> Bus:
+        connection_string = options.pop("connection_string", server.connection_string)
+        opened.append(Bus(flavour, connection_string, **options))
+        return opened[-1]
+
+    yield make
+    for bus in opened:
+        await bus.close()

@@ -1,0 +1,17 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from postbus.store.base import MessageStore
+from postbus.store.memory import MemoryStore
+from postbus.store.sqlite import SqliteStore
+
+
+@pytest.fixture(params=["sqlite", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MessageStore]:
+    """Each kind of store in turn: what holds for one holds for all."""
+    made: MessageStore
+    made = SqliteStore(str(tmp_path / "store.db")) if request.param == "sqlite" else MemoryStore()
+    yield made
+    made.close()

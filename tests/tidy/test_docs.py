@@ -1,0 +1,110 @@
+"""The pages say what is there: commands, links, settings, errors, metrics."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from postbus.cli import app
+from tests.tidy.generated import PAGES
+from tests.tidy.tree import ROOT, pages, shown
+
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_SPAN = re.compile(r"`([^`\n]+)`")
+_LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+def code_in(text: str) -> list[str]:
+    """Lines of shell blocks and inline code, as typed."""
+    lines = []
+    for language, block in _FENCE.findall(text):
+        if language in ("", "sh", "bash", "console"):
+            lines += block.splitlines()
+    lines += _SPAN.findall(_FENCE.sub("", text))
+    return [line.strip().removeprefix("$ ") for line in lines]
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def commands() -> dict[str, set[str]]:
+    """Each `postbus` command with its flags."""
+    group: Any = typer.main.get_command(app)
+    return {
+        name: {
+            flag
+            for parameter in command.params
+            for flag in (*parameter.opts, *parameter.secondary_opts)
+        }
+        | {"--help"}
+        for name, command in group.commands.items()
+    }
+
+
+@pytest.mark.parametrize("page", list(PAGES), ids=shown)
+def test_a_page_written_from_the_code_is_current(page: Path) -> None:
+    assert page.read_text() == PAGES[page](), "run: python -m tests.tidy.generated"
+
+
+@pytest.mark.parametrize("page", pages(), ids=shown)
+def test_make_targets_named_on_a_page_exist(page: Path) -> None:
+    named = {
+        found[1]
+        for line in code_in(page.read_text())
+        if (found := re.match(r"make ([a-z-]+)", line))
+    }
+    assert named <= make_targets()
+
+
+@pytest.mark.parametrize("page", pages(), ids=shown)
+def test_postbus_commands_named_on_a_page_exist_with_their_flags(page: Path) -> None:
+    known = commands()
+    for line in code_in(page.read_text()):
+        found = re.match(r"(?:\S*/)?postbus ([a-z]+)(.*)", line)
+        serving = re.match(r"make serve ARGS='(.*)'", line)
+        if found:
+            assert found[1] in known, line
+            flags, rest = known[found[1]], found[2]
+        elif serving:
+            flags, rest = known["serve"], serving[1]
+        elif re.fullmatch(r"--[a-z-]+", line):
+            flags, rest = set().union(*known.values()) | {"--help"}, line
+        else:
+            continue
+        assert set(re.findall(r"--[a-z-]+", rest)) <= flags, line
+
+
+@pytest.mark.parametrize("page", pages(), ids=shown)
+def test_relative_links_lead_somewhere(page: Path) -> None:
+    text = _FENCE.sub("", page.read_text())
+    for link in _LINK.findall(text):
+        if "://" in link or link.startswith("mailto:"):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), link
+        if anchor:
+            assert anchor in {_anchor(one) for one in _HEADING.findall(target.read_text())}, link
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+
+
+def test_files_named_in_the_readme_exist() -> None:
+    text = (ROOT / "README.md").read_text()
+    for name in _SPAN.findall(text):
+        if re.fullmatch(r"(src|tests|docs|requirements)/[\w./-]+", name):
+            assert (ROOT / name).exists(), name
+
+
+def test_every_page_in_docs_is_reached_from_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for page in (ROOT / "docs").glob("*.md"):
+        assert f"docs/{page.name}" in readme, page.name

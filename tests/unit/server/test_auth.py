@@ -1,0 +1,162 @@
+"""Who may do what: claims, what they cover, and the words of a refusal (wire contract §2.2-2.4)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postbus.errors import Unauthorized
+from postbus.model.instant import NEVER
+from postbus.server.auth import (
+    ALL_RIGHTS,
+    AccessKey,
+    Authority,
+    Claims,
+    Right,
+    missing_claim,
+    resource_path,
+)
+from postbus.server.sas import ExpiredToken, InvalidSignature, create_sas
+
+T0 = 1_700_000_000_000
+HOUR = 3_600_000
+ROOT = AccessKey("root key", ("primary", "secondary"))
+LISTENER = AccessKey("listener", ("listen",), Right.LISTEN)
+AUTHORITY = Authority([ROOT, LISTENER])
+
+
+def token(uri: str, name: str = "root key", key: str = "primary", until: int = T0 + HOUR) -> str:
+    return create_sas(name, key, uri, until)
+
+
+def test_a_good_token_gives_the_claims_of_its_key() -> None:
+    claims = AUTHORITY.verify_sas(token("sb://localhost:5672/Orders"), T0)
+    assert claims == Claims("orders", ALL_RIGHTS, T0 + HOUR, "root key")
+    listening = AUTHORITY.verify_sas(token("sb://localhost", "listener", "listen"), T0)
+    assert listening.rights == Right.LISTEN
+
+
+def test_the_secondary_key_is_as_good_as_the_first() -> None:
+    assert AUTHORITY.verify_sas(token("sb://h", key="secondary"), T0).key_name == "root key"
+    assert AUTHORITY.verify_plain("root key", "secondary").key_name == "root key"
+
+
+def test_manage_includes_send_and_listen() -> None:
+    authority = Authority([AccessKey("m", ("k",), Right.MANAGE)])
+    assert authority.verify_plain("m", "k").rights == ALL_RIGHTS
+
+
+@pytest.mark.parametrize(("name", "key"), [("root key", "wrong"), ("nobody", "primary"), ("", "")])
+def test_a_wrong_key_and_a_wrong_name_are_told_the_same(name: str, key: str) -> None:
+    if name:
+        with pytest.raises(InvalidSignature) as refused:
+            AUTHORITY.verify_sas(token("sb://h", name, key), T0)
+        assert str(refused.value) == "InvalidSignature: The token has an invalid signature."
+    with pytest.raises(Unauthorized, match="The key name or the key is wrong"):
+        AUTHORITY.verify_plain(name, key)
+
+
+def test_a_token_ends_when_it_says() -> None:
+    AUTHORITY.verify_sas(token("sb://h", until=T0 + 1_000), T0 + 999)
+    with pytest.raises(ExpiredToken) as refused:
+        AUTHORITY.verify_sas(token("sb://h", until=T0 + 1_000), T0 + 1_000)
+    assert str(refused.value) == (
+        "ExpiredToken: The token is expired. Expiration time: '2023-11-14T22:13:21Z'."
+    )
+
+
+def test_an_expired_token_with_a_wrong_signature_is_not_told_that_it_expired() -> None:
+    with pytest.raises(InvalidSignature):
+        AUTHORITY.verify_sas(token("sb://h", key="wrong", until=T0 - 1), T0)
+
+
+@pytest.mark.parametrize("text", ["eyJhbGciOi.eyJhdWQi.sig", "Bearer eyJhbGciOi.x.y", "", "\ud800"])
+def test_other_tokens_are_refused_by_name(text: str) -> None:
+    with pytest.raises(Unauthorized, match="no issuer of other tokens"):
+        AUTHORITY.verify_sas(text, T0)
+
+
+@given(st.text() | st.text("sr=&sigekn%+1").map("SharedAccessSignature ".__add__))
+def test_any_text_that_nobody_signed_is_unauthorized(text: str) -> None:
+    with pytest.raises(Unauthorized):
+        AUTHORITY.verify_sas(text, T0)
+
+
+@given(st.text(), st.text())
+def test_any_name_and_password_that_are_not_a_key_are_unauthorized(name: str, word: str) -> None:
+    with pytest.raises(Unauthorized):
+        AUTHORITY.verify_plain(name, word)
+
+
+def test_a_name_and_a_key_open_the_whole_namespace_for_good() -> None:
+    claims = AUTHORITY.verify_plain("root key", "primary")
+    assert claims == Claims("", ALL_RIGHTS, NEVER, "root key")
+
+
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        ("sb://localhost:5672/Orders/", "orders"),
+        ("amqps://ns.example.net/a%2Fb%20c", "a/b c"),
+        ("https://localhost:5300/q?api-version=2021-05", "q"),
+        (
+            "http://localhost:5300/$resources/queues?$skip=0&api-version=2021-05",
+            "$resources/queues",
+        ),
+        ("https://localhost:5300", ""),
+        ("sb://localhost", ""),
+        ("amqp://[::1]:5672/q", "q"),
+        ("/orders", "orders"),
+        ("localhost:5300/orders", "orders"),
+        ("localhost:5300", ""),
+        # without scheme and port it could be an entity's own name
+        ("ns.example.net", "ns.example.net"),
+        ("my.queue", "my.queue"),
+    ],
+)
+def test_the_resource_that_a_uri_names(uri: str, path: str) -> None:
+    assert resource_path(uri) == path
+
+
+@pytest.mark.parametrize(
+    ("resource", "path", "covered"),
+    [
+        ("sb://h", "orders", True),
+        ("sb://h/", "orders/$DeadLetterQueue/$management", True),
+        ("sb://h/orders", "Orders", True),
+        ("sb://h/ORDERS", "orders/$management", True),
+        ("sb://h/orders", "orders/$DeadLetterQueue", True),
+        ("sb://h/orders", "amqps://other:5671/orders/$management", True),
+        ("sb://h/news", "news/Subscriptions/all", True),
+        ("sb://h/a%2Fb", "a/b/c", True),
+        ("sb://h/orders/$management", "orders", False),
+        ("sb://h/orders", "orders2", False),
+        ("sb://h/orders", "order", False),
+        ("sb://h/orders", "", False),
+        ("sb://h/a/b", "a", False),
+    ],
+)
+def test_a_resource_covers_itself_and_what_is_below(
+    resource: str, path: str, covered: bool
+) -> None:
+    claims = AUTHORITY.verify_sas(token(resource), T0)
+    assert claims.covers(path) is covered
+
+
+def test_a_right_counts_only_where_it_was_given() -> None:
+    claims = Claims("orders", Right.LISTEN | Right.SEND, NEVER, "k")
+    assert claims.allows(Right.LISTEN, "orders")
+    assert claims.allows(Right.LISTEN | Right.SEND, "orders")
+    assert not claims.allows(Right.MANAGE, "orders")
+    assert not claims.allows(Right.LISTEN | Right.MANAGE, "orders")
+    assert not claims.allows(Right.LISTEN, "others")
+
+
+def test_a_missing_right_is_named_with_the_resource() -> None:
+    refusal = missing_claim(Right.LISTEN, "sb://localhost/orders")
+    assert str(refusal) == (
+        "Unauthorized access. 'Listen' claim(s) are required to perform this operation. "
+        "Resource: 'sb://localhost/orders'."
+    )
+    assert refusal.condition == "amqp:unauthorized-access"

@@ -1,0 +1,142 @@
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from postbus.errors import EntityAlreadyExists, EntityNotFound, QuotaExceeded
+from postbus.store import catalog as module
+from postbus.store.catalog import Catalog, FragmentRecord
+
+T0 = 1_700_000_000_000
+PLAIN = {"max_delivery_count": 10, "user_metadata": "Grüße, ☃", "default_ttl_ms": None}
+
+
+@pytest.fixture(params=["file", "memory"])
+def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Catalog]:
+    path = str(tmp_path / "catalog.db") if request.param == "file" else None
+    with closing(Catalog(path, T0)) as made:
+        yield made
+
+
+def test_an_entity_is_listed_as_it_was_created(catalog: Catalog) -> None:
+    created = catalog.create("Orders/New", "queue", PLAIN, T0, [0])
+
+    assert catalog.entities() == [created]
+    assert (created.name, created.kind, created.description) == ("Orders/New", "queue", PLAIN)
+    assert (created.created_at, created.updated_at) == (T0, T0)
+    assert [(f.index, f.store) for f in created.fragments] == [(0, 0)]
+
+
+def test_names_are_unique_whatever_their_case(catalog: Catalog) -> None:
+    catalog.create("Orders", "queue", PLAIN, T0, [0])
+
+    with pytest.raises(EntityAlreadyExists, match="'orders'"):
+        catalog.create("orders", "queue", {}, T0, [0])
+    assert len(catalog.entities()) == 1
+
+
+def test_entities_are_listed_by_name_whatever_their_case(catalog: Catalog) -> None:
+    for name in ("b", "C", "A", "a-1"):
+        catalog.create(name, "queue", {}, T0, [0])
+
+    assert [entity.name for entity in catalog.entities()] == ["A", "a-1", "b", "C"]
+
+
+def test_an_update_changes_the_description_only(catalog: Catalog) -> None:
+    created = catalog.create("Orders", "queue", PLAIN, T0, [0])
+
+    updated = catalog.update("ORDERS", {"max_delivery_count": 3}, T0 + 5)
+
+    assert updated.description == {"max_delivery_count": 3}
+    assert (updated.name, updated.created_at, updated.updated_at) == ("Orders", T0, T0 + 5)
+    assert updated.fragments == created.fragments
+    assert catalog.entities() == [updated]
+
+
+def test_what_is_not_there_can_be_neither_updated_nor_deleted(catalog: Catalog) -> None:
+    with pytest.raises(EntityNotFound, match="'orders'"):
+        catalog.update("orders", {}, T0)
+    with pytest.raises(EntityNotFound, match="'orders'"):
+        catalog.delete("orders")
+
+
+def test_fragments_of_a_deleted_entity_are_dropped_and_then_forgotten(catalog: Catalog) -> None:
+    created = catalog.create("orders", "queue", {}, T0, [0, 1, 0])
+    other = catalog.create("other", "queue", {}, T0, [1])
+
+    assert catalog.delete("Orders") == created
+
+    assert catalog.entities() == [other]
+    assert catalog.dropped() == list(created.fragments)
+    catalog.forget(created.fragments[1].id)
+    assert catalog.dropped() == [created.fragments[0], created.fragments[2]]
+
+
+def test_a_fragment_in_use_is_not_forgotten(catalog: Catalog) -> None:
+    created = catalog.create("orders", "queue", {}, T0, [0])
+
+    catalog.forget(created.fragments[0].id)
+
+    assert catalog.entities() == [created]
+
+
+def test_fragment_ids_are_never_used_twice(catalog: Catalog) -> None:
+    ids: list[int] = []
+    for _ in range(3):
+        created = catalog.create("orders", "queue", {}, T0, [0, 0])
+        ids += [fragment.id for fragment in created.fragments]
+        catalog.delete("orders")
+        for fragment in catalog.dropped():
+            catalog.forget(fragment.id)
+
+    assert len(set(ids)) == 6
+    assert ids == sorted(ids)
+
+
+def test_a_namespace_that_has_used_up_its_fragments_says_so(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FRAGMENT_MAX", 2)
+    catalog.create("a", "queue", {}, T0, [0])
+
+    with pytest.raises(QuotaExceeded, match="none is used twice"):
+        catalog.create("b", "queue", {}, T0, [0, 0])
+    catalog.create("c", "queue", {}, T0, [0])
+
+
+def test_small_values_are_kept(catalog: Catalog) -> None:
+    assert catalog.get("key") is None
+    catalog.set("key", "one")
+    catalog.set("key", "two")
+    catalog.set("format", "no clash with the file's own values")
+
+    assert catalog.get("key") == "two"
+
+
+def test_a_new_start_finds_the_catalog_as_it_was(tmp_path: Path) -> None:
+    path = str(tmp_path / "catalog.db")
+    with closing(Catalog(path, T0)) as catalog:
+        kept = catalog.create("kept", "queue", PLAIN, T0, [0])
+        gone = catalog.create("gone", "queue", {}, T0, [0])
+        catalog.delete("gone")
+        catalog.set("key", "secret")
+
+    with closing(Catalog(path, T0 + 9)) as catalog:
+        assert catalog.namespace_created_at == T0
+        assert catalog.entities() == [kept]
+        assert catalog.dropped() == list(gone.fragments)
+        assert catalog.get("key") == "secret"
+        fresh = catalog.create("fresh", "queue", {}, T0, [0])
+        assert fresh.fragments == (FragmentRecord(gone.fragments[0].id + 1, 0, 0),)
+
+
+def test_a_copy_opens_as_a_catalog(tmp_path: Path) -> None:
+    with closing(Catalog(str(tmp_path / "catalog.db"), T0)) as catalog:
+        kept = catalog.create("kept", "queue", PLAIN, T0, [0])
+        catalog.backup(str(tmp_path / "copy.db"))
+        catalog.create("later", "queue", PLAIN, T0, [0])
+
+    with closing(Catalog(str(tmp_path / "copy.db"), T0 + 9)) as copy:
+        assert copy.entities() == [kept]
+        assert copy.namespace_created_at == T0

@@ -1,0 +1,127 @@
+"""The command line, up to where the server takes over."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from postbus.cli import app
+from postbus.settings import Settings, declared, flag_of
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("POSTBUS_"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """Settings the server was started with, in place of a server."""
+    calls: list[Settings] = []
+
+    def run(settings: Settings) -> int:
+        calls.append(settings)
+        return 0
+
+    stand_in = ModuleType("postbus.server.main")
+    stand_in.run = run  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "postbus.server.main", stand_in)
+    return calls
+
+
+def postbus(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments)
+
+
+def test_serve_without_flags_starts_with_the_defaults(started: list[Settings]) -> None:
+    assert postbus("serve").exit_code == 0
+    assert started == [Settings.load()]
+    assert started[0].model_fields_set == set()
+
+
+def test_every_setting_has_a_flag_that_serve_understands(started: list[Settings]) -> None:
+    given = {
+        "allow_plaintext": True,
+        "ephemeral": True,
+        "data": Path("elsewhere"),
+        "host": "::1",
+        "namespace_name": "mine",
+        "log_level": "debug",
+        "log_format": "json",
+    }
+    skipped = {"config"}
+    arguments = ["serve"]
+    for name, field in declared().items():
+        if field.annotation is int:
+            given[name] = 2_000 if name == "outgoing_unsettled_max" else field.get_default() + 1
+        if name in skipped:
+            continue
+        if field.annotation is bool:
+            arguments.append(flag_of(name))
+        else:
+            arguments += [flag_of(name), str(given[name])]
+
+    result = postbus(*arguments)
+
+    assert result.exit_code == 0, result.output
+    for name, value in given.items():
+        assert getattr(started[0], name) == value, name
+
+
+def test_a_switch_can_be_turned_off_again(
+    started: list[Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTBUS_EPHEMERAL", "true")
+    postbus("serve")
+    postbus("serve", "--no-ephemeral")
+    assert [settings.ephemeral for settings in started] == [True, False]
+
+
+def test_a_wrong_setting_ends_with_status_2_and_names_it(started: list[Settings]) -> None:
+    result = postbus("serve", "--port", "70000")
+    assert result.exit_code == 2
+    assert "postbus: --port: " in result.stderr
+    assert started == []
+
+
+def test_an_unknown_flag_is_an_error(started: list[Settings]) -> None:
+    assert postbus("serve", "--prot", "1").exit_code == 2
+    assert started == []
+
+
+def test_a_variable_that_is_no_setting_is_warned_of(
+    started: list[Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTBUS_PROT", "1")
+    result = postbus("serve")
+    assert result.exit_code == 0
+    assert "POSTBUS_PROT is set, but there is no such setting" in result.stderr
+    assert len(started) == 1
+
+
+def test_help_shows_each_flag_with_meaning_and_default() -> None:
+    output = " ".join(postbus("serve", "--help").output.split())
+    for name, field in declared().items():
+        assert flag_of(name) in output
+        assert f"{field.description}." in output
+    assert "picks a free one. [5672]" in output
+
+
+def test_settings_shows_the_values_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    output = postbus("settings", "--port", "6001").output
+    assert len([line for line in output.splitlines() if line.startswith("--")]) == len(declared())
+    assert "6001" in output
+    assert "POSTBUS_WRITE_BUFFER_MAX_BYTES" in output
+
+
+def test_version_is_the_packages() -> None:
+    assert postbus("version").output == f"postbus {version('postbus')}\n"
