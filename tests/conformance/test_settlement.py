@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from azure.servicebus import AutoLockRenewer, ServiceBusMessage
+from azure.servicebus._pyamqp.utils import amqp_array_value
 from azure.servicebus.aio import AutoLockRenewer as AsyncAutoLockRenewer
 from azure.servicebus.exceptions import MessageAlreadySettled, MessageLockLostError
 
@@ -34,8 +35,7 @@ def believe_locked(message: Any) -> None:
 
 
 async def settle_by_token(receiver: Any, status: str, token: uuid.UUID, **more: Any) -> Reply:
-    tokens = receiver._amqp_transport.AMQP_ARRAY_VALUE([token])
-    body = {"disposition-status": status, "lock-tokens": tokens, **more}
+    body = {"disposition-status": status, "lock-tokens": amqp_array_value([token]), **more}
     return await manage(receiver, "update-disposition", body)
 
 
@@ -228,8 +228,7 @@ async def test_a_lock_is_renewed_after_its_link_is_gone(bus: Bus, queue: str) ->
     await gone.close()
 
     async with bus.receiver(queue) as receiver:
-        tokens = receiver._amqp_transport.AMQP_ARRAY_VALUE([token])
-        reply = await manage(receiver, "renew-lock", {"lock-tokens": tokens})
+        reply = await manage(receiver, "renew-lock", {"lock-tokens": amqp_array_value([token])})
         assert reply.status == 200
         [ends_ms] = reply.value[b"expirations"]
         assert ends_ms / 1000 > datetime.now(UTC).timestamp() + 25
@@ -258,6 +257,7 @@ async def test_a_connection_that_breaks_gives_its_messages_back_at_once(
         reply = await settle_by_token(receiver, "completed", message.lock_token)
         assert reply.status == 410
         await receiver.complete_message(again)
+    await broken.close()
 
 
 async def test_a_change_of_the_queue_loses_the_locks(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.administration import Administration
-from tests.support.bus import Bus, text
+from tests.support.bus import Bus
 from tests.support.server import Server
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -91,13 +91,3 @@ async def test_an_unknown_queue_is_refused_by_name(server: Server, client: str) 
     lines = await run(server, client, "send", "no-such-queue", 1)
     assert "no-such-queue" in "".join(lines)
     assert "amqp:not-found" in "".join(lines)
-
-
-async def test_text_is_text(server: Server, bus: Bus) -> None:
-    """The body of a generic client is kept as its own AMQP type, and shown as such."""
-    queue = Administration(server.connection_string).make_queue()
-    await run(server, "rhea", "send", queue, 1)
-    [message] = await bus.receive(queue)
-    assert message.body_type.name == "VALUE"
-    with pytest.raises(TypeError):
-        text(message)

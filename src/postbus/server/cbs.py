@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from postbus.errors import InvalidArgument, ServiceBusError
-from postbus.server.auth import Claims
+from postbus.errors import EntityNotFound, InvalidArgument, ServiceBusError
+from postbus.model.address import resolve_path
+from postbus.server.auth import Claims, resource_path
 from postbus.server.nodes import NodeRequest
 
 if TYPE_CHECKING:
@@ -38,7 +39,14 @@ class TokenNode:
 
     def _verify(self, audience: str, token: str) -> Claims:
         # What a token is, its text tells and not the `type` beside it (wire contract §2.2).
-        claims = self._gateway.authority.verify_sas(token, self._gateway.now)
+        gateway = self._gateway
+        claims = gateway.authority.verify_sas(token, gateway.now)
         if not claims.covers(audience):
             raise InvalidArgument(f"The token is not for the audience '{audience}'.")
+        # Azure refuses here, and not at the link, what names no entity (wire contract §2.2).
+        path = resource_path(audience)
+        if path:
+            address = resolve_path(path)
+            if address.subscription is None and gateway.namespace.queue(address.entity) is None:
+                raise EntityNotFound(gateway.service.uri(path))
         return claims

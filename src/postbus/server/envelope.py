@@ -38,15 +38,19 @@ BATCH_COUNT_MAX: Final = 4_500
 """Messages in one batch (semantics B §2)."""
 
 _TTL_INFINITE: Final = 0xFFFFFFFF
+_PRIORITY_DEFAULT: Final = 4
 _SCHEDULED: Final = "x-opt-scheduled-enqueue-time"
 _PARTITION_KEY: Final = "x-opt-partition-key"
 _STATE: Final = Symbol("x-opt-message-state")
 _SOURCE: Final = Symbol("x-opt-deadletter-source")
+# Only where a message has another number than it was first given: by forwarding, that is.
+_ENQUEUE_NUMBER: Final = Symbol("x-opt-enqueue-sequence-number")
 _REASON: Final = "DeadLetterReason"
 _DESCRIPTION: Final = "DeadLetterErrorDescription"
 _DEAD_LETTER: Final = "com.microsoft:dead-letter"
 # Delivery annotations that hold nothing but the lock token; the uuid follows.
 _LOCK_TOKEN: Final = b"\x00\x53\x71\xc1\x24\x02\xa3\x10x-opt-lock-token\x98"
+_NO_DELIVERY_ANNOTATIONS: Final = b"\x00\x53\x71\xc1\x01\x00"
 _LOCK_TOKEN_KEY: Final = Symbol("x-opt-lock-token")
 _EMPTY_PROPERTIES: Final = b"\x00\x53\x73\x45"
 
@@ -66,12 +70,10 @@ _OWN: Final = frozenset(
 _UNLOCKED = AnnotationLayout(
     ("x-opt-enqueued-time", Timestamp),
     ("x-opt-sequence-number", Long),
-    ("x-opt-enqueue-sequence-number", Long),
 )
 _LOCKED = AnnotationLayout(
     ("x-opt-enqueued-time", Timestamp),
     ("x-opt-sequence-number", Long),
-    ("x-opt-enqueue-sequence-number", Long),
     ("x-opt-locked-until", Timestamp),
 )
 
@@ -154,8 +156,13 @@ def write_delivery(
     sections = scan(raw)
     stated = read_header(raw, sections)
     ttl = None if message.ttl < 0 else min(message.ttl, _TTL_INFINITE)
+    # What has its default is left out, as Azure leaves it out.
     header = encode_header(
-        stated.durable, stated.priority, ttl, stated.first_acquirer, message.delivery_count
+        stated.durable or None,
+        None if stated.priority == _PRIORITY_DEFAULT else stated.priority,
+        ttl,
+        stated.first_acquirer or None,
+        message.delivery_count,
     )
     others: dict[Any, Any] | None = None
     if sections.properties > sections.message_annotations:
@@ -165,17 +172,17 @@ def write_delivery(
         others = {**(others or {}), _STATE: Int(message.lane)}
     if message.source is not None:
         others = {**(others or {}), _SOURCE: message.source}
+    if message.enqueue_number != message.number:
+        others = {**(others or {}), _ENQUEUE_NUMBER: message.enqueue_number}
     token = message.token
     if token is not None and with_lock:
         header += _delivery_annotations(token, raw, sections)
         annotations = _LOCKED.encode(
-            (message.enqueued_at, message.number, message.enqueue_number, message.locked_until),
-            others,
+            (message.enqueued_at, message.number, message.locked_until), others
         )
     else:
-        annotations = _UNLOCKED.encode(
-            (message.enqueued_at, message.number, message.enqueue_number), others
-        )
+        header += _NO_DELIVERY_ANNOTATIONS
+        annotations = _UNLOCKED.encode((message.enqueued_at, message.number), others)
     if (
         message.ttl < 0
         and message.properties is None

@@ -26,7 +26,7 @@ class Receive(MessagingHandler):
 
     def on_message(self, event: Any) -> None:
         if self.received < self.expected:
-            print(event.message.id, event.message.body["sequence"])
+            print(event.message.id, int(event.message.body["sequence"]))
             self.received += 1
             if self.received == self.expected:
                 event.receiver.close()

@@ -21,6 +21,7 @@ container.on("message", ({ message, receiver, connection }) => {
 for (const trouble of ["connection_error", "receiver_error", "disconnected"]) {
   container.on(trouble, ({ connection, receiver, error }) => {
     console.log(trouble, receiver?.error ?? connection?.error ?? error);
+    connection.close();
   });
 }
 

@@ -32,6 +32,7 @@ for (const trouble of ["rejected", "released", "modified"]) {
 for (const trouble of ["connection_error", "sender_error", "disconnected"]) {
   container.on(trouble, ({ connection, sender, error }) => {
     console.log(trouble, sender?.error ?? connection?.error ?? error);
+    connection.close();
   });
 }
 
