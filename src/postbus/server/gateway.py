@@ -281,9 +281,9 @@ class Gateway(asyncio.Protocol):
         for event in events:
             kind = type(event)
             if kind is MessageReceived:
-                cast(MessageReceived, event).link.owner.received(
-                    cast(MessageReceived, event).delivery
-                )
+                received = cast(MessageReceived, event)
+                if received.link.owner is not None:
+                    received.link.owner.received(received.delivery)
             elif kind is Disposed:
                 disposed = cast(Disposed, event)
                 if disposed.link.owner is not None:

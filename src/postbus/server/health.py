@@ -36,9 +36,9 @@ class Health:
         return True, {"message": "Messages can be stored and read.", **details}
 
     async def _probe(self) -> str | None:
-        for number, runtime in enumerate(self._namespace.runtimes):
+        for number, upkeep in enumerate(self._namespace.upkeeps):
             try:
-                await runtime.probe()
+                await upkeep.probe(self._clock())
             except ServiceBusError as error:
                 return f"Store {number} does not take writes: {error}"
         return None

@@ -70,10 +70,14 @@ class Chore:
 
     def decide(self, queue: Queue, now: Instant) -> Need | None:
         assert self.pages is not None
-        return self._call(queue, now, self.pages)
+        need = self._call(queue, now, self.pages)
+        if need is None:
+            # Within the turn, so that what is left to do is found before the turn is over.
+            self.host.chores.discard(self._name)
+        return need
 
     def answer(self) -> None:
-        self.host.chores.discard(self._name)
+        pass
 
     def refuse(self, error: ServiceBusError) -> None:
         self.host.chores.discard(self._name)

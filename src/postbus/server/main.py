@@ -35,7 +35,7 @@ from postbus.server.runtime import Runtime
 from postbus.server.service import Service
 from postbus.server.storethread import StoreThread
 from postbus.server.tracking import TrackingIds
-from postbus.server.upkeep import keep_up
+from postbus.server.upkeep import Upkeep, keep_up
 from postbus.settings import Settings
 from postbus.store.base import MessageStore
 from postbus.store.catalog import Catalog
@@ -97,9 +97,17 @@ class Server:
         catalog = Catalog(None, self._clock()) if folder is None else folder.catalog
         stores: list[MessageStore] = [MemoryStore()] if folder is None else [folder.store(0)]
         self._threads = [StoreThread("catalog", loop)]
-        runtimes = [self._runtime(n, store, loop) for n, store in enumerate(stores)]
+        runtimes: list[Runtime] = []
+        upkeeps: list[Upkeep] = []
+        for number, store in enumerate(stores):
+            thread = StoreThread(f"store-{number}", loop)
+            self._threads.append(thread)
+            runtimes.append(self._runtime(number, store, thread))
+            upkeeps.append(Upkeep(store, thread, runtimes[-1]))
         tracking = TrackingIds(settings.namespace_name, self._clock)
-        self.namespace = Namespace(settings, catalog, self._threads[0], runtimes, self._clock)
+        self.namespace = Namespace(
+            settings, catalog, self._threads[0], runtimes, upkeeps, self._clock
+        )
         authority = Authority([AccessKey(self._key.name, (self._key.value,))])
         self._service = Service(
             self.namespace, authority, tracking, self._clock, settings, f"postbus-{os.getpid()}"
@@ -112,11 +120,7 @@ class Server:
         self._stop = asyncio.Event()
         self._upkeep: asyncio.Task[None] | None = None
 
-    def _runtime(
-        self, number: int, store: MessageStore, loop: asyncio.AbstractEventLoop
-    ) -> Runtime:
-        thread = StoreThread(f"store-{number}", loop)
-        self._threads.append(thread)
+    def _runtime(self, number: int, store: MessageStore, thread: StoreThread) -> Runtime:
         settings = self._settings
         window = WindowLimits(settings.window_messages_max, settings.window_bodies_max_bytes)
         broker = f"{os.getpid()}-{secrets.token_hex(4)}"
@@ -167,7 +171,9 @@ class Server:
         if self._control is not None:
             await self._control.open()
         ports = await self._listener.listen_as_set(settings)
-        self._upkeep = asyncio.create_task(keep_up(self.namespace, settings, self._clock))
+        self._upkeep = asyncio.create_task(
+            keep_up(self.namespace.queues, self.namespace.upkeeps, settings, self._clock)
+        )
         hidden = not (settings.on_loopback or self._key.fresh)
         text = connection_string(settings.host, ports.port, self._key, hidden=hidden)
         # On standard output, for people and for programs that wait for it; the log is elsewhere.

@@ -30,6 +30,7 @@ from postbus.server.prefetch import PrefetchWatch
 from postbus.server.requests import Call
 from postbus.server.runtime import Runtime
 from postbus.server.storethread import StoreThread
+from postbus.server.upkeep import Upkeep
 from postbus.settings import Settings
 from postbus.store.catalog import Catalog, EntityRecord
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from postbus.server.links import Inlet, Outlet
 
 QUEUE: Final = "queue"
-DROP_SLICE: Final = 2_000
 
 T = TypeVar("T")
 
@@ -87,6 +87,11 @@ class QueueEntity:
         description = self.description
         return self.prefetch.findings(description.lock_duration_ms, description.default_ttl_ms, now)
 
+    def warn(self, now: Instant) -> None:
+        findings = self.findings(now)
+        if findings and self.prefetch.may_warn(now):
+            log.warning("prefetch outlasts locks", entity=self.name, findings=findings)
+
     def owners(self) -> list[tuple[Link, Inlet | Outlet]]:
         """Its links, those that have gone meanwhile left out."""
         self.links = {link for link in self.links if link.owner is not None}
@@ -102,11 +107,13 @@ class Namespace:
         catalog: Catalog,
         catalog_thread: StoreThread,
         runtimes: list[Runtime],
+        upkeeps: list[Upkeep],
         clock: Callable[[], Instant],
     ) -> None:
         self.name = settings.namespace_name
         self.settings = settings
         self.runtimes = runtimes
+        self.upkeeps = upkeeps
         self._catalog = catalog
         self._thread = catalog_thread
         self._clock = clock
@@ -230,7 +237,7 @@ class Namespace:
         """Remove what a deleted entity left, in slices, and only then forget its id."""
 
         async def drop() -> None:
-            await self.runtimes[store].drop(fragment, DROP_SLICE)
+            await self.upkeeps[store].drop(fragment)
             await self._thread.run(partial(self._catalog.forget, fragment))
 
         task = asyncio.get_running_loop().create_task(drop())

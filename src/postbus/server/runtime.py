@@ -16,15 +16,12 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from postbus.broker.chores import copy_forward
-from postbus.broker.message import CorruptRow
-from postbus.broker.pages import Need, Pages
-from postbus.broker.queue import Queue
+from postbus.broker.pages import Need
 from postbus.errors import InternalError, ServiceBusError, StoreUnavailable
 from postbus.model.instant import Instant
 from postbus.model.rows import Checkpoint
 from postbus.server.accounting import account
-from postbus.server.host import GIVEN_PER_TURN, Chore, Host, Request
+from postbus.server.host import GIVEN_PER_TURN, Host, Request
 from postbus.server.loading import Loader
 from postbus.server.meters import StoreMeter
 from postbus.server.storethread import StoreThread
@@ -35,8 +32,6 @@ REQUESTS_PER_TURN: Final = 4_096
 BYTES_PER_TURN: Final = 4 << 20
 QUEUED_REQUESTS_MAX: Final = 20_000
 QUEUED_BYTES_MAX: Final = 64 << 20
-TRIM_SLICE: Final = 256
-COPIED_AT_ONCE: Final = 256
 
 log = structlog.get_logger()
 
@@ -120,7 +115,10 @@ class Runtime:
         outputs: list[Output] = []
         hosts = self._decide(now, requests, outputs)
         for host in hosts:
-            self._serve(host, now, outputs)
+            try:
+                self._serve(host, now, outputs)
+            except Exception as error:  # as in _decide
+                self._fault(host, error, requests, outputs)
         written = [part for host in hosts if (part := self._written(host)) is not None]
         if written:
             self._commit(written, requests, outputs, now)
@@ -155,7 +153,7 @@ class Runtime:
                 need = request.decide(queue, now)
             except ServiceBusError as error:
                 outputs.append((host, partial(request.refuse, error)))
-            except CorruptRow as error:
+            except Exception as error:  # a fault of ours, or of the disk's: stop the fragment
                 self._fault(host, error, [*decided, request], outputs)
                 continue
             else:
@@ -290,8 +288,11 @@ class Runtime:
             call(refusal)
 
     def _finish(self, hosts: dict[Host, None], outputs: list[Output], now: Instant) -> None:
-        for _, output in outputs:
-            output()
+        for host, output in outputs:
+            try:
+                output()
+            except Exception:  # one client's answer; the others must have theirs
+                log.exception("answer lost", entity=host.name)
         for host in hosts:
             self._arm(host, now)
         if self._inbox or self._awake:
@@ -301,7 +302,7 @@ class Runtime:
         self, host: Host, error: Exception, requests: list[Request], outputs: list[Output]
     ) -> None:
         """The fragment cannot go on: nothing it decided in this turn has happened."""
-        log.error("fragment stopped", entity=host.name, fragment=host.fragment, error=str(error))
+        log.error("fragment stopped", entity=host.name, fragment=host.fragment, exc_info=error)
         refusal = InternalError(f"The messaging entity '{host.name}' cannot be read.")
         self._failed([host], requests, outputs, refusal)
 
@@ -326,31 +327,7 @@ class Runtime:
         if host.queue is not None:
             self.wake(host)
 
-    # -- upkeep ----------------------------------------------------------------------------
-
-    async def drop(self, fragment: int, limit: int) -> None:
-        """Remove a deleted entity's fragment from the store, so much at a time."""
-        while not await self._thread.run(partial(self._store.drop, fragment, limit)):
-            pass
-
-    async def trim(self, host: Host, older_than: Instant, bytes_max: int) -> None:
-        """Let go of journal past its retention; copy forward what few live bodies pin."""
-        more = True
-        while more and host.gone is None:
-            trimmed = await self._thread.run(
-                partial(self._store.trim, host.fragment, older_than, bytes_max, TRIM_SLICE)
-            )
-            more = trimmed.more
-        if host.queue is None or host.gone is not None:
-            return
-        below = await self._thread.run(partial(self._store.tail, host.fragment))
-        if host.queue is not None and "copy" not in host.chores:
-            host.chores.add("copy")
-            self.submit(Chore(host, "copy", partial(_copy_forward, below)))
-
-    async def probe(self) -> None:
-        """Can a message be stored and read? Raises when not."""
-        await self._thread.run(partial(self._store.probe, self._clock()))
+    # -- the end ---------------------------------------------------------------------------
 
     async def stop(self, hosts: list[Host]) -> None:
         """Finish what is under way, write checkpoints, give the fragments up."""
@@ -404,7 +381,3 @@ class Runtime:
             self._schedule()
 
         self._loader.load_pages(request, need, loaded)
-
-
-def _copy_forward(below: int, queue: Queue, now: Instant, pages: Pages) -> Need | None:
-    return copy_forward(queue, below, COPIED_AT_ONCE, pages)

@@ -1,37 +1,93 @@
-"""What is done now and then for every entity: trim its journal, look at its prefetch."""
+"""What is done for a store beside its commits: health probes, trimming, removal of what is gone."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final, Protocol
 
 import structlog
 
+from postbus.broker.chores import copy_forward
+from postbus.broker.pages import Need, Pages
+from postbus.broker.queue import Queue
 from postbus.errors import ServiceBusError
 from postbus.model.instant import Instant
-from postbus.server.namespace import Namespace
+from postbus.server.host import Chore, Host
+from postbus.server.runtime import Runtime
+from postbus.server.storethread import StoreThread
 from postbus.settings import Settings
+from postbus.store.base import MessageStore
 
 EVERY_S: Final = 10.0
+TRIM_SLICE: Final = 256
+DROP_SLICE: Final = 2_000
+COPIED_AT_ONCE: Final = 256
 _HOUR_MS: Final = 3_600_000
 
 log = structlog.get_logger("upkeep")
 
 
-async def keep_up(namespace: Namespace, settings: Settings, clock: Callable[[], Instant]) -> None:
-    """Runs until cancelled."""
+class Upkeep:
+    """Looks after one store, in slices, between the commits of its runtime."""
+
+    def __init__(self, store: MessageStore, thread: StoreThread, runtime: Runtime) -> None:
+        self._store = store
+        self._thread = thread
+        self._runtime = runtime
+
+    async def probe(self, now: Instant) -> None:
+        """Can a message be stored and read? Raises when not."""
+        await self._thread.run(partial(self._store.probe, now))
+
+    async def drop(self, fragment: int) -> None:
+        """Remove a deleted entity's fragment."""
+        while not await self._thread.run(partial(self._store.drop, fragment, DROP_SLICE)):
+            pass
+
+    async def trim(self, host: Host, older_than: Instant, bytes_max: int) -> None:
+        """Let go of journal past its retention; copy forward what few live bodies pin."""
+        more = True
+        while more and host.gone is None:
+            trimmed = await self._thread.run(
+                partial(self._store.trim, host.fragment, older_than, bytes_max, TRIM_SLICE)
+            )
+            more = trimmed.more
+        below = await self._thread.run(partial(self._store.tail, host.fragment))
+        if host.queue is not None and host.gone is None and "copy" not in host.chores:
+            host.chores.add("copy")
+            self._runtime.submit(Chore(host, "copy", partial(_copy_forward, below)))
+
+
+def _copy_forward(below: int, queue: Queue, now: Instant, pages: Pages) -> Need | None:
+    return copy_forward(queue, below, COPIED_AT_ONCE, pages)
+
+
+class Kept(Protocol):
+    """An entity, as far as its upkeep goes."""
+
+    name: str
+    host: Host
+
+    def warn(self, now: Instant) -> None: ...
+
+
+async def keep_up(
+    entities: Callable[[], Iterable[Kept]],
+    upkeeps: list[Upkeep],
+    settings: Settings,
+    clock: Callable[[], Instant],
+) -> None:
+    """See to every entity that is in use, now and then. Runs until cancelled."""
     while True:
         await asyncio.sleep(EVERY_S)
         now = clock()
         older_than = now - settings.retention_hours * _HOUR_MS
-        for entity in namespace.queues():
-            if entity.host.queue is None:
+        for entity in entities():
+            host = entity.host
+            if host.queue is None:
                 continue  # not used since the start: nothing has come up
-            for finding in entity.findings(now):
-                if entity.prefetch.may_warn(now):
-                    log.warning("prefetch outlasts locks", entity=entity.name, finding=finding)
+            entity.warn(now)
             try:
-                await namespace.runtime(entity.host).trim(
-                    entity.host, older_than, settings.retention_mb << 20
-                )
+                await upkeeps[host.store].trim(host, older_than, settings.retention_mb << 20)
             except ServiceBusError as error:
                 log.warning("journal not trimmed", entity=entity.name, error=str(error))

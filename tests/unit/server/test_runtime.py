@@ -1,0 +1,266 @@
+"""Durable before answered: one place, and what it does when the store says no."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from postbus.broker.message import MAIN, Message
+from postbus.broker.pages import Pages
+from postbus.broker.policy import Policy
+from postbus.broker.queue import Queue
+from postbus.broker.window import WindowLimits
+from postbus.errors import EntityNotFound, InternalError, ServiceBusError, StoreUnavailable
+from postbus.model.instant import Instant
+from postbus.server.host import Host
+from postbus.server.loading import Loader
+from postbus.server.meters import EntityMeter, StoreMeter
+from postbus.server.requests import Call
+from postbus.server.runtime import Runtime
+from postbus.server.storethread import StoreThread
+from postbus.store.base import Part
+from postbus.store.memory import MemoryStore
+
+
+class Gate(MemoryStore):
+    """A store whose commits wait until they are let through, or fail when told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = threading.Event()
+        self.open.set()
+        self.failure: Exception | None = None
+        self.commits = 0
+
+    def commit(self, parts: Sequence[Part]) -> frozenset[int]:
+        assert self.open.wait(10)
+        self.commits += 1
+        if self.failure is not None:
+            failure, self.failure = self.failure, None
+            raise failure
+        return super().commit(parts)
+
+
+class Taker:
+    """A receiver with credit."""
+
+    def __init__(self, host: Host, credit: int, deletes: bool = False) -> None:
+        self.host = host
+        self.credit = credit
+        self.deletes = deletes
+        self.holder = 1
+        self.draining = False
+        self.taken: list[bytes] = []
+        self.was_drained = 0
+
+    def capacity(self) -> int:
+        return self.credit
+
+    def reserve(self) -> None:
+        self.credit -= 1
+
+    def deliver(self, message: Message, raw: bytes) -> None:
+        self.taken.append(raw)
+
+    def drained(self) -> None:
+        self.draining = False
+        self.was_drained += 1
+
+
+class Bed:
+    """A runtime on a gated store, and one queue."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000_000
+        self.store = Gate()
+        self.thread = StoreThread("store", asyncio.get_running_loop())
+        limits = WindowLimits(messages_max=16, body_bytes_max=1_024)
+        loader = Loader(self.store, self.thread, "test", limits, lambda: 7)
+        self.meter = StoreMeter()
+        self.runtime = Runtime(self.store, self.thread, lambda: self.now, loader, self.meter)
+        self.host = Host(1, 0, 0, "orders", Policy())
+        self.host.meter = EntityMeter()
+
+    def ask(self, call: Callable[[Queue, Instant, Pages], Any]) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def failed(error: ServiceBusError) -> None:
+            future.set_exception(error)
+
+        self.runtime.submit(Call(self.host, call, future.set_result, failed))
+        return future
+
+    def send(self, *bodies: bytes) -> asyncio.Future[Any]:
+        messages = [Message(body) for body in bodies]
+        return self.ask(lambda queue, now, pages: queue.send(messages, now))
+
+    def join(self, taker: Taker) -> None:
+        line = self.host.lines[MAIN]
+        line.join(taker)
+        line.wants(taker)
+        self.runtime.wake(self.host)
+
+
+@pytest.fixture
+async def bed() -> AsyncIterator[Bed]:
+    bed = Bed()
+    yield bed
+    bed.store.open.set()
+    await bed.thread.stop()
+
+
+async def settled() -> None:
+    """Let the loop and the store's thread do what they can."""
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+
+
+async def test_nothing_leaves_before_its_commit(bed: Bed) -> None:
+    """R-SETTLE-01; a delivery, an answer and a refusal wait for the same commit."""
+    await bed.send(b"1")
+    taker = Taker(bed.host, credit=5)
+    bed.store.open.clear()
+    sent = bed.send(b"2")
+    refused = bed.ask(lambda queue, now, pages: queue.complete(b"no lock", now))
+    bed.join(taker)
+    await settled()
+    assert not sent.done()
+    assert not refused.done()
+    assert taker.taken == []
+
+    bed.store.open.set()
+    assert await sent == [2]
+    with pytest.raises(ServiceBusError):
+        await refused
+    await settled()
+    assert taker.taken == [b"1", b"2"]
+
+
+async def test_what_arrives_during_a_commit_is_the_next_batch(bed: Bed) -> None:
+    await bed.send(b"0")
+    before = bed.store.commits
+    bed.store.open.clear()
+    first = bed.send(b"1")
+    await settled()
+    rest = [bed.send(b"%d" % n) for n in range(2, 50)]
+    await settled()
+    bed.store.open.set()
+    await asyncio.gather(first, *rest)
+    assert bed.store.commits - before == 2
+
+
+async def test_a_failed_commit_acknowledges_nothing_and_the_engine_is_loaded_again(
+    bed: Bed,
+) -> None:
+    await bed.send(b"kept")
+    lost: list[ServiceBusError] = []
+    bed.host.on_lost.append(lost.append)
+    bed.store.failure = StoreUnavailable("disk full")
+    with pytest.raises(StoreUnavailable):
+        await bed.send(b"refused")
+    assert bed.host.queue is None
+    assert len(lost) == 1, "links are told, for every lock is lost"
+    assert bed.meter.failures == 1
+
+    assert await bed.send(b"later") == [2], "the refused message left no trace"
+    taker = Taker(bed.host, credit=5)
+    bed.join(taker)
+    await settled()
+    assert taker.taken == [b"kept", b"later"]
+
+
+async def test_a_delivery_that_was_to_be_committed_with_a_failure_does_not_go_out(
+    bed: Bed,
+) -> None:
+    """R-SETTLE-05: receive-and-delete commits the removal first."""
+    await bed.send(b"1")
+    taker = Taker(bed.host, credit=1, deletes=True)
+    bed.store.failure = StoreUnavailable("disk full")
+    bed.join(taker)
+    await settled()
+    assert taker.taken == []
+    again = Taker(bed.host, credit=1, deletes=True)
+    bed.host.lines[MAIN].leave(taker)
+    await bed.ask(lambda queue, now, pages: None)
+    bed.join(again)
+    await settled()
+    assert again.taken == [b"1"]
+
+
+async def test_a_fault_of_ours_stops_the_fragment_and_answers_nobody_wrongly(bed: Bed) -> None:
+    await bed.send(b"0")
+    bed.store.open.clear()
+    blocker = bed.send(b"1")
+    await settled()
+    decided = bed.send(b"2")
+
+    def burst(queue: Queue, now: Instant, pages: Pages) -> None:
+        raise ZeroDivisionError
+
+    faulty = bed.ask(burst)
+    bed.store.open.set()
+    assert await blocker == [2]
+    with pytest.raises(InternalError):
+        await faulty
+    with pytest.raises(InternalError):
+        await decided  # its record went with the engine
+    assert await bed.send(b"3") == [3]
+
+
+async def test_an_answer_that_fails_does_not_cost_the_others_theirs(bed: Bed) -> None:
+    def explode(result: object) -> None:
+        raise RuntimeError("this client's connection is broken")
+
+    await bed.send(b"0")
+    bed.runtime.submit(Call(bed.host, lambda q, now, pages: None, explode, lambda error: None))
+    assert await bed.send(b"1") == [2]
+
+
+async def test_a_deleted_entity_refuses_whatever_was_waiting(bed: Bed) -> None:
+    await bed.send(b"0")
+    bed.host.gone = EntityNotFound("orders")
+    with pytest.raises(EntityNotFound):
+        await bed.send(b"1")
+
+
+async def test_drain_is_answered_when_there_is_nothing_more(bed: Bed) -> None:
+    await bed.send(b"1")
+    taker = Taker(bed.host, credit=3)
+    taker.draining = True
+    bed.join(taker)
+    await settled()
+    assert taker.taken == [b"1"]
+    assert taker.was_drained == 1
+
+
+async def test_a_receiver_is_served_from_a_backlog_beyond_the_window(bed: Bed) -> None:
+    for n in range(0, 200, 10):
+        await bed.send(*(b"%03d" % m for m in range(n, n + 10)))
+    taker = Taker(bed.host, credit=1_000, deletes=True)
+    bed.join(taker)
+    for _ in range(100):
+        await settled()
+        if len(taker.taken) == 200:
+            break
+    assert taker.taken == [b"%03d" % n for n in range(200)]
+
+
+async def test_the_meter_counts_what_was_committed(bed: Bed) -> None:
+    """R-COST-01"""
+    await bed.send(b"1", b"2")
+    bed.store.failure = StoreUnavailable("disk full")
+    with pytest.raises(StoreUnavailable):
+        await bed.send(b"3")
+    assert bed.host.meter is not None
+    assert bed.host.meter.sends == 2
+
+
+async def test_a_clean_stop_leaves_nothing_to_replay(bed: Bed) -> None:
+    await bed.send(b"1")
+    await bed.runtime.stop([bed.host])
+    lease = bed.store.acquire(1, "next", 0)
+    assert lease.checkpoint == lease.head == 1
