@@ -157,7 +157,12 @@ def decode_extras(message: Message, data: bytes) -> None:
 
 
 def has_extras(message: Message) -> bool:
-    return message.properties is not None or message.reason is not None
+    return (
+        message.properties is not None
+        or message.reason is not None
+        or message.description is not None
+        or message.source is not None
+    )
 
 
 def encode_details(message: Message) -> bytes:

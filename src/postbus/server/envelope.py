@@ -187,6 +187,7 @@ def write_delivery(
         message.ttl < 0
         and message.properties is None
         and message.reason is None
+        and message.description is None
         and sections.properties < sections.application_properties
     ):
         return header, annotations, raw[sections.properties :]

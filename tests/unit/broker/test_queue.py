@@ -136,6 +136,25 @@ def test_the_dead_letter_queue_keeps_its_messages_whatever_happens() -> None:
     assert engine.receive(DEAD_LETTER) is None
 
 
+@pytest.mark.parametrize("reason", [None, "why"])
+@pytest.mark.parametrize("description", [None, "how"])
+def test_what_was_said_of_a_dead_letter_survives_a_crash(
+    reason: str | None, description: str | None
+) -> None:
+    """R-DLQ-04"""
+    engine = Engine()
+    engine.send(b"1")
+    message = engine.receive()
+    assert message is not None and message.token is not None
+    token = message.token
+    engine.turn(lambda: engine.queue.dead_letter(token, engine.now, reason, description))
+    engine.commit(checkpoint=True)
+    engine.crash()
+    dead = engine.receive(DEAD_LETTER)
+    assert dead is not None
+    assert (dead.reason, dead.description) == (reason, description)
+
+
 def test_a_deferred_message_is_had_only_by_its_number() -> None:
     """R-SETTLE-09; counts and lanes as in semantics B §5."""
     engine = Engine()

@@ -1,0 +1,234 @@
+"""What is read from a message that comes in, and written on one that goes out."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from postbus.amqp.faults import DecodeError
+from postbus.amqp.outcomes import Error, Modified, Rejected
+from postbus.amqp.sections import (
+    Properties,
+    encode_amqp_value,
+    encode_application_properties,
+    encode_data,
+    encode_delivery_annotations,
+    encode_header,
+    encode_message_annotations,
+    encode_properties,
+    read_annotations,
+    read_application_properties,
+    read_delivery_annotations,
+    read_header,
+    read_properties,
+    scan,
+)
+from postbus.amqp.types import Symbol, Timestamp, ULong
+from postbus.broker.message import NO_TTL, Message
+from postbus.errors import InvalidArgument, InvalidOperation, MessageSizeExceeded
+from postbus.server.envelope import (
+    BATCH_FORMAT,
+    Changes,
+    change_properties,
+    read_message,
+    read_transfer,
+    write_delivery,
+)
+
+PROPERTY_MAX = 1_000
+BODY = encode_data(b"tea")
+
+
+def delivered(message: Message, raw: bytes, **how: bool) -> bytes:
+    message.number = message.enqueue_number = 17
+    message.enqueued_at = 5_000
+    return b"".join(write_delivery(message, raw, **how))
+
+
+def test_the_fields_a_broker_decides_by_are_read() -> None:
+    raw = (
+        encode_header(ttl=9_000)
+        + encode_message_annotations({Symbol("x-opt-scheduled-enqueue-time"): Timestamp(777)})
+        + encode_properties(Properties(message_id="m-1", group_id="s-1"))
+        + BODY
+    )
+    message = read_message(raw, PROPERTY_MAX)
+    assert (message.message_id, message.session_id) == ("m-1", "s-1")
+    assert (message.ttl, message.enqueued_at) == (9_000, 777)
+    assert message.raw is raw, "kept as received"
+
+
+@pytest.mark.parametrize("message_id", ["text", ULong(7), UUID(int=9), b"bytes"])
+def test_a_message_id_of_any_type_comes_back_as_it_was(message_id: object) -> None:
+    raw = encode_properties(Properties(message_id=message_id)) + BODY  # type: ignore[arg-type]
+    out = delivered(read_message(raw, PROPERTY_MAX), raw)
+    back = read_properties(out, scan(out)).message_id
+    assert back == message_id and type(back) is type(message_id)
+
+
+def test_an_infinite_time_to_live_is_none() -> None:
+    raw = encode_header(ttl=0xFFFFFFFF) + BODY
+    assert read_message(raw, PROPERTY_MAX).ttl == NO_TTL
+
+
+def test_sections_in_any_order_and_long_descriptors_are_put_right() -> None:
+    """The Python SDK writes delivery annotations behind the body."""
+    annotations = encode_delivery_annotations({Symbol("a"): "b"})
+    long_form = b"\x00\x80" + ULong(0x75).to_bytes(8, "big") + BODY[3:]
+    message = read_message(encode_header() + long_form + annotations, PROPERTY_MAX)
+    assert message.raw == encode_header() + annotations + BODY
+
+
+def test_what_is_no_message_is_refused() -> None:
+    for raw in (b"\x00\x53\x99\x40", b"junk", encode_header() + encode_header()):
+        with pytest.raises(DecodeError):
+            read_message(raw, PROPERTY_MAX)
+
+
+def test_a_delivery_has_a_fresh_header_and_annotations_and_the_same_bare_message() -> None:
+    bare = encode_properties(Properties(message_id="m")) + BODY
+    raw = encode_header(delivery_count=99) + bare
+    message = read_message(raw, PROPERTY_MAX)
+    message.delivery_count = 2
+    message.token = bytes(range(16))
+    message.locked_until = 6_000
+    out = delivered(message, raw)
+    sections = scan(out)
+    assert out.endswith(bare)
+    assert read_header(out, sections).delivery_count == 2
+    assert read_annotations(out, sections) == {
+        "x-opt-enqueued-time": 5_000,
+        "x-opt-sequence-number": 17,
+        "x-opt-locked-until": 6_000,
+    }
+    token = read_delivery_annotations(out, sections)[Symbol("x-opt-lock-token")]
+    assert token == UUID(bytes_le=bytes(range(16))), "the tag has .NET's byte order"
+
+
+def test_own_annotations_replace_those_a_client_sent_back_and_others_stay() -> None:
+    given = {Symbol("x-opt-sequence-number"): "odd", Symbol("x-opt-mine"): 1}
+    raw = encode_message_annotations(given) + BODY
+    out = delivered(read_message(raw, PROPERTY_MAX), raw)
+    assert read_annotations(out, scan(out)) == {
+        "x-opt-enqueued-time": 5_000,
+        "x-opt-sequence-number": 17,
+        "x-opt-mine": 1,
+    }
+
+
+def test_a_message_without_properties_gets_an_empty_section() -> None:
+    raw = BODY
+    out = delivered(read_message(raw, PROPERTY_MAX), raw)
+    sections = scan(out)
+    assert sections.application_properties > sections.properties
+
+
+def test_expiry_and_creation_agree_with_the_time_to_live() -> None:
+    raw = encode_properties(Properties(absolute_expiry_time=1, creation_time=1)) + BODY
+    message = read_message(raw, PROPERTY_MAX)
+    message.ttl = 60_000
+    out = delivered(message, raw)
+    properties = read_properties(out, scan(out))
+    assert properties.creation_time == 5_000
+    assert properties.absolute_expiry_time == 65_000
+    assert read_header(out, scan(out)).ttl == 60_000
+
+
+def test_a_dead_letter_says_why() -> None:
+    """R-DLQ-04"""
+    raw = encode_application_properties({"colour": "green"}) + BODY
+    message = read_message(raw, PROPERTY_MAX)
+    message.reason, message.description = "broken", "it fell"
+    out = delivered(message, raw)
+    assert read_application_properties(out, scan(out)) == {
+        "colour": "green",
+        "DeadLetterReason": "broken",
+        "DeadLetterErrorDescription": "it fell",
+    }
+
+
+def test_a_description_without_a_reason_is_said_too() -> None:
+    raw = encode_properties(Properties(message_id="m")) + BODY
+    message = read_message(raw, PROPERTY_MAX)
+    message.description = "it fell"
+    out = delivered(message, raw)
+    assert read_application_properties(out, scan(out)) == {"DeadLetterErrorDescription": "it fell"}
+
+
+def test_changed_properties_are_merged_into_those_there_are() -> None:
+    raw = encode_application_properties({"a": 1, "b": 2}) + BODY
+    message = read_message(raw, PROPERTY_MAX)
+    message.properties = change_properties(message, raw, {"b": 3})
+    message.properties = change_properties(message, None, {"c": 4})
+    out = delivered(message, raw)
+    assert read_application_properties(out, scan(out)) == {"a": 1, "b": 3, "c": 4}
+
+
+def test_a_peeked_message_shows_its_state_and_no_lock() -> None:
+    raw = BODY
+    message = read_message(raw, PROPERTY_MAX)
+    message.token = bytes(16)
+    out = delivered(message, raw, with_state=True, with_lock=False)
+    annotations = read_annotations(out, scan(out))
+    assert annotations["x-opt-message-state"] == 0
+    assert "x-opt-locked-until" not in annotations
+
+
+def test_a_batch_is_its_messages() -> None:
+    inner = [encode_properties(Properties(message_id=f"m{n}")) + BODY for n in range(3)]
+    payload = b"".join(encode_data(each) for each in inner)
+    messages = read_transfer(payload, BATCH_FORMAT, PROPERTY_MAX)
+    assert [m.message_id for m in messages] == ["m0", "m1", "m2"]
+    with pytest.raises(InvalidArgument, match="no message"):
+        read_transfer(encode_header(), BATCH_FORMAT, PROPERTY_MAX)
+    with pytest.raises(InvalidArgument, match="0x7"):
+        read_transfer(payload, 7, PROPERTY_MAX)
+
+
+def test_a_partition_key_must_equal_the_session_id() -> None:
+    """R-PART-12"""
+    annotations = encode_message_annotations({Symbol("x-opt-partition-key"): "k"})
+    for session_id, fits in (("k", True), (None, True), ("other", False)):
+        raw = annotations + encode_properties(Properties(group_id=session_id)) + BODY
+        if fits:
+            read_message(raw, PROPERTY_MAX)
+        else:
+            with pytest.raises(InvalidOperation, match="PartitionKey"):
+                read_message(raw, PROPERTY_MAX)
+
+
+def test_one_property_may_not_be_larger_than_its_bound() -> None:
+    many = encode_application_properties({f"p{n}": "x" * 400 for n in range(5)}) + BODY
+    read_message(many, PROPERTY_MAX)
+    large = encode_application_properties({"big": "x" * 1_001}) + BODY
+    with pytest.raises(MessageSizeExceeded, match="'big'"):
+        read_message(large, PROPERTY_MAX)
+
+
+def test_a_schedule_that_is_no_time_is_refused() -> None:
+    for value in ("soon", -1, True, 1 << 62):
+        raw = encode_message_annotations({Symbol("x-opt-scheduled-enqueue-time"): value}) + BODY
+        with pytest.raises(InvalidArgument, match="scheduled"):
+            read_message(raw, PROPERTY_MAX)
+
+
+def test_dispositions_say_what_to_do() -> None:
+    """Wire contract §5.1"""
+    assert Changes.of(Modified(True, False)) == Changes()
+    assert Changes.of(Modified(None, True, {Symbol("a"): 1})) == Changes(
+        defer=True, properties={"a": 1}
+    )
+    assert Changes.of(Rejected()) == Changes(dead_letter=True)
+    info = {Symbol("DeadLetterReason"): "why", "DeadLetterErrorDescription": None, "x": 1}
+    assert Changes.of(Rejected(Error("com.microsoft:dead-letter", "text", info))) == Changes(
+        dead_letter=True, reason="why", properties={"x": 1}
+    )
+    assert Changes.of(Rejected(Error("amqp:decode-error", "unreadable"))) == Changes(
+        dead_letter=True, reason="amqp:decode-error", description="unreadable"
+    )
+
+
+def test_an_amqp_value_body_is_passed_on_bit_for_bit() -> None:
+    raw = encode_amqp_value({"k": [1, None, b"x"]})
+    assert delivered(read_message(raw, PROPERTY_MAX), raw).endswith(raw)
