@@ -144,6 +144,15 @@ def texts(messages: list[Any]) -> list[str]:
     return [text(message) for message in messages]
 
 
+def whole_text(error: BaseException | None) -> str:
+    """What the server said: the SDK's authentication errors keep it only in their causes."""
+    said = ""
+    while error is not None:
+        said += f"{error!r}\n{getattr(error, 'inner_exception', '')!r}\n"
+        error = error.__cause__ or error.__context__
+    return said
+
+
 class Reply(NamedTuple):
     """What $management answered: no exception, so that a test can look at the numbers."""
 

@@ -130,6 +130,9 @@ class Runtime:
     ) -> dict[Host, None]:
         """Let the engines answer what is in the inbox; returns the hosts that took part."""
         hosts, self._awake = self._awake, {}
+        for host in hosts:
+            if host.queue is None and host.gone is None and host.waiting is None:
+                self._load(host, [])
         inbox = self._inbox
         bytes_left = BYTES_PER_TURN
         for _ in range(min(len(inbox), REQUESTS_PER_TURN)):
@@ -143,7 +146,10 @@ class Runtime:
                 continue
             queue = host.queue
             if queue is None:
-                self._load(host, request)
+                if host.waiting is None:
+                    self._load(host, [request])
+                else:
+                    host.waiting.append(request)
                 continue
             hosts[host] = None
             pages = request.pages
@@ -347,18 +353,16 @@ class Runtime:
 
     # -- loading ---------------------------------------------------------------------------
 
-    def _load(self, host: Host, request: Request) -> None:
-        """The engine is not here: fetch it, and let the request wait."""
-        if host.waiting is not None:
-            host.waiting.append(request)
-            return
-        host.waiting = [request]
+    def _load(self, host: Host, waiting: list[Request]) -> None:
+        """The engine is not here, and somebody has use for it: fetch it, and let them wait."""
+        host.waiting = waiting
 
         def loaded(error: ServiceBusError | None) -> None:
-            waiting, host.waiting = host.waiting or [], None
+            host.waiting = None
             if error is not None:
                 for each in waiting:
                     each.refuse(error)
+                self.discard(host, error)
                 return
             for each in reversed(waiting):
                 self._inbox.appendleft(each)

@@ -237,6 +237,18 @@ async def test_drain_is_answered_when_there_is_nothing_more(bed: Bed) -> None:
     assert taker.was_drained == 1
 
 
+async def test_a_receiver_alone_has_the_engine_loaded(bed: Bed) -> None:
+    """After a restart nobody else may ask for it."""
+    await bed.send(b"1")
+    bed.runtime.discard(bed.host, StoreUnavailable("restart"))
+    taker = Taker(bed.host, credit=2)
+    taker.draining = True
+    bed.join(taker)
+    await settled()
+    assert taker.taken == [b"1"]
+    assert taker.was_drained == 1
+
+
 async def test_a_receiver_is_served_from_a_backlog_beyond_the_window(bed: Bed) -> None:
     for n in range(0, 200, 10):
         await bed.send(*(b"%03d" % m for m in range(n, n + 10)))
