@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from azure.servicebus import AutoLockRenewer, ServiceBusMessage
+from azure.servicebus._pyamqp.constants import LinkState
 from azure.servicebus._pyamqp.utils import amqp_array_value
 from azure.servicebus.aio import AutoLockRenewer as AsyncAutoLockRenewer
 from azure.servicebus.exceptions import MessageAlreadySettled, MessageLockLostError
@@ -26,7 +27,7 @@ from tests.support.bus import (
     text,
     texts,
 )
-from tests.support.waiting import until_past
+from tests.support.waiting import until_blocking, until_past
 
 
 def believe_locked(message: Any) -> None:
@@ -258,6 +259,29 @@ async def test_a_connection_that_breaks_gives_its_messages_back_at_once(
         assert reply.status == 410
         await receiver.complete_message(again)
     await broken.close()
+
+
+async def test_a_lock_outlives_its_link_though_the_connection_breaks_after_the_detach(
+    open_bus: Callable[..., Bus], queue: str
+) -> None:
+    """R-SETTLE-10. The sync SDK closes its socket with answers unread: a detach, then a reset."""
+    bus = open_bus("sync")
+    await bus.send(queue, ServiceBusMessage("x"))
+    gone = bus.receiver(queue)
+    token = (await receive_one(gone)).lock_token
+    handler = gone._inner._handler
+    handler._link.detach(close=True)
+    until_blocking(
+        "the link is detached",
+        lambda: handler._connection.listen(wait=0.05) or handler._link.state is LinkState.DETACHED,
+    )
+    handler._connection._transport.sock.shutdown(socket.SHUT_RDWR)
+
+    async with bus.receiver(queue) as receiver:
+        await receive_none(receiver)
+        reply = await settle_by_token(receiver, "completed", token)
+        assert (reply.status, reply.condition) == (200, None)
+    await gone.close()
 
 
 async def test_a_change_of_the_queue_loses_the_locks(

@@ -47,13 +47,17 @@ class SenderLink(Link):
     def sendable(self) -> int:
         """How many messages may be sent now: by credit, by the session's window, by its room for
         unsettled deliveries."""
+        return self.room_beside(0, 0)
+
+    def room_beside(self, promised: int, promised_in_session: int) -> int:
+        """How many more than were promised on this link, and on all links of its session."""
         outgoing = self._outgoing
         if not self.attached or outgoing.unsent:
             return 0
-        room = min(self.credit, outgoing.window)
+        room = outgoing.window
         if self.snd_settle_mode != SND_SETTLED:
             room = min(room, outgoing.unsettled_max - len(outgoing.unsettled))
-        return max(room, 0)
+        return max(min(self.credit - promised, room - promised_in_session), 0)
 
     def send(
         self,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from postbus.broker.chores import current, missing, refill
-from postbus.broker.message import ACTIVE, DEFERRED, MAIN, SCHEDULED, Message
+from postbus.broker.message import ACTIVE, DEFERRED, MAIN, SCHEDULED, CorruptRow, Message
 from postbus.broker.pages import BodyPage, LanePage, Need, Pages, RowPage
 from postbus.broker.queue import Queue
 from postbus.broker.records import Kind
@@ -17,7 +17,8 @@ from postbus.model.rows import RowKey
 
 PEEK_COUNT_MAX: Final = 250
 DELETE_COUNT_MAX: Final = 4_000
-NUMBER_MAX: Final = (1 << 63) - 1
+PEEK_ROWS: Final = 256
+"""Rows read at a time, however few are asked for: many of them may be gone since."""
 
 Found = list[tuple[Message, bytes]]
 
@@ -27,20 +28,14 @@ def peek(
 ) -> Found | Need:
     """Messages from a number on, whatever their state, in order; nothing is locked."""
     count = min(count, PEEK_COUNT_MAX)
-    lanes = [LanePage(subqueue, lane, start, count) for lane in (ACTIVE, DEFERRED, SCHEDULED)]
-    if need := missing(pages, list(lanes)):
-        return need
-    delta = queue.ledger.delta
-    messages: list[Message] = []
-    horizon = NUMBER_MAX
-    for page in lanes:
-        part, end = delta.over_lane(pages.rows(page), subqueue, page.lane, start, count)
-        messages += part
-        horizon = horizon if end is None else min(horizon, end)
-    messages = sorted((m for m in messages if m.number <= horizon), key=lambda m: m.number)
-    if not messages and horizon < NUMBER_MAX:
-        # A page of nothing but what is gone since: go on behind it.
-        return peek(queue, subqueue, horizon + 1, count, bytes_max, pages)
+    while True:
+        found = _from(queue, subqueue, start, pages)
+        if isinstance(found, Need):
+            return found
+        messages, horizon = found
+        if messages or horizon is None:
+            break
+        start = horizon + 1  # a page of nothing but what is gone since: go on behind it
     chosen: list[Message] = []
     for message in messages[:count]:
         bytes_max -= message.length
@@ -48,6 +43,27 @@ def peek(
             break
         chosen.append(message)
     return _with_bodies(chosen, pages)
+
+
+def _from(
+    queue: Queue, subqueue: int, start: int, pages: Pages
+) -> tuple[list[Message], int | None] | Need:
+    """Messages of all lanes from a number on, and the number they are all known up to."""
+    lanes = [LanePage(subqueue, lane, start, PEEK_ROWS) for lane in (ACTIVE, DEFERRED, SCHEDULED)]
+    if need := missing(pages, list(lanes)):
+        return need
+    messages: list[Message] = []
+    horizon: int | None = None
+    for page in lanes:
+        part, end = queue.ledger.delta.over_lane(
+            pages.rows(page), subqueue, page.lane, start, PEEK_ROWS
+        )
+        messages += part
+        if end is not None:
+            horizon = end if horizon is None else min(horizon, end)
+    if horizon is not None:
+        messages = [message for message in messages if message.number <= horizon]
+    return sorted(messages, key=lambda message: message.number), horizon
 
 
 def receive_deferred(
@@ -111,7 +127,7 @@ def delete_batch(
     queue.check_receives()
     count = min(count, DELETE_COUNT_MAX)
     window = queue.windows[subqueue]
-    if window.ready_count < count:
+    while window.low and window.ready_count < count:
         need = refill(queue, subqueue, pages)
         if need is not None:
             return need
@@ -155,6 +171,7 @@ def _with_bodies(messages: list[Message], pages: Pages) -> Found | Need:
         raw = message.raw
         if raw is None:
             raw = pages.body(bodies[message.number])
-        if raw is not None:
-            found.append((message, raw))
+        if raw is None:
+            raise CorruptRow(f"the journal has no body for message {message.number}")
+        found.append((message, raw))
     return found

@@ -26,6 +26,7 @@ from postbus.model.rows import Row
 SLICE: Final = 256
 PAGE_ROWS: Final = 1024
 BATCHES_AT_ONCE: Final = 8
+COPY_BYTES: Final = 4 << 20
 _BLOCKED_SWEEP_MS: Final = 1_000
 
 
@@ -132,6 +133,12 @@ def copy_forward(queue: Queue, below: int, limit: int, pages: Pages) -> Need | N
         for row in pages.rows(pinned)
         if (message := current(queue, row)) is not None and message.base < below
     ]
+    bytes_left = COPY_BYTES
+    for place, message in enumerate(messages):
+        bytes_left -= message.length
+        if bytes_left < 0:
+            del messages[place + 1 :]
+            break
     bodies = {m.number: BodyPage(m.base, m.position, m.length) for m in messages}
     if need := missing(pages, list(bodies.values())):
         return need

@@ -32,13 +32,13 @@ class Ledger:
         "_at",
         "_layout",
         "_next",
+        "bytes_since_checkpoint",
         "checkpoint",
         "counts",
         "delta",
         "first_number",
         "head",
         "pending",
-        "pending_bytes",
         "size_bytes",
     )
 
@@ -54,7 +54,7 @@ class Ledger:
         self.size_bytes = 0
         self.delta = Delta()
         self.pending: list[bytes] = []
-        self.pending_bytes = 0
+        self.bytes_since_checkpoint = 0
         self._at = layout.header_size
         if state:
             self._restore(state)
@@ -84,9 +84,11 @@ class Ledger:
     def move(self, kind: Kind, message: Message, subqueue: int, lane: int, number: int) -> None:
         """A message changes place; its other fields are as they shall be already."""
         from_subqueue, from_lane, from_number = message.subqueue, message.lane, message.number
+        assert (subqueue, lane, number) != (from_subqueue, from_lane, from_number)
         message.subqueue, message.lane, message.number = subqueue, lane, number
         self._emit(records.encode(kind, message, from_subqueue, from_lane, from_number))
         self._removed(from_subqueue, from_lane, from_number, message.length, message.indexed)
+        # The index does not have it in its new place, which is never its old one.
         message.indexed = False
         self._added(message)
 
@@ -105,7 +107,7 @@ class Ledger:
 
     def _emit(self, record: bytes) -> None:
         self.pending.append(record)
-        self.pending_bytes += len(record)
+        self.bytes_since_checkpoint += len(record)
         self._at += self._layout.prefix_size + len(record)
 
     # -- both: what a record does ------------------------------------------------------------
@@ -158,7 +160,6 @@ class Ledger:
         """What was pending is durable."""
         self.head += len(self.pending)
         self.pending = []
-        self.pending_bytes = 0
         self._at = self._layout.header_size
 
     def make_checkpoint(self) -> Checkpoint:
@@ -170,6 +171,7 @@ class Ledger:
     def checkpointed(self, checkpoint: Checkpoint) -> None:
         """The index stands at the checkpoint, and nothing has changed since it was made."""
         self.checkpoint = checkpoint.offset
+        self.bytes_since_checkpoint = 0
         self.delta.clear()
 
     def count(self, subqueue: int, lane: int = ACTIVE) -> int:

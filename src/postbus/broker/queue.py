@@ -231,6 +231,9 @@ class Queue:
         if self._over_count(message):
             self._dead_letter_over_count(message)
             return
+        if self._over_size(message):
+            self._dead_letter_over_size(message)
+            return
         self._forget(message)
         if message.lane == DEFERRED:
             self.ledger.change(Kind.DEFERRED, message)
@@ -245,16 +248,21 @@ class Queue:
         description: str | None = None,
         properties: bytes | None = None,
     ) -> None:
-        message = self._held(token, now)
+        self.check_dead_letter(self._held(token, now))
+        message = self._unlock(token, now)
+        if properties is not None:
+            message.properties = properties
+        if self._over_size(message):
+            self._dead_letter_over_size(message)
+        else:
+            self.bury(message, reason, description)
+
+    def check_dead_letter(self, message: Message) -> None:
         if message.subqueue != MAIN:
             # The lock stays: the message can still be completed there (semantics B §2).
             raise InvalidOperation(
                 "A message in a dead-letter queue cannot be dead-lettered again."
             )
-        self._unlock(token, now)
-        if properties is not None:
-            message.properties = properties
-        self.bury(message, reason, description)
 
     def renew(self, token: bytes, now: Instant) -> Instant:
         message = self._held(token, now)
@@ -306,10 +314,8 @@ class Queue:
         self._count(message)
         if self._over_count(message):
             self._dead_letter_over_count(message)
-        elif message.properties is not None and len(message.properties) > (
-            self.policy.header_size_max
-        ):
-            self.bury(message, "HeaderSizeExceeded", "The size quota for this stream was exceeded.")
+        elif self._over_size(message):
+            self._dead_letter_over_size(message)
         else:
             self.ledger.change(kind, message)
             self._give_back(message, now)
@@ -321,6 +327,17 @@ class Queue:
             "Message could not be consumed after "
             f"{self.policy.max_delivery_count} delivery attempts.",
         )
+
+    def _over_size(self, message: Message) -> bool:
+        """Headers that grew by property changes; one that is dead already goes nowhere else."""
+        return (
+            message.subqueue == MAIN
+            and message.properties is not None
+            and len(message.properties) > self.policy.header_size_max
+        )
+
+    def _dead_letter_over_size(self, message: Message) -> None:
+        self.bury(message, "HeaderSizeExceeded", "The size quota for this stream was exceeded.")
 
     def _give_back(self, message: Message, now: Instant) -> None:
         if message.lane == DEFERRED:

@@ -6,7 +6,7 @@ only as far as a budget of bytes goes.
 """
 
 from collections import deque
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from postbus.broker.message import Message
@@ -124,6 +124,14 @@ class Window:
         """A message that is ready, wherever in the line, leaves it."""
         self.ready_count -= 1
         self.forget(message)
+        if len(self._ready) + len(self._returned) > 2 * self.ready_count + 64:
+            self._drop_leavers()
+
+    def _drop_leavers(self) -> None:
+        live = self.live
+        self._ready = deque(m for m in self._ready if live.get(m.number) is m)
+        self._returned = [each for each in self._returned if live.get(each[0]) is each[2]]
+        heapify(self._returned)
 
     def missing_bodies(self) -> list[int]:
         """Bases of the batches to read so that the head of the queue can be delivered."""

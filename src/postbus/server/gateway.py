@@ -72,6 +72,7 @@ class Gateway(asyncio.Protocol):
         self._orphans: dict[bytes, Host] = {}
         self._flushing = False
         self._reading = True
+        self._deaf = False
         self._timer: asyncio.TimerHandle | None = None
         self._authenticate_by: Instant = self.now + service.settings.authentication_timeout_ms
         self._clean = False
@@ -189,7 +190,7 @@ class Gateway(asyncio.Protocol):
                 self._service.when_relieved(self._resume)
 
     def _resume(self) -> None:
-        if self._reading or not self.writable or self._transport is None:
+        if self._reading or self._deaf or not self.writable or self._transport is None:
             return
         if self._overfed():
             if self._service.congested:
@@ -263,9 +264,16 @@ class Gateway(asyncio.Protocol):
 
     # -- closing -----------------------------------------------------------------------------
 
+    def stop_reading(self) -> None:
+        """Answer what has come, and take nothing more."""
+        self._deaf = True
+        self._pause()
+
     def close(self, error: ServiceBusError) -> None:
         """End the connection from our side."""
         self._clean = True
+        self._deaf = False
+        self._resume()  # the peer's own close is still wanted
         for link in self._links():
             self._let_go(link)
         self._connection.close(self.refusals.error(error, None))

@@ -30,6 +30,8 @@ CHECKPOINT_CHANGES: Final = 4_096
 """Index rows changed since the last checkpoint (design §2: 13 ms on SQLite)."""
 CHECKPOINT_RECORDS: Final = 32_768
 """Records to replay after a crash, at the most, while nothing else is in the way."""
+CHECKPOINT_BYTES: Final = 64 << 20
+"""Journal to replay after a crash, likewise; what is above the checkpoint is never trimmed."""
 CHECKPOINT_PATIENCE: Final = 4
 """A checkpoint makes loaded pages useless, so it waits for them this many times as long."""
 GIVEN_PER_TURN: Final = 2_048
@@ -102,6 +104,8 @@ class Host:
         """Why nothing can be asked of it any more (the entity was deleted)."""
         self.chores: set[str] = set()
         self.loads = 0
+        self.checkpoint_wanted = False
+        """Set by upkeep now and then, so that a quiet queue's journal can be trimmed too."""
         self.timer: TimerHandle | None = None
         self.timer_at: Instant = 0
         self.on_lost: list[Callable[[ServiceBusError], None]] = []
@@ -137,7 +141,13 @@ class Host:
         changes = ledger.delta.size
         records = ledger.head + len(ledger.pending) - ledger.checkpoint
         patience = CHECKPOINT_PATIENCE if self.loads else 1
-        if changes >= CHECKPOINT_CHANGES * patience or records >= CHECKPOINT_RECORDS * patience:
+        if (
+            changes >= CHECKPOINT_CHANGES * patience
+            or records >= CHECKPOINT_RECORDS * patience
+            or ledger.bytes_since_checkpoint >= CHECKPOINT_BYTES
+            or (self.checkpoint_wanted and records and not self.loads)
+        ):
+            self.checkpoint_wanted = False
             return ledger.make_checkpoint()
         return None
 

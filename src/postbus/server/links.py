@@ -65,6 +65,15 @@ class Inlet:
             self._link.grant(self._credit)
 
 
+class Promises:
+    """Messages on their way to the links of one AMQP session, but not sent yet."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
 class Outlet:
     """A client's receiver link: takes messages from a line, and their settlements back."""
 
@@ -81,6 +90,9 @@ class Outlet:
         self.holder = gateway.id
         self.draining = False
         self._reserved = 0
+        if link.session.owner is None:
+            link.session.owner = Promises()
+        self._promises: Promises = link.session.owner
         self._waited = False
         self.tokens: set[bytes] = set()
         """Locks given out on this link and not settled on it."""
@@ -128,13 +140,15 @@ class Outlet:
     def capacity(self) -> int:
         if not self.gateway.writable:
             return 0
-        return self._link.sendable - self._reserved
+        return self._link.room_beside(self._reserved, self._promises.count)
 
     def reserve(self) -> None:
         self._reserved += 1
+        self._promises.count += 1
 
     def deliver(self, message: Message, raw: bytes) -> None:
         self._reserved -= 1
+        self._promises.count -= 1
         link = self._link
         token = message.token
         if not link.attached or link.credit <= 0:

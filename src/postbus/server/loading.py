@@ -62,12 +62,16 @@ class Loader:
         """Acquire the fragment, replay its tail, give the host its engine."""
 
         def acquired(lease: Lease) -> None:
-            ledger = Ledger(
-                Layout(batch.HEADER_SIZE, batch.RECORD_PREFIX_SIZE),
-                host.index << 48,
-                lease.checkpoint,
-                lease.state,
-            )
+            try:
+                ledger = Ledger(
+                    Layout(batch.HEADER_SIZE, batch.RECORD_PREFIX_SIZE),
+                    host.index << 48,
+                    lease.checkpoint,
+                    lease.state,
+                )
+            except Exception as error:  # whatever it is, those who wait must be told
+                _refuse(host.name, done, error)
+                return
             self._replay(host, lease, ledger, done)
 
         def acquire() -> Lease:
@@ -85,7 +89,7 @@ class Loader:
                     for position, record in batch.records(stored.data):
                         ledger.replay(records.decode(record), stored.base, position)
                     ledger.head = stored.base + header.record_count
-            except (CorruptRow, batch.BatchCorrupt) as error:
+            except Exception as error:  # as above
                 _refuse(host.name, done, error)
                 return
             if batches and ledger.head < lease.head:

@@ -102,8 +102,10 @@ class Server:
         for number, store in enumerate(stores):
             thread = StoreThread(f"store-{number}", loop)
             self._threads.append(thread)
-            runtimes.append(self._runtime(number, store, thread))
-            upkeeps.append(Upkeep(store, thread, runtimes[-1]))
+            loader = self._loader(store, thread)
+            meter = self._metrics.store(str(number))
+            runtimes.append(Runtime(store, thread, self._clock, loader, meter))
+            upkeeps.append(Upkeep(store, thread, runtimes[-1], loader))
         tracking = TrackingIds(settings.namespace_name, self._clock)
         self.namespace = Namespace(
             settings, catalog, self._threads[0], runtimes, upkeeps, self._clock
@@ -120,12 +122,11 @@ class Server:
         self._stop = asyncio.Event()
         self._upkeep: asyncio.Task[None] | None = None
 
-    def _runtime(self, number: int, store: MessageStore, thread: StoreThread) -> Runtime:
+    def _loader(self, store: MessageStore, thread: StoreThread) -> Loader:
         settings = self._settings
         window = WindowLimits(settings.window_messages_max, settings.window_bodies_max_bytes)
         broker = f"{os.getpid()}-{secrets.token_hex(4)}"
-        loader = Loader(store, thread, broker, window, partial(secrets.randbits, 64))
-        return Runtime(store, thread, self._clock, loader, self._metrics.store(str(number)))
+        return Loader(store, thread, broker, window, partial(secrets.randbits, 64))
 
     def _make_listener(self, authority: Authority, tracking: TrackingIds) -> Listener:
         settings = self._settings
@@ -203,9 +204,14 @@ class Server:
         if self._upkeep is not None:
             self._upkeep.cancel()
         for gateway in list(self._service.gateways):
-            gateway.close(ConnectionForced("The broker is shutting down."))
+            gateway.stop_reading()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._gateways_gone(), grace_s)
+            async with asyncio.timeout(grace_s):
+                for runtime in self.namespace.runtimes:
+                    await runtime.quiet()
+                for gateway in list(self._service.gateways):
+                    gateway.close(ConnectionForced("The broker is shutting down."))
+                await self._gateways_gone()
         for gateway in list(self._service.gateways):
             gateway.abort()
         await self._listener.drain(grace_s)

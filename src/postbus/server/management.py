@@ -133,7 +133,9 @@ class ManagementNode:
 
         def settle(queue: Queue, now: Instant, pages: Pages) -> Need | None:
             for token in tokens:
-                queue.held(token, now)
+                message = queue.held(token, now)
+                if changes.dead_letter:
+                    queue.check_dead_letter(message)
             if changes.properties:
                 need = bodies_needed(queue, tokens, now, pages)
                 if need is not None:
@@ -274,6 +276,8 @@ def _encoded(message: Message, raw: bytes, peeked: bool = False) -> bytes:
 
 def _tokens(fields: Fields) -> list[bytes]:
     tokens = fields.items("lock-tokens", UUID, TOKENS_MAX)
+    if len(set(tokens)) != len(tokens):
+        raise InvalidArgument("A lock token is named twice.")
     return [token.bytes_le for token in tokens]
 
 

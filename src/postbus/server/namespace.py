@@ -237,8 +237,12 @@ class Namespace:
         """Remove what a deleted entity left, in slices, and only then forget its id."""
 
         async def drop() -> None:
-            await self.upkeeps[store].drop(fragment)
-            await self._thread.run(partial(self._catalog.forget, fragment))
+            try:
+                await self.upkeeps[store].drop(fragment)
+                await self._thread.run(partial(self._catalog.forget, fragment))
+            except ServiceBusError as error:
+                # It stays on the catalog's list, and the next start goes on with it.
+                log.warning("fragment not dropped", fragment=fragment, error=str(error))
 
         task = asyncio.get_running_loop().create_task(drop())
         self._dropping.add(task)

@@ -7,7 +7,7 @@ from postbus.amqp.deliveries import IncomingDelivery, OutgoingDelivery
 from postbus.amqp.outcomes import Accepted, Modified, Outcome, Rejected, Released
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sending import SenderLink
-from postbus.broker.message import Message
+from postbus.broker.message import CorruptRow, Message
 from postbus.broker.pages import BodyPage, Need, Pages
 from postbus.broker.queue import Queue
 from postbus.errors import ServiceBusError
@@ -258,6 +258,8 @@ def settle_with(
         raw = message.raw
         if raw is None and pages is not None and message.properties is None:
             raw = pages.body(BodyPage(message.base, message.position, message.length))
+            if raw is None:
+                raise CorruptRow(f"the journal has no body for message {message.number}")
         properties = change_properties(message, raw, changes.properties)
     if changes.dead_letter:
         queue.dead_letter(token, now, changes.reason, changes.description, properties)

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from postbus.broker.pages import Need
+from postbus.broker.queue import Queue
 from postbus.errors import InternalError, ServiceBusError, StoreUnavailable
 from postbus.model.instant import Instant
 from postbus.model.rows import Checkpoint
@@ -32,6 +33,7 @@ REQUESTS_PER_TURN: Final = 4_096
 BYTES_PER_TURN: Final = 4 << 20
 QUEUED_REQUESTS_MAX: Final = 20_000
 QUEUED_BYTES_MAX: Final = 64 << 20
+READ_AGAIN_S: Final = 1.0
 
 log = structlog.get_logger()
 
@@ -44,6 +46,7 @@ class _Written(NamedTuple):
     """One fragment's part of a turn, as it goes to the store."""
 
     host: Host
+    queue: Queue
     lease: Lease
     base: int
     records: list[bytes]
@@ -73,6 +76,9 @@ class Runtime:
         self._scheduled = False
         self._committing = False
         self._resume: list[Callable[[], None]] = []
+        self._wanted: list[tuple[Request, Need]] = []
+        self._loading = 0
+        self._stopping = False
 
     # -- what arrives ----------------------------------------------------------------------
 
@@ -94,8 +100,8 @@ class Runtime:
 
     @property
     def idle(self) -> bool:
-        """Nothing is waiting and nothing is being written."""
-        return not (self._inbox or self._committing or self._scheduled)
+        """Nothing is waiting, nothing is being read and nothing written."""
+        return not (self._inbox or self._committing or self._scheduled or self._loading)
 
     def when_relieved(self, resume: Callable[[], None]) -> None:
         """Call back once when the congestion is over."""
@@ -114,16 +120,24 @@ class Runtime:
         requests: list[Request] = []
         outputs: list[Output] = []
         hosts = self._decide(now, requests, outputs)
+        written: list[_Written] = []
         for host in hosts:
             try:
                 self._serve(host, now, outputs)
+                part = self._written(host)
             except Exception as error:  # as in _decide
                 self._fault(host, error, requests, outputs)
-        written = [part for host in hosts if (part := self._written(host)) is not None]
+            else:
+                if part is not None:
+                    written.append(part)
         if written:
-            self._commit(written, requests, outputs, now)
+            self._commit(written, hosts, requests, outputs, now)
         else:
             self._finish(hosts, outputs, now)
+        # After the commit, so that a page shows what this very turn has written.
+        wanted, self._wanted = self._wanted, []
+        for request, need in wanted:
+            self._load_pages(request, need)
 
     def _decide(
         self, now: Instant, decided: list[Request], outputs: list[Output]
@@ -164,7 +178,7 @@ class Runtime:
                 continue
             else:
                 if need is not None:
-                    self._load_pages(request, need)
+                    self._wanted.append((request, need))
                     continue
                 bytes_left -= request.size
                 outputs.append((host, request.answer))
@@ -203,11 +217,12 @@ class Runtime:
         checkpoint = host.due_checkpoint(queue)
         if not ledger.pending and checkpoint is None:
             return None
-        return _Written(host, lease, ledger.head, ledger.pending, checkpoint)
+        return _Written(host, queue, lease, ledger.head, ledger.pending, checkpoint)
 
     def _commit(
         self,
         written: list[_Written],
+        hosts: dict[Host, None],
         requests: list[Request],
         outputs: list[Output],
         now: Instant,
@@ -215,9 +230,9 @@ class Runtime:
         self._committing = True
         started = perf_counter()
 
-        def done(sizes: tuple[frozenset[int], int]) -> None:
+        def done(result: tuple[frozenset[int], int]) -> None:
             self._committing = False
-            passed, size = sizes
+            passed, size = result
             records = sum(len(part.records) for part in written)
             self._meter.committed(perf_counter() - started, records, size)
             fenced = [part.host for part in written if part.host.fragment not in passed]
@@ -226,8 +241,8 @@ class Runtime:
                 self._failed(fenced, requests, outputs, refusal)
             for part in written:
                 if part.host.fragment in passed:
-                    self._settle_commit(part)
-            self._finish({part.host: None for part in written}, outputs, now)
+                    _committed(part)
+            self._finish(hosts, outputs, now)
 
         def failed(error: BaseException) -> None:
             self._committing = False
@@ -239,7 +254,7 @@ class Runtime:
                 else StoreUnavailable(f"The store did not take the write: {error}")
             )
             self._failed([part.host for part in written], requests, outputs, refusal)
-            self._finish({}, outputs, now)
+            self._finish(hosts, outputs, now)
 
         self._thread.submit(partial(self._write, written, now), done, failed)
 
@@ -247,7 +262,7 @@ class Runtime:
         """On the store's thread."""
         parts: list[Part] = []
         size = 0
-        for host, lease, base, records, checkpoint in written:
+        for host, _, lease, base, records, checkpoint in written:
             data = b""
             if records:
                 data, _ = batch.pack(host.fragment, lease.epoch, base, now, records)
@@ -258,15 +273,6 @@ class Runtime:
             if part.checkpoint is not None and part.host.fragment in passed:
                 self._loader.checkpoints[part.host.fragment] = part.checkpoint.offset
         return passed, size
-
-    def _settle_commit(self, part: _Written) -> None:
-        queue = part.host.queue
-        assert queue is not None
-        if part.host.meter is not None:
-            account(part.host.meter, part.records)
-        queue.ledger.committed()
-        if part.checkpoint is not None:
-            queue.ledger.checkpointed(part.checkpoint)
 
     def _failed(
         self,
@@ -280,7 +286,7 @@ class Runtime:
         outputs[:] = [output for output in outputs if output[0] not in lost]
         for request in requests:
             if request.host in lost:
-                request.refuse(refusal)
+                _safely(request.host, partial(request.refuse, refusal))
         for host in hosts:
             self.discard(host, refusal)
 
@@ -289,16 +295,16 @@ class Runtime:
         host.queue = None
         host.lease = None
         host.chores.clear()
+        if host.timer is not None:
+            host.timer.cancel()
+            host.timer = None
         lost, host.on_lost = host.on_lost, []
         for call in lost:
-            call(refusal)
+            _safely(host, partial(call, refusal))
 
     def _finish(self, hosts: dict[Host, None], outputs: list[Output], now: Instant) -> None:
         for host, output in outputs:
-            try:
-                output()
-            except Exception:  # one client's answer; the others must have theirs
-                log.exception("answer lost", entity=host.name)
+            _safely(host, output)
         for host in hosts:
             self._arm(host, now)
         if self._inbox or self._awake:
@@ -317,7 +323,7 @@ class Runtime:
     def _arm(self, host: Host, now: Instant) -> None:
         """Wake the host when its engine next wants to be called."""
         queue = host.queue
-        if queue is None:
+        if queue is None or self._stopping:
             return
         deadline = queue.next_deadline()
         if host.timer is not None:
@@ -330,38 +336,49 @@ class Runtime:
 
     def _ring(self, host: Host) -> None:
         host.timer = None
-        if host.queue is not None:
+        if host.queue is not None and not self._stopping:
             self.wake(host)
 
     # -- the end ---------------------------------------------------------------------------
 
     async def stop(self, hosts: list[Host]) -> None:
         """Finish what is under way, write checkpoints, give the fragments up."""
-        while not self.idle:
-            await asyncio.sleep(0.005)
-        loaded = [host for host in hosts if host.queue is not None and host.lease is not None]
-        for host in loaded:
+        self._stopping = True
+        for host in hosts:
+            await self.quiet()
             queue, lease = host.queue, host.lease
-            assert queue is not None
-            assert lease is not None
+            if queue is None or lease is None:
+                continue
             ledger = queue.ledger
-            if ledger.head > ledger.checkpoint:
-                part = _Written(host, lease, ledger.head, [], ledger.make_checkpoint())
-                await self._thread.run(partial(self._write, [part], self._clock()))
-            await self._thread.run(partial(self._store.release, lease))
+            try:
+                if ledger.head > ledger.checkpoint:
+                    checkpoint = ledger.make_checkpoint()
+                    part = _Written(host, queue, lease, ledger.head, [], checkpoint)
+                    await self._thread.run(partial(self._write, [part], self._clock()))
+                await self._thread.run(partial(self._store.release, lease))
+            except ServiceBusError as error:
+                # Nothing is lost by it: the next start replays more.
+                log.warning("fragment not released", entity=host.name, error=str(error))
             host.queue = host.lease = None
+
+    async def quiet(self) -> None:
+        """Wait until everything that has arrived is answered."""
+        while not self.idle:
+            await asyncio.sleep(0.002)
 
     # -- loading ---------------------------------------------------------------------------
 
     def _load(self, host: Host, waiting: list[Request]) -> None:
         """The engine is not here, and somebody has use for it: fetch it, and let them wait."""
         host.waiting = waiting
+        self._loading += 1
 
         def loaded(error: ServiceBusError | None) -> None:
+            self._loading -= 1
             host.waiting = None
             if error is not None:
                 for each in waiting:
-                    each.refuse(error)
+                    _safely(host, partial(each.refuse, error))
                 self.discard(host, error)
                 return
             for each in reversed(waiting):
@@ -374,14 +391,36 @@ class Runtime:
     def _load_pages(self, request: Request, need: Need) -> None:
         host = request.host
         host.loads += 1
+        self._loading += 1
 
         def loaded(error: ServiceBusError | None) -> None:
             host.loads -= 1
+            self._loading -= 1
             if error is not None:
-                request.refuse(error)
+                _safely(host, partial(request.refuse, error))
+                # Whoever waits for what was to be read has no other reason to be looked at.
+                self._loop.call_later(READ_AGAIN_S, self.wake, host)
                 return
             self._inbox.appendleft(request)
             self._queued_bytes += request.size
             self._schedule()
 
         self._loader.load_pages(request, need, loaded)
+
+
+def _committed(part: _Written) -> None:
+    """The part is durable; its engine may have been thrown away meanwhile (entity deleted)."""
+    if part.host.meter is not None:
+        account(part.host.meter, part.records)
+    ledger = part.queue.ledger
+    ledger.committed()
+    if part.checkpoint is not None:
+        ledger.checkpointed(part.checkpoint)
+
+
+def _safely(host: Host, call: Callable[[], None]) -> None:
+    """Tell one client; whatever goes wrong with it, the others must be told too."""
+    try:
+        call()
+    except Exception:
+        log.exception("answer lost", entity=host.name)

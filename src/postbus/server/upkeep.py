@@ -10,9 +10,9 @@ import structlog
 from postbus.broker.chores import copy_forward
 from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
-from postbus.errors import ServiceBusError
 from postbus.model.instant import Instant
 from postbus.server.host import Chore, Host
+from postbus.server.loading import Loader
 from postbus.server.runtime import Runtime
 from postbus.server.storethread import StoreThread
 from postbus.settings import Settings
@@ -30,10 +30,13 @@ log = structlog.get_logger("upkeep")
 class Upkeep:
     """Looks after one store, in slices, between the commits of its runtime."""
 
-    def __init__(self, store: MessageStore, thread: StoreThread, runtime: Runtime) -> None:
+    def __init__(
+        self, store: MessageStore, thread: StoreThread, runtime: Runtime, loader: Loader
+    ) -> None:
         self._store = store
         self._thread = thread
         self._runtime = runtime
+        self._loader = loader
 
     async def probe(self, now: Instant) -> None:
         """Can a message be stored and read? Raises when not."""
@@ -43,6 +46,7 @@ class Upkeep:
         """Remove a deleted entity's fragment."""
         while not await self._thread.run(partial(self._store.drop, fragment, DROP_SLICE)):
             pass
+        await self._thread.run(partial(self._loader.checkpoints.pop, fragment, None))
 
     async def trim(self, host: Host, older_than: Instant, bytes_max: int) -> None:
         """Let go of journal past its retention; copy forward what few live bodies pin."""
@@ -52,6 +56,10 @@ class Upkeep:
                 partial(self._store.trim, host.fragment, older_than, bytes_max, TRIM_SLICE)
             )
             more = trimmed.more
+        queue = host.queue
+        if queue is not None and queue.ledger.head > queue.ledger.checkpoint:
+            host.checkpoint_wanted = True
+            self._runtime.wake(host)
         below = await self._thread.run(partial(self._store.tail, host.fragment))
         if host.queue is not None and host.gone is None and "copy" not in host.chores:
             host.chores.add("copy")
@@ -89,5 +97,5 @@ async def keep_up(
             entity.warn(now)
             try:
                 await upkeeps[host.store].trim(host, older_than, settings.retention_mb << 20)
-            except ServiceBusError as error:
-                log.warning("journal not trimmed", entity=entity.name, error=str(error))
+            except Exception as error:  # upkeep goes on for the life of the process
+                log.warning("journal not trimmed", entity=entity.name, error=repr(error))
