@@ -29,7 +29,6 @@ from postbus.amqp.framing import (
 from postbus.amqp.handshake import ClientHandshake, ServerHandshake
 from postbus.amqp.heartbeat import Heartbeat
 from postbus.amqp.limits import Limits
-from postbus.amqp.link import error_of
 from postbus.amqp.performatives import (
     Begin,
     Close,
@@ -39,7 +38,7 @@ from postbus.amqp.performatives import (
     decode_performative,
 )
 from postbus.amqp.session import Session
-from postbus.amqp.turn import Turn
+from postbus.amqp.turn import Describe, Turn
 
 # Wire contract §1.2.
 MECHANISMS = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
@@ -95,9 +94,10 @@ class Connection(Turn):
         mechanisms: Sequence[str] = MECHANISMS,
         initial_response: bytes = b"",
         properties: dict[Any, Any] | None = None,
+        describe: Describe | None = None,
     ) -> None:
         """A server offers `mechanisms`; a client uses the first of them, or no SASL if none."""
-        super().__init__(limits)
+        super().__init__(limits, describe)
         self.server = server
         self.state = ConnectionState.HANDSHAKE
         self.peer: Open | None = None
@@ -365,14 +365,14 @@ class Connection(Turn):
         self.out = handshake.out
         self.out_bytes = 0
         self._handshake = None
-        self._finish(error_of(fault), clean=False)
+        self._finish(self.error_of(fault), clean=False)
 
     def _fail(self, fault: ProtocolError) -> None:
         """Close because the peer broke a rule."""
         if self._handshake is not None:
             self._abort(self._handshake, fault)
             return
-        error = error_of(fault)
+        error = self.error_of(fault)
         self._send_close(error)
         self._reported = True
         self.report(Closed(error, clean=False))

@@ -25,11 +25,6 @@ class LinkState(Enum):
     DETACHED = auto()
 
 
-def error_of(fault: ProtocolError) -> Error:
-    """Put a violation into the form the peer is told."""
-    return Error(fault.condition, fault.text)
-
-
 class Link(ABC):
     """One end of a link. `role` is ours; `owner` is for whoever owns the connection.
 
@@ -147,7 +142,7 @@ class Link(ABC):
 
     def fail(self, fault: ProtocolError) -> None:
         """Detach the link because the peer broke a rule on it."""
-        error = error_of(fault)
+        error = self.connection.error_of(fault)
         if self.state is LinkState.PENDING:
             self.refuse(error)
         else:

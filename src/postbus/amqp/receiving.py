@@ -12,7 +12,7 @@ from postbus.amqp.deliveries import (
 )
 from postbus.amqp.events import Drained, Event, MessageReceived
 from postbus.amqp.faults import LinkError, MessageSizeExceeded, TransferLimitExceeded
-from postbus.amqp.link import Link, LinkState, error_of
+from postbus.amqp.link import Link, LinkState
 from postbus.amqp.performatives import (
     ROLE_RECEIVER,
     Attach,
@@ -250,7 +250,10 @@ class ReceiverLink(Link):
         assembly.payload = bytearray()
         assembly.discarding = True
         self.session.dispose(
-            ROLE_RECEIVER, delivery.delivery_id, Rejected(error_of(fault)), settled=True
+            ROLE_RECEIVER,
+            delivery.delivery_id,
+            Rejected(self.connection.error_of(fault)),
+            settled=True,
         )
         return True
 
@@ -289,7 +292,7 @@ class ReceiverLink(Link):
                 events.append(MessageReceived(self, delivery))
             else:
                 text = f"A message may have {self.message_size_max} bytes on this link."
-                self.settle(delivery, Rejected(error_of(MessageSizeExceeded(text))))
+                self.settle(delivery, Rejected(self.connection.error_of(MessageSizeExceeded(text))))
         return events
 
     def _take_early(self) -> list[IncomingDelivery]:

@@ -67,17 +67,19 @@ class SenderLink(Link):
         message_format: int = 0,
         context: Any = None,
         state: DeliveryState | None = None,
+        in_flight: bool = False,
     ) -> OutgoingDelivery:
         """Send one message, in as many frames as it takes.
 
         The owner asks `sendable` first. A message larger than the rest of the peer's window is
-        taken all the same and finished as the window opens.
+        taken all the same and finished as the window opens. One that was promised before the peer
+        withdrew its credit is `in_flight`: it may cross the peer's word on the wire, too.
         """
-        if self.credit <= 0 or not self.attached:
+        if not self.attached or (self.credit <= 0 and not in_flight):
             raise ValueError(f"link {self.name!r} may not send now")
         outgoing = self._outgoing
         connection = self.connection
-        self.credit -= 1
+        self.credit = max(self.credit - 1, 0)
         self.delivery_count = (self.delivery_count + 1) & SERIAL_MASK
         self.sent_count += 1
         parts = payload if isinstance(payload, tuple) else (payload,)

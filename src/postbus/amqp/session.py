@@ -10,7 +10,7 @@ from postbus.amqp.events import LinkAttached, SessionBegun, SessionEnded, Settle
 from postbus.amqp.faults import LinkError, ProtocolError, SessionError, WindowViolation
 from postbus.amqp.framing import encode_frame
 from postbus.amqp.handles import Handles
-from postbus.amqp.link import Link, LinkState, error_of
+from postbus.amqp.link import Link, LinkState
 from postbus.amqp.outgoing import Outgoing
 from postbus.amqp.performatives import (
     ROLE_RECEIVER,
@@ -118,7 +118,7 @@ class Session:
 
     def fail(self, fault: ProtocolError) -> None:
         """End the session because the peer broke a rule in it."""
-        error = error_of(fault)
+        error = self.connection.error_of(fault)
         self.flush()
         self._send_end(error)
         self._reported = True
@@ -193,7 +193,7 @@ class Session:
             or connection.usage.attach_bytes > limits.attach_bytes_max
         ):
             text = "The connection has as many links as it may have."
-            link.refuse(Error("amqp:resource-limit-exceeded", text))
+            link.refuse(connection.error_of(LinkError(text, "amqp:resource-limit-exceeded")))
         else:
             connection.report(LinkAttached(link, attach))
 

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from postbus.amqp.events import Event
+from postbus.amqp.faults import ProtocolError
 from postbus.amqp.framing import FRAME_SIZE_MIN
 from postbus.amqp.limits import Limits, Usage
+from postbus.amqp.outcomes import Error
 
 if TYPE_CHECKING:
     from postbus.amqp.session import Session
+
+
+Describe = Callable[[ProtocolError], str]
+"""The words for a violation; an owner may add what ties them to its log."""
+
+
+def _plainly(fault: ProtocolError) -> str:
+    return fault.text
 
 
 class Turn:
@@ -20,6 +31,7 @@ class Turn:
     """
 
     __slots__ = (
+        "describe",
         "dirty",
         "events",
         "limits",
@@ -30,8 +42,9 @@ class Turn:
         "usage",
     )
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, describe: Describe | None) -> None:
         self.limits = limits
+        self.describe = describe or _plainly
         self.usage = Usage()
         self.events: list[Event] = []
         self.number = 0
@@ -51,6 +64,10 @@ class Turn:
         """Add a frame to the output."""
         self.out.append(frame)
         self.out_bytes += len(frame)
+
+    def error_of(self, fault: ProtocolError) -> Error:
+        """Put a violation into the form the peer is told."""
+        return Error(fault.condition, self.describe(fault))
 
     def report(self, event: Event) -> None:
         """Add an event to those the owner is told when its call returns."""

@@ -177,6 +177,12 @@ class Queue:
         self.ledger.remove(Kind.RECEIVED, message)
         return message, raw
 
+    def put_back(self, message: Message, raw: bytes) -> None:
+        """A message that was removed for somebody who is gone: nobody has seen it."""
+        message.raw = raw
+        self.ledger.add(Kind.ENQUEUED, message, raw)
+        self.windows[message.subqueue].add(message)
+
     def _first(self, subqueue: int, now: Instant) -> Message | None:
         window = self.windows[subqueue]
         for _ in range(EXPIRED_PER_TAKE):

@@ -82,6 +82,9 @@ def _accept_node(
         node = ManagementNode(gateway, entity, _SUBQUEUES[address.subqueue], address.path)
         owner = NodeInlet(gateway, link, path, MANAGEMENT_SPELLING, node.handle)
     link.owner = owner
+    if not address.is_cbs:
+        owner.entity = _find(gateway, address)
+        owner.entity.links.add(link)
     early = link.accept(properties=gateway.service.link_properties())
     owner.open()
     return early

@@ -5,10 +5,11 @@ it; only where somebody changed properties, or a time to live applies, is a sect
 """
 
 from contextlib import suppress
+from secrets import token_hex
 from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
-from postbus.amqp.codec import encode
+from postbus.amqp.codec import decode, encode
 from postbus.amqp.faults import DecodeError
 from postbus.amqp.outcomes import Modified, Rejected
 from postbus.amqp.sections import (
@@ -34,9 +35,12 @@ from postbus.errors import InvalidArgument, InvalidOperation, MessageSizeExceede
 from postbus.model.instant import Instant
 
 BATCH_FORMAT: Final = 0x80013700
+REASON_LENGTH_MAX: Final = 4_096
+"""Characters of a dead letter's reason and description; the SDKs refuse more themselves."""
 BATCH_COUNT_MAX: Final = 4_500
 """Messages in one batch (semantics B §2)."""
 
+_DATA: Final = 0x75
 _TTL_INFINITE: Final = 0xFFFFFFFF
 _PRIORITY_DEFAULT: Final = 4
 _SCHEDULED: Final = "x-opt-scheduled-enqueue-time"
@@ -86,9 +90,12 @@ def read_message(payload: bytes, property_size_max: int) -> Message:
         stated = read_header(payload, sections).ttl
         if stated is not None and stated != _TTL_INFINITE:
             ttl = stated
-    if sections.body - sections.application_properties > property_size_max:
-        _check_properties(payload, sections, property_size_max)
+    _check_sections(payload, sections, property_size_max)
     message_id, session_id = read_ids(payload, sections)
+    if message_id is None:
+        # The Node SDK cannot settle a message without one, and does not give one itself.
+        message_id = token_hex(16)
+        payload, sections = _with_message_id(payload, sections, message_id)
     scheduled_at: Instant = 0
     if sections.properties > sections.message_annotations:
         annotations = read_annotations(payload, sections)
@@ -103,7 +110,8 @@ def read_message(payload: bytes, property_size_max: int) -> Message:
             )
     return Message(
         payload,
-        "" if message_id is None else str(message_id),
+        # One character for each byte, so that the limit on its length means the same.
+        message_id.decode("latin-1") if isinstance(message_id, bytes) else str(message_id),
         session_id,
         ttl,
         scheduled_at,
@@ -121,9 +129,38 @@ def _tidied(payload: bytes) -> tuple[bytes, Sections]:
     return payload, scan(payload)
 
 
+def _check_sections(payload: bytes, sections: Sections, property_size_max: int) -> None:
+    """Decode what others will have to decode: a message that nobody can read is refused here,
+    where its sender hears of it, and not by a receiver that stumbles over it."""
+    read_delivery_annotations(payload, sections)
+    read_properties(payload, sections)
+    if sections.body > sections.application_properties:
+        _check_properties(payload, sections, property_size_max)
+    if sections.body < sections.footer and payload[sections.body + 2] != _DATA:
+        offset = sections.body
+        while offset < sections.footer:
+            _, offset = decode(payload, offset)
+    if sections.end > sections.footer:
+        decode(payload, sections.footer)
+
+
+def _with_message_id(payload: bytes, sections: Sections, message_id: str) -> tuple[bytes, Sections]:
+    properties = read_properties(payload, sections)
+    properties.message_id = message_id
+    payload = b"".join(
+        (
+            payload[: sections.properties],
+            encode_properties(properties),
+            payload[sections.application_properties :],
+        )
+    )
+    return payload, scan(payload)
+
+
 def _check_properties(payload: bytes, sections: Sections, size_max: int) -> None:
+    large = sections.body - sections.application_properties > size_max
     for name, value in read_application_properties(payload, sections).items():
-        size = len(encode(value))
+        size = len(encode(value)) if large else 0
         if size > size_max:
             raise MessageSizeExceeded(
                 f"The property '{name!s:.64}' takes {size} bytes, {size_max} bytes are allowed."
@@ -168,6 +205,10 @@ def write_delivery(
     if sections.properties > sections.message_annotations:
         given = read_annotations(raw, sections)
         others = {key: value for key, value in given.items() if key not in _OWN}
+        when = others.pop(_SCHEDULED, None)
+        if when is not None:
+            # The Python SDK sends back a long; Go insists on a timestamp (wire contract §4.3).
+            others[Symbol(_SCHEDULED)] = Timestamp(when)
     if with_state:
         others = {**(others or {}), _STATE: Int(message.lane)}
     if message.source is not None:
@@ -282,4 +323,4 @@ def text_keys(changes: dict[Any, Any] | None) -> dict[str, Any]:
 
 
 def _text(value: object) -> str | None:
-    return None if value is None else str(value)
+    return None if value is None else str(value)[:REASON_LENGTH_MAX]

@@ -13,6 +13,13 @@ from postbus.errors import InvalidArgument
 T = TypeVar("T")
 
 
+def check_number(value: int) -> int:
+    """A number as the stores can hold it."""
+    if not -(1 << 63) <= value < 1 << 63:
+        raise InvalidArgument(f"{value} is no 64-bit number.")
+    return int(value)
+
+
 class Fields:
     """The named values of one request."""
 
@@ -44,7 +51,7 @@ class Fields:
             return None
         if isinstance(value, bool) or not isinstance(value, int):
             raise InvalidArgument(f"'{name}' is not a number.")
-        return int(value)
+        return check_number(value)
 
     def text(self, name: str) -> str:
         value = self.optional_text(name)

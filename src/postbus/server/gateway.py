@@ -25,7 +25,7 @@ from postbus.amqp.events import (
     SaslReceived,
     SessionEnded,
 )
-from postbus.amqp.faults import DecodeError
+from postbus.amqp.faults import DecodeError, ProtocolError
 from postbus.amqp.link import Link
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sasl import parse_plain
@@ -48,6 +48,10 @@ Owner = Inlet | Outlet | NodeInlet | NodeOutlet
 CLAIMS_MAX: Final = 1_000
 """Tokens one connection may hold; a client renews them under the same path."""
 ORPHANS_MAX: Final = 10_000
+EVENTS_AT_ONCE: Final = 512
+REFUSED_STRANGERS_MAX: Final = 100
+"""Links refused to a connection that has no token before it is closed."""
+LINGER_S: Final = 2.0
 
 log = structlog.get_logger("gateway")
 
@@ -66,10 +70,17 @@ class Gateway(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self.now: Instant = service.clock()
         self._connection = Connection(
-            service.limits, container_id=service.container_id, server=True, now=self.now
+            service.limits,
+            container_id=service.container_id,
+            server=True,
+            now=self.now,
+            describe=self._describe,
         )
         self._claims: dict[str, Claims] = {}
         self._orphans: dict[bytes, Host] = {}
+        self._refused = 0
+        self.waiting_bytes = 0
+        """Responses that wait for the peer's credit, on all links."""
         self._flushing = False
         self._reading = True
         self._deaf = False
@@ -144,10 +155,13 @@ class Gateway(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.now = self._service.clock()
-        self._handle(self._connection.receive_data(data, self.now))
+        events = self._connection.receive_data(data, self.now)
+        self._handle(events)
         self._flush()
-        if self._reading and self._overfed():
+        if self._reading and (self._overfed() or len(events) > EVENTS_AT_ONCE):
+            # Even a peer that is welcome lets the others have their turn.
             self._pause()
+            self._loop.call_soon(self._resume)
 
     def eof_received(self) -> bool:
         self.now = self._service.clock()
@@ -179,7 +193,7 @@ class Gateway(asyncio.Protocol):
         return (
             self._service.congested
             or self._connection.incoming_unsettled > self._service.settings.incoming_unsettled_max
-            or self._connection.pending_bytes > self._service.settings.write_buffer_max_bytes
+            or self._connection.out_bytes > self._service.settings.write_buffer_max_bytes
         )
 
     def _pause(self) -> None:
@@ -210,6 +224,8 @@ class Gateway(asyncio.Protocol):
             transport.write(data)
         if self._connection.closed:
             transport.close()
+            # What it does not read it does not get.
+            self._loop.call_later(LINGER_S, transport.abort)
             return
         if not self._reading:
             self._resume()
@@ -340,28 +356,35 @@ class Gateway(asyncio.Protocol):
             self._handle(attach(self, link))
         except ServiceBusError as error:
             link.refuse(self.refusals.error(error, _address_of(link)))
+            self._refused += 1
+            if not self._claims and self._refused >= REFUSED_STRANGERS_MAX:
+                self.close(ConnectionForced("Too many links were asked for without a token."))
 
     def _let_go(self, link: Link) -> None:
-        owner = link.owner
+        owner: Owner | None = link.owner
         link.owner = None
-        if isinstance(owner, Outlet):
-            owner.close()
-            for token in owner.tokens:
-                self.locked(owner.host, token)
-        elif isinstance(owner, NodeOutlet):
+        if owner is not None and owner.entity is not None:
+            owner.entity.links.discard(link)
+        if isinstance(owner, (Outlet, NodeOutlet)):
             owner.close()
 
     def _closed(self, event: Closed) -> None:
+        lost: dict[Host, list[bytes]] = {}
         for link in self._links():
+            if isinstance(link.owner, Outlet):
+                lost.setdefault(link.owner.host, []).extend(link.owner.tokens)
             self._let_go(link)
         if not (event.clean or self._clean):
-            # A connection that breaks loses its locks; an orderly close does not (R-SETTLE-10).
-            lost: dict[Host, list[bytes]] = {}
+            # A connection that breaks loses its locks; an orderly close does not, nor does what
+            # a link held that was detached before (R-SETTLE-10).
             for token, host in self._orphans.items():
                 lost.setdefault(host, []).append(token)
             for host, tokens in lost.items():
                 self.runtime(host).submit(Lose(host, tokens))
         self._orphans = {}
+
+    def _describe(self, fault: ProtocolError) -> str:
+        return self.refusals.fault(fault.condition, fault.text)
 
     def _links(self) -> list[Link]:
         return [link for session in self._connection.sessions for link in session.links]

@@ -27,6 +27,7 @@ class Inlet:
         self.gateway = gateway
         self._link = link
         self.entity = entity
+        self.host = entity.host
         self._credit = credit
 
     def open(self) -> None:
@@ -151,14 +152,14 @@ class Outlet:
         self._promises.count -= 1
         link = self._link
         token = message.token
-        if not link.attached or link.credit <= 0:
-            if token is not None:
-                self.gateway.runtime(self.host).submit(GiveBack(self.host, token))
+        if not link.attached or (token is not None and link.credit <= 0):
+            self.gateway.runtime(self.host).submit(GiveBack(self.host, message, raw))
             return
         payload = write_delivery(message, raw)
         self._waited = False
         if token is None:
-            link.send(message.number.to_bytes(16, "little"), payload, settled=True)
+            tag = message.number.to_bytes(16, "little")
+            link.send(tag, payload, settled=True, in_flight=True)
         else:
             self.tokens.add(token)
             link.send(token, payload, settled=False, context=message.delivered_at)

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
+from typing import Final
 
 import structlog
 import uvloop
@@ -41,6 +42,9 @@ from postbus.store.base import MessageStore
 from postbus.store.catalog import Catalog
 from postbus.store.folder import DataFolder, FolderDamaged, FolderInUse
 from postbus.store.memory import MemoryStore
+
+CLOSE_ANSWER_S: Final = 1.0
+"""How long a stop waits for clients to answer the close; some never do."""
 
 log = structlog.get_logger("main")
 
@@ -209,8 +213,10 @@ class Server:
             async with asyncio.timeout(grace_s):
                 for runtime in self.namespace.runtimes:
                     await runtime.quiet()
-                for gateway in list(self._service.gateways):
-                    gateway.close(ConnectionForced("The broker is shutting down."))
+        for gateway in list(self._service.gateways):
+            gateway.close(ConnectionForced("The broker is shutting down."))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(grace_s, CLOSE_ANSWER_S)):
                 await self._gateways_gone()
         for gateway in list(self._service.gateways):
             gateway.abort()
@@ -231,7 +237,7 @@ class Server:
     def _readings(self) -> Iterable[EntityReading]:
         now = self._clock()
         for entity in self.namespace.queues():
-            roles = [link.role for link, _ in entity.owners()]
+            roles = [link.role for link in entity.message_links()]
             yield EntityReading(
                 entity.name,
                 entity.meter,

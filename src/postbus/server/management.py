@@ -16,8 +16,14 @@ from postbus.broker.queue import Queue
 from postbus.errors import InvalidArgument, NotSupported, ServiceBusError
 from postbus.model.instant import NEVER, Instant
 from postbus.server.auth import Right, missing_claim
-from postbus.server.envelope import Changes, read_message, text_keys, write_delivery
-from postbus.server.fields import Fields
+from postbus.server.envelope import (
+    REASON_LENGTH_MAX,
+    Changes,
+    read_message,
+    text_keys,
+    write_delivery,
+)
+from postbus.server.fields import Fields, check_number
 from postbus.server.nodes import NodeRequest
 from postbus.server.requests import Call, bodies_needed, settle_with
 
@@ -124,8 +130,8 @@ class ManagementNode:
         changes = Changes(
             dead_letter=status == "suspended",
             defer=status == "defered",
-            reason=fields.optional_text("deadletter-reason"),
-            description=fields.optional_text("deadletter-description"),
+            reason=_cut(fields.optional_text("deadletter-reason")),
+            description=_cut(fields.optional_text("deadletter-description")),
             properties=text_keys(fields.optional_map("properties-to-modify")) or None,
         )
         if status not in ("completed", "abandoned", "suspended", "defered"):
@@ -274,6 +280,10 @@ def _encoded(message: Message, raw: bytes, peeked: bool = False) -> bytes:
     return b"".join(write_delivery(message, raw, with_state=True, with_lock=not peeked))
 
 
+def _cut(text: str | None) -> str | None:
+    return None if text is None else text[:REASON_LENGTH_MAX]
+
+
 def _tokens(fields: Fields) -> list[bytes]:
     tokens = fields.items("lock-tokens", UUID, TOKENS_MAX)
     if len(set(tokens)) != len(tokens):
@@ -282,4 +292,4 @@ def _tokens(fields: Fields) -> list[bytes]:
 
 
 def _numbers(fields: Fields) -> list[int]:
-    return [int(number) for number in fields.items("sequence-numbers", int, NUMBERS_MAX)]
+    return [check_number(n) for n in fields.items("sequence-numbers", int, NUMBERS_MAX)]

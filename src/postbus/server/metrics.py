@@ -166,7 +166,10 @@ class Metrics:
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Scrape(self._collect(readings)))
         registry.register(self._process)
-        encode, content_type = choose_encoder(accept)
+        try:
+            encode, content_type = choose_encoder(accept)
+        except ValueError:  # a version that is no version: what everybody reads will do
+            encode, content_type = choose_encoder("")
         return encode(registry), content_type
 
     def _collect(self, readings: list[EntityReading]) -> Iterator[Metric]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 import structlog
 
@@ -34,9 +34,6 @@ from postbus.server.upkeep import Upkeep
 from postbus.settings import Settings
 from postbus.store.catalog import Catalog, EntityRecord
 
-if TYPE_CHECKING:
-    from postbus.server.links import Inlet, Outlet
-
 QUEUE: Final = "queue"
 
 T = TypeVar("T")
@@ -59,7 +56,7 @@ class QueueEntity:
         self.meter = self.host.meter = EntityMeter()
         self.prefetch = PrefetchWatch(now)
         self.links: set[Link] = set()
-        """Links of clients that send to or receive from it."""
+        """Links of clients to it and to its management node."""
 
     @property
     def message_size_max(self) -> int:
@@ -92,10 +89,9 @@ class QueueEntity:
         if findings and self.prefetch.may_warn(now):
             log.warning("prefetch outlasts locks", entity=self.name, findings=findings)
 
-    def owners(self) -> list[tuple[Link, Inlet | Outlet]]:
-        """Its links, those that have gone meanwhile left out."""
-        self.links = {link for link in self.links if link.owner is not None}
-        return [(link, link.owner) for link in self.links]
+    def message_links(self) -> list[Link]:
+        """Those of its links that carry messages, and no questions."""
+        return [link for link in self.links if getattr(link.owner, "host", None) is not None]
 
 
 class Namespace:
@@ -181,7 +177,7 @@ class Namespace:
             queue.update(host.policy, now)
 
         await self._call(host, update)
-        for link, owner in entity.owners():
+        for link in entity.message_links():
             status = entity.description.status
             allowed = status.sends if link.role == "receiver" else status.receives
             error: ServiceBusError = (
@@ -189,7 +185,7 @@ class Namespace:
                 if allowed
                 else EntityDisabled(entity.name)
             )
-            owner.gateway.detach(link, error, entity.name)
+            link.owner.gateway.detach(link, error, entity.name)
 
     async def delete_queue(self, name: str) -> None:
         async with self._changing:
@@ -199,8 +195,8 @@ class Namespace:
         gone = EntityNotFound(f"sb://{self.name}/{entity.name}")
         host = entity.host
         host.gone = gone
-        for link, owner in entity.owners():
-            owner.gateway.detach(link, gone, entity.name)
+        for link in list(entity.links):
+            link.owner.gateway.detach(link, gone, entity.name)
         self.runtime(host).discard(host, gone)
         self._drop(host.fragment, host.store)
         log.info("entity deleted", entity=entity.name)

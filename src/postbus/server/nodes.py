@@ -32,10 +32,12 @@ from postbus.server.requests import ACCEPTED
 
 if TYPE_CHECKING:
     from postbus.server.gateway import Gateway
+    from postbus.server.namespace import QueueEntity
 
 REQUEST_CREDIT: Final = 100
 RESPONSES_WAITING_MAX: Final = 200
-"""Responses a client lets wait by granting no credit."""
+RESPONSE_BYTES_MAX: Final = 4 << 20
+"""Responses a client lets wait by granting no credit: on one link, and bytes on all of them."""
 
 
 class Spelling:
@@ -106,6 +108,8 @@ class NodeInlet:
         handle: Callable[[NodeRequest], None],
     ) -> None:
         self.gateway = gateway
+        self.entity: QueueEntity | None = None
+        """The queue it manages; none for `$cbs`."""
         self.path = path
         self.spelling = spelling
         self._link = link
@@ -157,7 +161,8 @@ class NodeInlet:
             return None
         named = [each for each in outlets if reply_to is not None and each[1].answers_to(reply_to)]
         found = [outlet for _, outlet in sorted(named or outlets, key=_handle_of)]
-        place = [inlet for _, inlet in sorted(inlets, key=_handle_of)].index(self)
+        ordered = [inlet for _, inlet in sorted(inlets, key=_handle_of)]
+        place = ordered.index(self) if self in ordered else 0  # gone, with a question open
         return found[min(place, len(found) - 1)]
 
 
@@ -170,7 +175,8 @@ class NodeOutlet:
 
     def __init__(self, gateway: Gateway, link: SenderLink, path: str) -> None:
         self.path = path
-        self._gateway = gateway
+        self.gateway = gateway
+        self.entity: QueueEntity | None = None
         self._link = link
         self._waiting: deque[tuple[bytes, ...]] = deque()
         self._sent = 0
@@ -179,17 +185,28 @@ class NodeOutlet:
         pass
 
     def close(self) -> None:
-        self._waiting.clear()
+        while self._waiting:
+            self._pop()
+
+    def _pop(self) -> tuple[bytes, ...]:
+        payload = self._waiting.popleft()
+        self.gateway.waiting_bytes -= sum(map(len, payload))
+        return payload
 
     def answers_to(self, reply_to: str) -> bool:
         target = self._link.target
         return reply_to in (self._link.name, getattr(target, "address", None))
 
     def push(self, payload: tuple[bytes, ...]) -> None:
-        if len(self._waiting) >= RESPONSES_WAITING_MAX:
-            error = QuotaExceeded("Too many responses wait for credit on this link.")
-            self._gateway.detach(self._link, error, self.path)
+        size = sum(map(len, payload))
+        if (
+            len(self._waiting) >= RESPONSES_WAITING_MAX
+            or self.gateway.waiting_bytes + size > RESPONSE_BYTES_MAX
+        ):
+            error = QuotaExceeded("Too many responses wait for credit on this connection.")
+            self.gateway.detach(self._link, error, self.path)
             return
+        self.gateway.waiting_bytes += size
         self._waiting.append(payload)
         self._send()
 
@@ -203,7 +220,7 @@ class NodeOutlet:
         settled = link.snd_settle_mode == SND_SETTLED
         while self._waiting and link.sendable > 0:
             self._sent += 1
-            link.send(self._sent.to_bytes(16, "big"), self._waiting.popleft(), settled)
+            link.send(self._sent.to_bytes(16, "big"), self._pop(), settled)
 
     def disposed(
         self, deliveries: list[OutgoingDelivery], state: DeliveryState | None, settled: bool

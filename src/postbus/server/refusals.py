@@ -29,6 +29,12 @@ class Refusals:
         )
         return tracking.describe(error)
 
+    def fault(self, condition: str, text: str) -> str:
+        """The words for a peer that broke the protocol; logged under the same id."""
+        tracking = self._tracking.track()
+        log.info("peer at fault", condition=condition, error=text, tracking=tracking.id)
+        return tracking.describe(text)
+
     def error(self, error: ServiceBusError, entity: str | None) -> Error:
         return Error(error.condition, self.describe(error, entity))
 

@@ -179,16 +179,21 @@ class Lose:
 class GiveBack:
     """A message was taken for a link that is gone by now: nobody has seen it."""
 
-    __slots__ = ("_token", "host", "pages", "size")
+    __slots__ = ("_message", "_raw", "_token", "host", "pages", "size")
 
-    def __init__(self, host: Host, token: bytes) -> None:
+    def __init__(self, host: Host, message: Message, raw: bytes) -> None:
         self.host = host
-        self.size = 0
+        self.size = len(raw)
         self.pages: Pages | None = None
-        self._token = token
+        self._token = message.token
+        self._message = message
+        self._raw = raw
 
     def decide(self, queue: Queue, now: Instant) -> Need | None:
-        queue.release(self._token, now)
+        if self._token is None:
+            queue.put_back(self._message, self._raw)
+        else:
+            queue.release(self._token, now)
         return None
 
     def answer(self) -> None:

@@ -74,6 +74,41 @@ def test_peek_walks_from_any_number_over_what_is_gone() -> None:
     assert engine.peek(start=121) == []
 
 
+def test_a_peek_of_one_passes_thousands_that_are_gone() -> None:
+    engine = Engine(limits=SMALL)
+    for body in bodies(3_000):
+        engine.send(body)
+    engine.commit(checkpoint=True)
+    while engine.receive_and_delete() != bodies(2_999)[-1]:
+        pass
+    assert [m.number for m in engine.peek(count=1)] == [3_000]
+
+
+def test_a_purge_goes_on_past_what_is_gone() -> None:
+    engine = Engine(limits=SMALL)
+    for body in bodies(3_000):
+        engine.send(body)
+    engine.commit(checkpoint=True)
+    for _ in range(2_000):
+        engine.receive_and_delete()
+    engine.crash()
+    deleted = 0
+    while count := engine.delete_batch(100):
+        deleted += count
+    assert deleted == 1_000
+
+
+def test_messages_that_leave_the_middle_of_the_line_leave_no_trace() -> None:
+    engine = Engine(limits=WindowLimits(messages_max=64, body_bytes_max=10_000))
+    engine.send(b"first")
+    for n in range(500):
+        engine.send(b"%d" % n, ttl=1_000)
+        engine.wait(1_000)
+    window = engine.queue.windows[0]
+    assert window.ready_count == 1
+    assert len(window._ready) < 200
+
+
 def test_a_dead_letter_queue_filled_out_of_order_comes_out_in_order() -> None:
     engine = small_engine(max_delivery_count=1)
     for body in bodies(150):

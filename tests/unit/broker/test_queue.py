@@ -375,6 +375,48 @@ def test_receive_and_delete_removes_at_once() -> None:
     assert engine.receive_and_delete() is None
 
 
+def test_a_message_removed_for_somebody_who_is_gone_is_put_back_in_its_place() -> None:
+    for checkpoint in (False, True):
+        engine = Engine()
+        engine.send(b"1", b"2")
+        engine.commit(checkpoint=checkpoint)
+        taken = engine.turn(lambda engine=engine: engine.queue.take_and_delete(MAIN, engine.now))
+        assert taken is not None
+        engine.commit(checkpoint=checkpoint)
+        engine.turn(lambda engine=engine, taken=taken: engine.queue.put_back(*taken))
+        assert engine.queue.ledger.count(MAIN) == 2
+        engine.crash()
+        assert [engine.receive_and_delete() for _ in range(3)] == [b"1", b"2", None]
+        engine.crash()
+        assert engine.peek() == []
+
+
+def test_headers_that_grew_send_a_message_to_the_dead_letter_queue_once() -> None:
+    """A dead letter goes nowhere else, and is gone when it is completed."""
+    engine = Engine(Policy(header_size_max=10))
+    engine.send(b"1", b"2", b"3")
+    for settle in (engine.queue.abandon, engine.queue.defer):
+        message = engine.receive()
+        assert message is not None and message.token is not None
+        token = message.token
+        engine.turn(lambda settle=settle, token=token: settle(token, engine.now, b"x" * 11))
+    message = engine.receive()
+    assert message is not None and message.token is not None
+    engine.queue.dead_letter(message.token, engine.now, "why", None, b"x" * 11)
+    engine.commit(checkpoint=True)
+    for _ in range(3):
+        dead = engine.receive(DEAD_LETTER)
+        assert dead is not None and dead.reason == "HeaderSizeExceeded"
+        engine.abandon(dead)
+        dead = engine.receive(DEAD_LETTER)
+        assert dead is not None
+        engine.complete(dead)
+    engine.commit(checkpoint=True)
+    engine.crash()
+    assert engine.receive(DEAD_LETTER) is None
+    assert engine.queue.ledger.size_bytes == 0
+
+
 def test_the_next_deadline_is_when_something_happens() -> None:
     engine = Engine()
     queue = engine.queue

@@ -75,9 +75,48 @@ def test_an_infinite_time_to_live_is_none() -> None:
 def test_sections_in_any_order_and_long_descriptors_are_put_right() -> None:
     """The Python SDK writes delivery annotations behind the body."""
     annotations = encode_delivery_annotations({Symbol("a"): "b"})
+    properties = encode_properties(Properties(message_id="m"))
     long_form = b"\x00\x80" + ULong(0x75).to_bytes(8, "big") + BODY[3:]
-    message = read_message(encode_header() + long_form + annotations, PROPERTY_MAX)
-    assert message.raw == encode_header() + annotations + BODY
+    message = read_message(properties + long_form + annotations, PROPERTY_MAX)
+    assert message.raw == annotations + properties + BODY
+
+
+def test_a_message_without_an_id_is_given_one_for_good() -> None:
+    """The Node SDK sends none, and cannot settle a message that has none."""
+    raw = encode_properties(Properties(subject="tea")) + BODY
+    first, second = read_message(raw, PROPERTY_MAX), read_message(raw, PROPERTY_MAX)
+    assert len(first.message_id) == 32 and first.message_id != second.message_id
+    assert first.raw is not None
+    properties = read_properties(first.raw, scan(first.raw))
+    assert (properties.message_id, properties.subject) == (first.message_id, "tea")
+    assert first.raw.endswith(BODY)
+    assert read_message(first.raw, PROPERTY_MAX).message_id == first.message_id
+
+
+def test_a_binary_id_counts_a_character_for_each_byte() -> None:
+    raw = encode_properties(Properties(message_id=bytes(128))) + BODY
+    assert len(read_message(raw, PROPERTY_MAX).message_id) == 128
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        b"\x00\x53\x71\xc1\x03\x01\x40\x40",  # delivery annotations: an odd number of items
+        b"\x00\x53\x73\xc0\x05\x03\x40\x40\x52\x07",  # properties: `to` is a number
+        b"\x00\x53\x74\xc1\x04\x01\xa1\x01a",  # application properties: a key without value
+    ],
+    ids=["delivery annotations", "properties", "application properties"],
+)
+def test_a_section_that_no_receiver_could_read_is_refused_at_once(section: bytes) -> None:
+    """A message that nobody can decode must not get in the way of those behind it."""
+    with pytest.raises(DecodeError):
+        read_message(section + BODY, PROPERTY_MAX)
+
+
+def test_a_body_that_cannot_be_decoded_is_refused() -> None:
+    for body in (b"\x00\x53\x77\xc0\x03\x02\x40\xff", b"\x00\x53\x76\xc0\x03\x02\x40\xff"):
+        with pytest.raises(DecodeError):
+            read_message(body, PROPERTY_MAX)
 
 
 def test_what_is_no_message_is_refused() -> None:
@@ -204,6 +243,18 @@ def test_one_property_may_not_be_larger_than_its_bound() -> None:
     large = encode_application_properties({"big": "x" * 1_001}) + BODY
     with pytest.raises(MessageSizeExceeded, match="'big'"):
         read_message(large, PROPERTY_MAX)
+
+
+def test_a_schedule_goes_out_as_a_timestamp_or_not_at_all() -> None:
+    """The Python SDK sends back a long; Go insists on a timestamp (wire contract §4.3)."""
+    key = Symbol("x-opt-scheduled-enqueue-time")
+    for given, expected in ((5, Timestamp(5)), (None, None)):
+        raw = encode_message_annotations({key: given}) + BODY
+        message = read_message(raw, PROPERTY_MAX)
+        assert message.raw is not None
+        out = delivered(message, message.raw)
+        back = read_annotations(out, scan(out)).get(key)
+        assert back == expected and type(back) is type(expected)
 
 
 def test_a_schedule_that_is_no_time_is_refused() -> None:
