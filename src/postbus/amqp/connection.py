@@ -92,11 +92,13 @@ class Connection(Turn):
         now: int,
         hostname: str | None = None,
         mechanisms: Sequence[str] = MECHANISMS,
+        unoffered: Sequence[str] = (),
         initial_response: bytes = b"",
         properties: dict[Any, Any] | None = None,
         describe: Describe | None = None,
     ) -> None:
-        """A server offers `mechanisms`; a client uses the first of them, or no SASL if none."""
+        """A server offers `mechanisms`, and also takes those in `unoffered`; a client uses the
+        first of them, or no SASL if none."""
         super().__init__(limits, describe)
         self.server = server
         self.state = ConnectionState.HANDSHAKE
@@ -112,7 +114,7 @@ class Connection(Turn):
         self._reader = FrameReader(limits.max_frame_size)
         self._handshake: ServerHandshake | ClientHandshake | None
         if server:
-            self._handshake = ServerHandshake(self._reader, mechanisms)
+            self._handshake = ServerHandshake(self._reader, mechanisms, unoffered)
         else:
             mechanism = mechanisms[0] if mechanisms else None
             self._handshake = ClientHandshake(self._reader, mechanism, initial_response, hostname)

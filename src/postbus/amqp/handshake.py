@@ -65,11 +65,14 @@ def _next_sasl(reader: FrameReader) -> Composite | None:
 class ServerHandshake:
     """The server's side: offer mechanisms, hear the peer, let the owner decide."""
 
-    __slots__ = ("_mechanisms", "_reader", "_step", "out", "skipped")
+    __slots__ = ("_mechanisms", "_reader", "_step", "_unoffered", "out", "skipped")
 
-    def __init__(self, reader: FrameReader, mechanisms: Sequence[str]) -> None:
+    def __init__(
+        self, reader: FrameReader, mechanisms: Sequence[str], unoffered: Sequence[str]
+    ) -> None:
         self._reader = reader
         self._mechanisms = mechanisms
+        self._unoffered = unoffered
         self._step = _Step.HEADER
         self.skipped = False
         self.out: list[bytes] = []
@@ -129,7 +132,7 @@ class ServerHandshake:
             return None
         if not isinstance(init, SaslInit):
             raise FramingError(f"{init.NAME} came where sasl-init must")
-        if init.mechanism not in self._mechanisms:
+        if init.mechanism not in self._mechanisms and init.mechanism not in self._unoffered:
             self.reject()
             raise _unwelcome(f"the SASL mechanism {init.mechanism!r:.80} is not offered")
         self._step = _Step.DECISION

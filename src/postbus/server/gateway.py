@@ -45,6 +45,10 @@ from postbus.server.service import Service
 
 Owner = Inlet | Outlet | NodeInlet | NodeOutlet
 
+OFFERED: Final = ("MSSBCBS", "PLAIN", "ANONYMOUS")
+UNOFFERED: Final = ("EXTERNAL",)
+"""Over plain TCP nothing has vouched for the peer. Proton takes EXTERNAL wherever it is offered,
+and never gets to the password it was given."""
 CLAIMS_MAX: Final = 1_000
 """Tokens one connection may hold; a client renews them under the same path."""
 ORPHANS_MAX: Final = 10_000
@@ -74,6 +78,8 @@ class Gateway(asyncio.Protocol):
             container_id=service.container_id,
             server=True,
             now=self.now,
+            mechanisms=OFFERED,
+            unoffered=UNOFFERED,
             describe=self._describe,
         )
         self._claims: dict[str, Claims] = {}

@@ -158,8 +158,9 @@ class Outlet:
         payload = write_delivery(message, raw)
         self._waited = False
         if token is None:
-            tag = message.number.to_bytes(16, "little")
-            link.send(tag, payload, settled=True, in_flight=True)
+            # No lock, no token: Azure leaves the tag of a settled delivery empty, and the SDKs
+            # take any other for a lock token.
+            link.send(b"", payload, settled=True, in_flight=True)
         else:
             self.tokens.add(token)
             link.send(token, payload, settled=False, context=message.delivered_at)

@@ -101,6 +101,20 @@ def test_what_a_peer_pipelines_behind_its_login_is_read_once_the_owner_has_decid
     assert written.index(sasl(SaslOutcome(0))) < written.index(AMQP_HEADER)
 
 
+def test_a_mechanism_may_be_taken_without_being_offered() -> None:
+    core = Connection(
+        Limits(),
+        container_id="s",
+        server=True,
+        now=T0,
+        mechanisms=["PLAIN"],
+        unoffered=["EXTERNAL"],
+    )
+    (event,) = core.receive_data(SASL_HEADER + init("EXTERNAL"), T0)
+    assert isinstance(event, SaslReceived) and event.mechanism == "EXTERNAL"
+    assert b"EXTERNAL" not in core.data_to_send()
+
+
 def test_a_login_the_owner_turns_away_ends_in_a_sasl_outcome() -> None:
     core = server()
     core.receive_data(SASL_HEADER + init("EXTERNAL"), T0)
