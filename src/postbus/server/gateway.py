@@ -93,7 +93,10 @@ class Gateway(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._authenticate_by: Instant = self.now + service.settings.authentication_timeout_ms
         self._clean = False
-        self.writable = True
+        self._writable = True
+        self._starving = False
+        self.promised_bytes = 0
+        """Messages that are to be written to it when their commit is back."""
 
     # -- what links ask ----------------------------------------------------------------------
 
@@ -185,15 +188,30 @@ class Gateway(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The peer does not read: it gets nothing more, and is not listened to either."""
-        self.writable = False
+        self._writable = False
         self._pause()
 
     def resume_writing(self) -> None:
-        self.writable = True
+        self._writable = True
         self._resume()
-        for link in self._links():
-            if isinstance(link.owner, Outlet):
-                link.owner.wake()
+        self._feed()
+
+    @property
+    def full(self) -> bool:
+        """The peer has been promised as much as may wait for it; those who ask are remembered."""
+        waiting = self.promised_bytes + self._connection.out_bytes
+        if self._writable and waiting <= self._service.settings.write_buffer_max_bytes:
+            return False
+        self._starving = True
+        return True
+
+    def _feed(self) -> None:
+        """There is room again: let the receivers that were held back have their turn."""
+        if self._starving and self._writable:
+            self._starving = False
+            for link in self._links():
+                if isinstance(link.owner, Outlet) and link.owner.credit:
+                    link.owner.wake()
 
     def _overfed(self) -> bool:
         return (
@@ -210,7 +228,7 @@ class Gateway(asyncio.Protocol):
                 self._service.when_relieved(self._resume)
 
     def _resume(self) -> None:
-        if self._reading or self._deaf or not self.writable or self._transport is None:
+        if self._reading or self._deaf or not self._writable or self._transport is None:
             return
         if self._overfed():
             if self._service.congested:
@@ -228,6 +246,7 @@ class Gateway(asyncio.Protocol):
         data = self._connection.data_to_send()
         if data:
             transport.write(data)
+        self._feed()
         if self._connection.closed:
             transport.close()
             # What it does not read it does not get.

@@ -26,8 +26,8 @@ class Receiver(Protocol):
     def capacity(self) -> int:
         """How many messages it can take right now."""
 
-    def reserve(self) -> None:
-        """One of these is on its way."""
+    def reserve(self, size: int) -> None:
+        """A message of so many bytes is on its way."""
 
     def deliver(self, message: Message, raw: bytes) -> None:
         """The message is its own: locked for it or removed, durably."""
@@ -84,7 +84,7 @@ class Line:
                 )
                 if taken is None:
                     break
-                receiver.reserve()
+                receiver.reserve(len(taken[1]))
                 outputs.append(partial(receiver.deliver, *taken))
                 given += 1
             else:

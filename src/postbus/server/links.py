@@ -134,22 +134,28 @@ class Outlet:
         if link.credit > 0 or link.drain:
             self.wake()
 
+    @property
+    def credit(self) -> int:
+        return self._link.credit
+
     def wake(self) -> None:
         self._line.wants(self)
         self.gateway.runtime(self.host).wake(self.host)
 
     def capacity(self) -> int:
-        if not self.gateway.writable:
+        if self.gateway.full:
             return 0
         return self._link.room_beside(self._reserved, self._promises.count)
 
-    def reserve(self) -> None:
+    def reserve(self, size: int) -> None:
         self._reserved += 1
         self._promises.count += 1
+        self.gateway.promised_bytes += size
 
     def deliver(self, message: Message, raw: bytes) -> None:
         self._reserved -= 1
         self._promises.count -= 1
+        self.gateway.promised_bytes -= len(raw)
         link = self._link
         token = message.token
         if not link.attached or (token is not None and link.credit <= 0):

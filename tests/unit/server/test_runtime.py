@@ -60,7 +60,7 @@ class Taker:
     def capacity(self) -> int:
         return self.credit
 
-    def reserve(self) -> None:
+    def reserve(self, size: int) -> None:
         self.credit -= 1
 
     def deliver(self, message: Message, raw: bytes) -> None:
