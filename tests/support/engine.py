@@ -11,22 +11,11 @@ from typing import Any, TypeVar
 from postbus.broker import browse, chores, records
 from postbus.broker.ledger import Layout, Ledger
 from postbus.broker.message import MAIN, Message
-from postbus.broker.pages import (
-    BatchPage,
-    BodyPage,
-    DuePage,
-    LanePage,
-    Loaded,
-    Need,
-    NextDue,
-    Page,
-    Pages,
-    PinnedPage,
-    RowPage,
-)
+from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
 from postbus.broker.window import WindowLimits
+from postbus.server.paging import load_page
 from postbus.store import batch
 from postbus.store.base import Lease, MessageStore, Part
 from postbus.store.memory import MemoryStore
@@ -117,26 +106,8 @@ class Engine:
                 pages.forget_rows()
                 pages.checkpoint = self.queue.ledger.checkpoint
             for page in result.pages:
-                pages.add(page, self._page(page))
+                pages.add(page, load_page(self.store, FRAGMENT, page))
         raise AssertionError("the engine never has enough")
-
-    def _page(self, page: Page) -> Loaded:
-        store = self.store
-        match page:
-            case LanePage():
-                return store.load_lane(FRAGMENT, *page)
-            case DuePage():
-                return store.load_due(FRAGMENT, *page)
-            case NextDue():
-                return store.next_due(FRAGMENT, *page)
-            case RowPage():
-                return store.load_rows(FRAGMENT, page.keys)
-            case BatchPage():
-                return store.read_batch(FRAGMENT, page.base)
-            case BodyPage():
-                return store.read_slice(FRAGMENT, *page)
-            case PinnedPage():
-                return store.load_pinned(FRAGMENT, page.below, 0.5, page.limit)
 
     # -- what clients do ---------------------------------------------------------------------
 

@@ -9,30 +9,18 @@ import structlog
 from postbus.broker import records
 from postbus.broker.ledger import Layout, Ledger
 from postbus.broker.message import CorruptRow
-from postbus.broker.pages import (
-    BatchPage,
-    BodyPage,
-    DuePage,
-    LanePage,
-    Loaded,
-    Need,
-    NextDue,
-    Page,
-    Pages,
-    RowPage,
-)
+from postbus.broker.pages import Loaded, Need, Page, Pages
 from postbus.broker.queue import Queue
 from postbus.broker.window import WindowLimits
 from postbus.errors import InternalError, ServiceBusError, StoreUnavailable
 from postbus.server.host import Host, Request
+from postbus.server.paging import load_page
 from postbus.server.storethread import StoreThread
 from postbus.store import batch
 from postbus.store.base import Lease, MessageStore, StoredBatch
 
 REPLAY_BYTES: Final = 256 * 1024
 """Journal replayed between two turns of the loop."""
-LIVE_SHARE_MAX: Final = 0.25
-"""Bodies are copied out of a batch when no more than this share of it is alive."""
 
 Done = Callable[[ServiceBusError | None], None]
 
@@ -126,7 +114,7 @@ class Loader:
         pages = request.pages
 
         def read() -> tuple[int, list[tuple[Page, Loaded]]]:
-            found = [(page, self._page(fragment, page)) for page in need.pages]
+            found = [(page, load_page(self._store, fragment, page)) for page in need.pages]
             return self.checkpoints.get(fragment, -1), found
 
         def loaded(result: tuple[int, list[tuple[Page, Loaded]]]) -> None:
@@ -139,24 +127,6 @@ class Loader:
             done(None)
 
         self._thread.submit(read, loaded, partial(_refuse, request.host.name, done))
-
-    def _page(self, fragment: int, page: Page) -> Loaded:
-        """On the store's thread."""
-        store = self._store
-        match page:
-            case LanePage():
-                return store.load_lane(fragment, *page)
-            case DuePage():
-                return store.load_due(fragment, *page)
-            case NextDue():
-                return store.next_due(fragment, *page)
-            case RowPage():
-                return store.load_rows(fragment, page.keys)
-            case BatchPage():
-                return store.read_batch(fragment, page.base)
-            case BodyPage():
-                return store.read_slice(fragment, *page)
-        return store.load_pinned(fragment, page.below, LIVE_SHARE_MAX, page.limit)
 
 
 def _refuse(name: str, done: Done, error: BaseException) -> None:

@@ -1,0 +1,35 @@
+"""Read from a store what an engine said it needs."""
+
+from typing import Final
+
+from postbus.broker.pages import (
+    BatchPage,
+    BodyPage,
+    DuePage,
+    LanePage,
+    Loaded,
+    NextDue,
+    Page,
+    RowPage,
+)
+from postbus.store.base import MessageStore
+
+LIVE_SHARE_MAX: Final = 0.25
+"""Bodies are copied out of a batch when no more than this share of it is alive."""
+
+
+def load_page(store: MessageStore, fragment: int, page: Page) -> Loaded:
+    match page:
+        case LanePage():
+            return store.load_lane(fragment, *page)
+        case DuePage():
+            return store.load_due(fragment, *page)
+        case NextDue():
+            return store.next_due(fragment, *page)
+        case RowPage():
+            return store.load_rows(fragment, page.keys)
+        case BatchPage():
+            return store.read_batch(fragment, page.base)
+        case BodyPage():
+            return store.read_slice(fragment, *page)
+    return store.load_pinned(fragment, page.below, LIVE_SHARE_MAX, page.limit)
