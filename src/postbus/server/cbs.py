@@ -32,7 +32,8 @@ class TokenNode:
             self._gateway.add_claims(self._verify(audience, request.body))
         except ServiceBusError as error:
             # Without `error-condition`: where it is given the Python SDK shows no status text.
-            text = self._gateway.refusals.describe(error, audience)
+            gateway = self._gateway
+            text = gateway.refusals.describe(error, audience, gateway.stranger)
             request.respond(error.http_status, text, None)
             return
         request.respond(_ACCEPTED, "Accepted", None)

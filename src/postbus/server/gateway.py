@@ -116,6 +116,11 @@ class Gateway(asyncio.Protocol):
     def service(self) -> Service:
         return self._service
 
+    @property
+    def stranger(self) -> bool:
+        """The peer has shown no token that is good."""
+        return not self._claims
+
     def runtime(self, host: Host) -> Runtime:
         return self._service.namespace.runtime(host)
 
@@ -317,7 +322,7 @@ class Gateway(asyncio.Protocol):
         self._resume()  # the peer's own close is still wanted
         for link in self._links():
             self._let_go(link)
-        self._connection.close(self.refusals.error(error, None))
+        self._connection.close(self.refusals.error(error, None, self.stranger))
         self._flush()
 
     def abort(self) -> None:
@@ -380,9 +385,9 @@ class Gateway(asyncio.Protocol):
         try:
             self._handle(attach(self, link))
         except ServiceBusError as error:
-            link.refuse(self.refusals.error(error, _address_of(link)))
+            link.refuse(self.refusals.error(error, _address_of(link), self.stranger))
             self._refused += 1
-            if not self._claims and self._refused >= REFUSED_STRANGERS_MAX:
+            if self.stranger and self._refused >= REFUSED_STRANGERS_MAX:
                 self.close(ConnectionForced("Too many links were asked for without a token."))
 
     def _let_go(self, link: Link) -> None:
@@ -409,7 +414,7 @@ class Gateway(asyncio.Protocol):
         self._orphans = {}
 
     def _describe(self, fault: ProtocolError) -> str:
-        return self.refusals.fault(fault.condition, fault.text)
+        return self.refusals.describe_fault(fault, stranger=self.stranger)
 
     def _links(self) -> list[Link]:
         return [link for session in self._connection.sessions for link in session.links]

@@ -92,7 +92,8 @@ class NodeRequest:
         self._inlet.send_back(payload, self._reply_to)
 
     def refuse(self, error: ServiceBusError, entity: str | None) -> None:
-        text = self._inlet.gateway.refusals.describe(error, entity)
+        gateway = self._inlet.gateway
+        text = gateway.refusals.describe(error, entity, gateway.stranger)
         self.respond(error.http_status, text, {}, error.condition)
 
 

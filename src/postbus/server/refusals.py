@@ -2,41 +2,58 @@
 
 import structlog
 
+from postbus.amqp.faults import ProtocolError
 from postbus.amqp.outcomes import Error, Rejected
 from postbus.errors import ServiceBusError
-from postbus.server.tracking import TrackingIds
+from postbus.server.logs import Valve
+from postbus.server.tracking import Tracking, TrackingIds
 
-log = structlog.get_logger()
+log = structlog.get_logger("gateway")
 
 
 class Refusals:
-    """Turns ServiceBusError into AMQP errors (R-SETTLE-02)."""
+    """Turns what went wrong into AMQP errors (R-SETTLE-02)."""
 
-    __slots__ = ("_tracking",)
+    __slots__ = ("_tracking", "_valve")
 
     def __init__(self, tracking: TrackingIds) -> None:
         self._tracking = tracking
+        self._valve = Valve()
 
-    def describe(self, error: ServiceBusError, entity: str | None) -> str:
-        """The words a client is told; logged under the same id."""
+    def describe(self, error: ServiceBusError, entity: str | None, stranger: bool = False) -> str:
+        """The words a client is told; logged under the same id.
+
+        A stranger is a peer that has shown no token: it must not fill the log at will.
+        """
         tracking = self._tracking.track(entity)
-        log.info(
-            "refused",
-            entity=entity,
-            condition=error.condition,
-            error=str(error),
-            tracking=tracking.id,
-        )
+        self._log(tracking, "refused", error.condition, str(error), stranger, entity)
         return tracking.describe(error)
 
-    def fault(self, condition: str, text: str) -> str:
+    def describe_fault(self, fault: ProtocolError, stranger: bool) -> str:
         """The words for a peer that broke the protocol; logged under the same id."""
         tracking = self._tracking.track()
-        log.info("peer at fault", condition=condition, error=text, tracking=tracking.id)
-        return tracking.describe(text)
+        self._log(tracking, "peer at fault", fault.condition, fault.text, stranger, None)
+        return tracking.describe(fault.text)
 
-    def error(self, error: ServiceBusError, entity: str | None) -> Error:
-        return Error(error.condition, self.describe(error, entity))
+    def error(self, error: ServiceBusError, entity: str | None, stranger: bool = False) -> Error:
+        return Error(error.condition, self.describe(error, entity, stranger))
 
     def rejected(self, error: ServiceBusError, entity: str | None) -> Rejected:
         return Rejected(self.error(error, entity))
+
+    def _log(
+        self,
+        tracking: Tracking,
+        event: str,
+        condition: str,
+        text: str,
+        stranger: bool,
+        entity: str | None,
+    ) -> None:
+        facts: dict[str, object] = {} if entity is None else {"entity": entity}
+        if stranger:
+            held = self._valve.passes(f"{event} {condition}", tracking.at)
+            if held is None:
+                return
+            facts["more"] = held
+        log.info(event, condition=condition, error=text, tracking=tracking.id, **facts)
