@@ -1,7 +1,7 @@
 """kill -9, twenty times, under load: nothing acknowledged is lost, nothing removed comes back.
 
-`kill -9` proves that recovery is right. That the disk has what was acknowledged is proved by a file
-system that forgets what was not synced (tests/contract).
+This proves that recovery is right. That an acknowledgement waits for the disk a kill cannot show,
+for the page cache survives it; `tests/contract` checks that every commit ends with a sync.
 """
 
 from __future__ import annotations
