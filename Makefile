@@ -2,7 +2,10 @@
 #
 #   make serve ARGS='--port 6000'    start the broker (runtime packages only)
 #   make test  ARGS='-k dead_letter' run the tests      make test-long   those that take minutes
+#   make simulate ARGS='--jobs 2'    seeded histories by hand (docs/testing.md)
 #   make check                       lint and types     make format      rewrite in the house style
+#   make fuzz  ARGS='--seconds 600 --target sections'   hostile input, for as long as you like
+#   make bench ARGS='--rounds 3'     measure the speed, beside RabbitMQ where that is installed
 #   make lock                        write the locked lists anew         make clean
 #
 # Needs python3 >= 3.11 with venv, make, and a C compiler for the tests. Node comes from the test list.
@@ -25,9 +28,9 @@ RUNTIME := $(VENV)/.runtime-ready
 DEV := $(VENV)/.dev-ready
 NODE := tests/js/node_modules/.ready
 
-.PHONY: help serve test test-long check format lock clean dev
+.PHONY: help serve test test-long simulate fuzz check format bench lock clean dev
 help:
-	@sed -n '3,8s/^# \{0,3\}//p' Makefile
+	@sed -n '3,10s/^# \{0,3\}//p' Makefile
 
 # Compiled first, so that a start spends its time on starting, also where Python may write no cache.
 serve: $(RUNTIME)
@@ -40,6 +43,13 @@ test: $(DEV) $(NODE)
 test-long: $(DEV) $(NODE)
 	$(BIN)/python -m pytest -m long --timeout 3600 $(ARGS)
 
+simulate: $(DEV)
+	$(BIN)/python -m tests.simulation $(ARGS)
+
+# What it finds is printed and kept in tests/fuzz/corpus, where `make test` meets it from then on.
+fuzz: $(DEV)
+	$(BIN)/python -m tests.fuzz $(ARGS)
+
 check: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -48,6 +58,11 @@ check: $(DEV)
 format: $(DEV)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Takes minutes and wants the machine for itself; docs/performance.md says how to read it.
+bench: $(RUNTIME)
+	@$(BIN)/python -m compileall -q src bench
+	@$(BIN)/python -m bench.run $(ARGS)
 
 dev: $(DEV) $(NODE)
 
@@ -85,4 +100,4 @@ lock:
 
 clean:
 	rm -rf $(VENV) build dist tests/js/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

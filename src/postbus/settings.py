@@ -274,7 +274,7 @@ def read_table(path: Path) -> dict[str, object]:
         table = tomllib.loads(text).get(TABLE, {})
     except OSError as error:
         raise SettingsError([f"config: {path}: {error.strerror}"]) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise SettingsError([f"config: {path} is not TOML: {error}"]) from error
     if not isinstance(table, dict):
         raise SettingsError([f"config: {path}: [{TABLE}] must be a table"])

@@ -1,8 +1,8 @@
 """A disk that fails on demand, put under SQLite as a VFS.
 
 Everything that changes a file passes `Disk.perform`, where a fault may be raised instead. Reads
-pass `Disk.read_fault`. A kind of disk that forgets what was not synced would collect writes in
-`DiskFile` and let go of them in `xSync`. Nothing is really synced: the machine does not go down.
+pass `Disk.read_fault`. Nothing is really synced: the machine does not go down. The disk that
+forgets what was not synced is a kind of this one, in `forgetting`.
 """
 
 import errno

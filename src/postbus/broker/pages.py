@@ -77,9 +77,10 @@ class Need(NamedTuple):
 class Pages:
     """What was loaded for one call, and the checkpoint it was loaded at."""
 
-    __slots__ = ("_loaded", "checkpoint")
+    __slots__ = ("_epoch", "_loaded", "checkpoint")
 
     def __init__(self) -> None:
+        self._epoch = -1
         self.checkpoint = -1
         self._loaded: dict[Page, Loaded] = {}
 
@@ -103,6 +104,15 @@ class Pages:
         at = self._loaded[page]
         assert at is None or isinstance(at, int)
         return at
+
+    def bring_up_to(self, epoch: int, checkpoint: int) -> None:
+        """Keep what still holds. An engine that was loaded anew writes again from where the last
+        good commit ended, so that even bodies may be others than an earlier one saw."""
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._loaded = {}
+        elif checkpoint != self.checkpoint:
+            self.forget_rows()
 
     def forget_rows(self) -> None:
         """Rows of an earlier checkpoint say nothing now; bodies never change."""

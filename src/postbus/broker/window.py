@@ -88,7 +88,11 @@ class Window:
 
     def give_back(self, message: Message) -> None:
         """A lock ended and the message is ready again, in its place by number."""
-        self._push(message)
+        if message.number > self.end:
+            # The window has shrunk while it was locked: its turn is after what lies between.
+            self.forget(message)
+        else:
+            self._push(message)
 
     def take(self) -> Message | None:
         """The first ready message whose body is here; None when there is none, or it is not."""
@@ -137,6 +141,9 @@ class Window:
         """Bases of the batches to read so that the head of the queue can be delivered."""
         bases: dict[int, None] = {}
         budget = min(_LOOKAHEAD_BYTES, self._limits.body_bytes_max)
+        head = self.head()
+        if head is not None and head.raw is None:
+            bases[head.base] = None  # first, whatever else there is room for
         if self._returned:
             for _, _, message in self._returned[:64]:
                 if message.raw is None and self.live.get(message.number) is message:

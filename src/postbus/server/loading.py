@@ -111,6 +111,8 @@ class Loader:
         fragment = request.host.fragment
         if request.pages is None:
             request.pages = Pages()
+            if request.host.lease is not None:
+                request.pages.bring_up_to(request.host.lease.epoch, -1)
         pages = request.pages
 
         def read() -> tuple[int, list[tuple[Page, Loaded]]]:

@@ -166,9 +166,8 @@ class Runtime:
                     host.waiting.append(request)
                 continue
             hosts[host] = None
-            pages = request.pages
-            if pages is not None and pages.checkpoint != queue.ledger.checkpoint:
-                pages.forget_rows()
+            if request.pages is not None and host.lease is not None:
+                request.pages.bring_up_to(host.lease.epoch, queue.ledger.checkpoint)
             try:
                 need = request.decide(queue, now)
             except ServiceBusError as error:

@@ -127,6 +127,29 @@ def test_a_dead_letter_queue_filled_out_of_order_comes_out_in_order() -> None:
     assert numbers == list(range(1, 151))
 
 
+def test_a_message_given_back_beyond_a_shrunken_window_waits_for_those_between() -> None:
+    """R-SETTLE-07: in its sequence order."""
+    engine = small_engine(max_delivery_count=1)
+    for body in bodies(120):
+        engine.send(body)
+    held = []
+    while (message := engine.receive()) is not None:
+        held.append(message)
+    for message in held[100:]:
+        engine.abandon(message)
+    locked = [engine.receive(DEAD_LETTER) for _ in range(20)]
+    for message in held[:100]:
+        engine.abandon(message)  # the window shrinks below the locked ones
+    for dead in locked:
+        assert dead is not None
+        engine.abandon(dead)
+    numbers = []
+    while (dead := engine.receive(DEAD_LETTER)) is not None:
+        numbers.append(dead.number)
+        engine.complete(dead)
+    assert numbers == list(range(1, 121))
+
+
 def test_many_scheduled_messages_are_activated_in_slices_and_in_order() -> None:
     engine = small_engine()
     for n, body in enumerate(bodies(700)):

@@ -1,0 +1,195 @@
+"""The brokers that are measured: each started on an empty folder, on loopback only, and stopped.
+
+A broker is a context: whatever happens inside, its processes are gone afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import postbus
+
+START_WITHIN_S = 60.0
+STOP_WITHIN_S = 30.0
+
+
+class BrokerFailed(Exception):
+    """A broker did not start, or ended on its own."""
+
+
+class Broker:
+    """A process that serves queues at `port` to `user` with `password`."""
+
+    name: str
+    user: str
+    password: str
+    takes_settle_mode_second = True
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.folder = folder
+        self.log = folder / "output.log"
+        self.port = free_port()
+        self.start_s = 0.0
+        self.stop_s = 0.0
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        began = time.monotonic()
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        self.start_s = time.monotonic() - began
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int:
+        """Of the process that does the work."""
+        return self.processes[-1].pid
+
+    @property
+    def full_name(self) -> str:
+        """What exactly was measured."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        raise NotImplementedError
+
+    def address(self, queue: str) -> str:
+        raise NotImplementedError
+
+    def complaints(self) -> list[str]:
+        """Warnings and errors the broker logged."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Raise if the broker is not running any more."""
+        if (status := self.processes[-1].poll()) is not None:
+            raise BrokerFailed(f"{self.name} ended with {status}\n{self.last_words()}")
+
+    def last_words(self) -> str:
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return "\n".join(lines[-20:])
+
+    def stop(self) -> None:
+        """End the processes that were started, the latest first."""
+        began = time.monotonic()
+        while self.processes:
+            process = self.processes.pop()
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                try:
+                    process.wait(STOP_WITHIN_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+        self.stop_s = time.monotonic() - began
+
+    def launch(self, command: Sequence[str], environment: dict[str, str] | None = None) -> None:
+        """Start a process of this broker, out of reach of the terminal's Ctrl-C: it is stopped
+        when the measurement is wound up, not before."""
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+            )
+        self.processes.append(process)
+
+    def wait_until_served(self) -> None:
+        """Return when the port takes connections."""
+        deadline = time.monotonic() + START_WITHIN_S
+        while time.monotonic() < deadline:
+            self.check()
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+            except OSError:
+                time.sleep(0.05)
+            else:
+                return
+        raise BrokerFailed(f"{self.name} not ready in {START_WITHIN_S} s\n{self.last_words()}")
+
+
+class Postbus(Broker):
+    name = "Postbus"
+    user = "RootManageSharedAccessKey"
+    password = "SAS_KEY_VALUE"
+
+    def __init__(self, folder: Path, queues: Sequence[str]) -> None:
+        super().__init__(folder)
+        self._config = folder / "postbus.toml"
+        self._config.write_text("".join(f'[queues."{queue}"]\n' for queue in queues))
+
+    @property
+    def full_name(self) -> str:
+        compiled = len(list(Path(postbus.__file__).parent.rglob("*.so")))
+        how = f"{compiled} modules compiled" if compiled else "not compiled"
+        python = ".".join(map(str, sys.version_info[:3]))
+        return f"Postbus {version('postbus')}{_commit()}, Python {python}, {how}, one process"
+
+    def start(self) -> None:
+        command = str(Path(sys.executable).with_name("postbus"))
+        self.launch(
+            [
+                *(command, "serve", "--host", "127.0.0.1", "--port", str(self.port)),
+                *("--admin-port", "0", "--data", str(self.folder / "data")),
+                *("--config", str(self._config)),
+            ],
+        )
+        self.wait_until_served()
+
+    def address(self, queue: str) -> str:
+        return queue
+
+    def complaints(self) -> list[str]:
+        lines = self.log.read_text(errors="replace").splitlines()
+        return [line for line in lines if re.search(r"\b(warning|error|critical)\b", line)]
+
+
+def _commit() -> str:
+    """The commit that is checked out, where this is a repository."""
+    root = Path(__file__).resolve().parents[1]
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return f" ({said.stdout.strip()})"
+
+
+def free_port() -> int:
+    """A port nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def inherited() -> dict[str, str]:
+    """Our own environment without what would steer a RabbitMQ node elsewhere."""
+    strange = ("RABBITMQ_", "ERL_", "CONF_ENV_FILE", "NOTIFY_SOCKET")
+    return {name: value for name, value in os.environ.items() if not name.startswith(strange)}

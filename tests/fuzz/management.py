@@ -1,0 +1,102 @@
+"""Requests to `$management`: read, decided by a real engine, and answered; no connection."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+from postbus.amqp.codec import decode
+from postbus.amqp.sections import Properties, encode_data, encode_properties
+from postbus.broker.pages import Need
+from postbus.errors import ServiceBusError
+from postbus.server.envelope import read_message
+from postbus.server.management import ManagementNode
+from postbus.server.nodes import MANAGEMENT_SPELLING, NodeRequest
+from postbus.server.requests import Call
+from tests.support.engine import T0, Engine
+
+LOCKED = UUID(bytes_le=(7).to_bytes(4, "big") + (1).to_bytes(4, "big") + bytes(8))
+"""Stands in a sample for the token of a locked message, which differs with every engine."""
+
+
+class Inlet:
+    """The way back: answers are only kept."""
+
+    spelling = MANAGEMENT_SPELLING
+
+    def __init__(self) -> None:
+        self.answers: list[bytes] = []
+        self.gateway = SimpleNamespace(
+            refusals=SimpleNamespace(describe=lambda error, entity, stranger: str(error)),
+            stranger=False,
+        )
+
+    def send_back(self, payload: tuple[bytes, ...], reply_to: str | None) -> None:
+        self.answers.append(b"".join(payload))
+
+
+class Runtime:
+    """Decides a call at once, with the pages it asks for."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def submit(self, call: Call) -> None:
+        engine = self._engine
+
+        def decide(pages: Any) -> Need | None:
+            call.pages = pages
+            return call.decide(engine.queue, engine.now)
+
+        try:
+            engine.paged(decide)
+        except ServiceBusError as error:
+            call.refuse(error)
+        else:
+            call.answer()
+
+
+def engine_with_messages() -> tuple[Engine, bytes]:
+    """One active, one scheduled, one deferred and one locked message; the lock's token."""
+    engine = Engine()
+    for i in range(4):
+        raw = encode_properties(Properties(message_id=f"m{i}")) + encode_data(b"body %d" % i)
+        message = read_message(raw, 1_000)
+        if i == 3:
+            message.enqueued_at = T0 + 60_000
+        messages = [message]
+        engine.turn(lambda messages=messages: engine.queue.send(messages, T0))
+    deferred, locked = engine.receive(), engine.receive()
+    assert deferred is not None and locked is not None and locked.token is not None
+    engine.defer(deferred)
+    return engine, locked.token
+
+
+def run_management(data: bytes) -> None:
+    """The first byte says which subqueue is asked. Refuses what cannot be read (DecodeError) and
+    what cannot be done (ServiceBusError); whatever is answered can be read."""
+    engine, token = engine_with_messages()
+    inlet: Any = Inlet()
+    gateway: Any = SimpleNamespace(
+        allows=lambda right, path: True,
+        now=T0,
+        id=1,
+        locked=lambda host, locked_token: None,
+        runtime=lambda host: Runtime(engine),
+        service=SimpleNamespace(settings=SimpleNamespace(property_size_max_bytes=1_000)),
+    )
+    host = SimpleNamespace(meter=None, name="orders")
+    entity: Any = SimpleNamespace(host=host, name="orders", touch=lambda now: None)
+    node = ManagementNode(gateway, entity, data[0] % 3 if data else 0, "orders/$management")
+    payload = data[1:].replace(LOCKED.bytes, UUID(bytes_le=token).bytes)
+    request = NodeRequest(inlet, payload)
+    try:
+        node.handle(request)
+    except ServiceBusError as error:
+        request.refuse(error, "orders")
+    [answer] = inlet.answers
+    offset = 0
+    while offset < len(answer):
+        _, offset = decode(answer, offset)
+    engine.crash()  # what was written is what a restart can read

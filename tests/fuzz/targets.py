@@ -1,0 +1,57 @@
+"""What is fuzzed, and what each may refuse by."""
+
+from __future__ import annotations
+
+from postbus.amqp.faults import DecodeError, ProtocolError
+from postbus.errors import ServiceBusError, Unauthorized
+from postbus.model.fields import QUEUE_FIELDS
+from tests.fuzz.driver import Target
+from tests.fuzz.management import LOCKED, run_management
+from tests.fuzz.mutation import after, mutate_frames, mutate_values
+from tests.fuzz.texts import CONFIG_REFUSALS, run_atom, run_config, run_token
+from tests.fuzz.wire import run_frames, run_performative, run_sections, run_stream
+
+_ELEMENTS = [element.encode() for element in QUEUE_FIELDS]
+_DURATIONS = [b"PT1M", b"P10675199DT2H48M5.4775807S", b"-P1D", b"00:01:00", b"P999999999999D"]
+
+_ALL = (
+    Target("stream", run_stream, words=(b"AMQP\x00\x01\x00\x00", b"AMQP\x03\x01\x00\x00")),
+    Target("frames", run_frames, mutators=(mutate_frames,)),
+    Target("performatives", run_performative, (ProtocolError,), mutators=(mutate_values,)),
+    Target("sections", run_sections, (DecodeError, ServiceBusError), mutators=(mutate_values,)),
+    Target(
+        "management",
+        run_management,
+        (DecodeError,),
+        words=(LOCKED.bytes, b"lock-tokens", b"sequence-numbers", b"message-count"),
+        mutators=(after(1, mutate_values),),
+    ),
+    Target(
+        "tokens",
+        run_token,
+        (Unauthorized,),
+        words=(b"SharedAccessSignature ", b"&sr=", b"&sig=", b"&se=", b"&skn=", b"%", b"%25", b"+"),
+    ),
+    Target(
+        "config",
+        run_config,
+        CONFIG_REFUSALS,
+        words=[*_ELEMENTS, *_DURATIONS, b'"', b"{", b"[", b"]", b"}", b"=", b"\n", b"1" * 5_000],
+    ),
+    Target(
+        "atom",
+        run_atom,
+        (ServiceBusError,),
+        words=[
+            *_ELEMENTS,
+            *_DURATIONS,
+            b"<",
+            b"/>",
+            b"<!DOCTYPE a>",
+            b"&#x0;",
+            b"&#xD800;",
+            b"&lt;",
+        ],
+    ),
+)
+TARGETS = {target.name: target for target in _ALL}

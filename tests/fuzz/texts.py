@@ -1,0 +1,74 @@
+"""Text that comes from outside: tokens, files of entities and settings, ATOM documents."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from postbus.amqp.faults import DecodeError
+from postbus.amqp.sasl import parse_plain
+from postbus.errors import ServiceBusError
+from postbus.http.atom import QueueView, Site, queue_entry, read_queue
+from postbus.model.address import resolve_path
+from postbus.model.description import QueueCounts, QueueDescription
+from postbus.model.fields import describe_queue
+from postbus.server.auth import AccessKey, Authority, resource_path
+from postbus.server.configfile import ConfigError, load_config
+from postbus.settings import Settings, SettingsError, read_table
+
+KEY = "key of the fuzz target"
+KEY_NAME = "RootManageSharedAccessKey"
+NOW = 1_700_000_000_000
+_AUTHORITY = Authority([AccessKey(KEY_NAME, (KEY,))])
+_SITE = Site("http://localhost:5300", "ns", "2021-05")
+
+
+def run_token(data: bytes) -> None:
+    """A token as it comes over AMQP or HTTP, a PLAIN response, and an audience."""
+    with suppress(DecodeError, ServiceBusError):
+        plain = parse_plain(data)
+        _AUTHORITY.verify_plain(plain.username, plain.password)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = data.decode("latin-1")
+    audience = resource_path(text)
+    with suppress(ServiceBusError):
+        resolve_path(audience)
+    claims = _AUTHORITY.verify_sas(text, NOW)
+    claims.covers(audience)
+    assert claims.expires_at > NOW
+
+
+def run_config(data: bytes) -> None:
+    """A file given by --config, read by both that read it. Each refuses by its own exception."""
+    name = "Config.json" if data.lstrip()[:1] == b"{" else "postbus.toml"
+    with tempfile.TemporaryDirectory(prefix="postbus-fuzz-") as folder:
+        path = Path(folder, name)
+        path.write_bytes(data)
+        with suppress(SettingsError):
+            read_table(path)
+        with suppress(SettingsError):
+            Settings.load({"config": path})
+        config = load_config(path)
+    for name, description in config.queues:
+        assert name
+        description.validate()
+
+
+def run_atom(data: bytes) -> None:
+    """A QueueDescription: what is taken is given back so that it is taken the same again."""
+    values = read_queue(data)
+    description = describe_queue(values, QueueDescription())
+    view = QueueView("orders", description, NOW, NOW, 0, QueueCounts())
+    again = describe_queue(read_queue(queue_entry(view, _SITE).encode()), QueueDescription())
+    assert again == description
+
+
+CONFIG_REFUSALS = (ConfigError,)
+
+# A variable of whoever runs this would be a setting beside those in the file.
+for _name in [name for name in os.environ if name.startswith("POSTBUS_")]:
+    del os.environ[_name]

@@ -1,0 +1,49 @@
+"""Run many seeds by hand: `python -m tests.simulation --seeds 20000 --jobs 2`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from multiprocessing import Pool
+
+from tests.simulation.faults import FAULTS, find
+from tests.simulation.history import Violation
+from tests.simulation.run import run_seed
+
+
+def _failure(seed: int) -> str | None:
+    try:
+        run_seed(seed)
+    except Violation as found:
+        return "\n".join([str(found), *found.__notes__])
+    except Exception:
+        return f"seed {seed}\n{traceback.format_exc()}"
+    return None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1_000, help="how many")
+    parser.add_argument("--from", type=int, default=0, dest="first", help="the first of them")
+    parser.add_argument("--jobs", type=int, default=1, help="processes to spread them over")
+    parser.add_argument("--faults", action="store_true", help="how soon planted faults are found")
+    options = parser.parse_args()
+    if options.faults:
+        for fault in FAULTS:
+            found = find(fault)
+            print(f"{fault.name}: {f'{found[0]} seeds, {found[1]}' if found else 'not found'}")
+        return 0
+    failures = 0
+    with Pool(options.jobs) as pool:
+        seeds = range(options.first, options.first + options.seeds)
+        for failure in pool.imap(_failure, seeds, chunksize=20):
+            if failure is not None:
+                failures += 1
+                print(failure, flush=True)
+    print(f"{options.seeds} seeds from {options.first}, {failures} failures")
+    return int(failures > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,196 @@
+"""Faults planted on purpose: a checker that never failed proves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+from postbus.broker import delta
+from postbus.broker.delta import Delta
+from postbus.broker.ledger import Ledger
+from postbus.broker.message import Message
+from postbus.broker.pages import Pages
+from postbus.broker.queue import Queue
+from postbus.broker.records import Kind
+from postbus.model.rows import Row
+from postbus.server.host import Host
+from postbus.server.runtime import Output
+from postbus.store.base import Trimmed
+from postbus.store.memory import MemoryStore
+from tests.simulation.history import Violation
+from tests.simulation.run import run_seed
+from tests.simulation.simulation import Simulation, WatchedRuntime
+
+SEEDS_MAX = 200
+
+
+class _EarlyRuntime(WatchedRuntime):
+    def _commit(
+        self,
+        written: list[Any],
+        hosts: dict[Host, None],
+        requests: list[Any],
+        outputs: list[Output],
+        now: int,
+    ) -> None:
+        super()._commit(written, hosts, [], [], now)
+        for _, output in outputs:
+            output()
+
+
+class _Early(Simulation):
+    runtime_class = _EarlyRuntime
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+def _patched(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], Any]:
+    """A method (or function) replaced by one that is made from it."""
+    return lambda: mock.patch.object(owner, name, make(getattr(owner, name)))
+
+
+def _unwritten_completion(remove: Any) -> Any:
+    def faulty(ledger: Ledger, kind: Kind, message: Message) -> None:
+        remove(ledger, kind, message)
+        if kind is Kind.COMPLETED:
+            ledger._at -= len(ledger.pending.pop()) + ledger._layout.prefix_size
+
+    return faulty
+
+
+def _left_in_index(remove: Any) -> Any:
+    def faulty(changes: Delta, subqueue: int, lane: int, number: int, _: bool) -> None:
+        remove(changes, subqueue, lane, number, False)
+
+    return faulty
+
+
+def _old_rows_kept(_: Any) -> Any:
+    def faulty(pages: Pages) -> None: ...
+
+    return faulty
+
+
+def _blind_trim(trim: Any) -> Any:
+    def faulty(
+        store: MemoryStore, fragment: int, older_than: int, bytes_max: int, limit: int
+    ) -> Trimmed:
+        kept = store._find(fragment)
+        bodies, kept.bodies = kept.bodies, {}
+        try:
+            trimmed: Trimmed = trim(store, fragment, older_than, bytes_max, limit)
+        finally:
+            kept.bodies = bodies
+        return trimmed
+
+    return faulty
+
+
+def _still_ready(take: Any) -> Any:
+    def faulty(queue: Queue, subqueue: int, holder: int, now: int) -> Any:
+        taken = take(queue, subqueue, holder, now)
+        if taken is not None:
+            queue.windows[subqueue].give_back(taken[0])
+        return taken
+
+    return faulty
+
+
+def _unrenewed(renew: Any) -> Any:
+    def faulty(queue: Queue, token: bytes, now: int) -> int:
+        message = queue.locks.get(token)
+        before = message.locked_until if message is not None else 0
+        until: int = renew(queue, token, now)
+        if message is not None:
+            message.locked_until = before
+        return until
+
+    return faulty
+
+
+def _uncounted(_: Any) -> Any:
+    def faulty(queue: Queue, message: Message) -> None: ...
+
+    return faulty
+
+
+def _count_not_indexed(to_row: Any) -> Any:
+    def faulty(message: Message) -> Row:
+        count, message.delivery_count = message.delivery_count, 0
+        row: Row = to_row(message)
+        message.delivery_count = count
+        return row
+
+    return faulty
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong, and which promises are seen to be broken by it."""
+
+    name: str
+    promises: frozenset[str]
+    plant: Callable[[], AbstractContextManager[Any]] = _nothing
+    simulation: type[Simulation] = field(default=Simulation)
+
+
+_LOST = "nothing acknowledged is lost"
+_RETURNS = "nothing completed returns"
+_HOLDER = "one holder per lock"
+_COUNT = "the delivery count is right"
+_TOTALS = "size and counts are right"
+_REPLAY = "replay equals live"
+_FULL = "index and tail equal a full replay"
+_MATCH = "the queue holds what it must"
+_BODY = "no body is wrong or missing"
+_FAULT = "the broker has no fault"
+_ONE_PLACE = "a message is in one place"
+_PEEK = "a peek shows what is there"
+_ORDER = "ready messages go out by number"
+
+FAULTS = [
+    Fault("answer before commit", frozenset({_LOST, _RETURNS, _COUNT}), simulation=_Early),
+    Fault(
+        "completion not written",
+        frozenset({_LOST, _RETURNS, _REPLAY, _MATCH, _TOTALS, _PEEK, _ORDER}),
+        _patched(Ledger, "remove", _unwritten_completion),
+    ),
+    Fault(
+        "completion left in the index",
+        frozenset({_RETURNS, _REPLAY, _MATCH, _ONE_PLACE, _PEEK, _LOST, _ORDER}),
+        _patched(Delta, "remove", _left_in_index),
+    ),
+    Fault(
+        "old page believed",
+        frozenset({_LOST, _RETURNS, _MATCH, _ONE_PLACE, _PEEK, _ORDER, _HOLDER, _COUNT, _BODY}),
+        _patched(Pages, "forget_rows", _old_rows_kept),
+    ),
+    Fault(
+        "live body trimmed", frozenset({_BODY, _FAULT}), _patched(MemoryStore, "trim", _blind_trim)
+    ),
+    Fault("lock given twice", frozenset({_HOLDER}), _patched(Queue, "take", _still_ready)),
+    Fault("lock not renewed", frozenset({_HOLDER}), _patched(Queue, "renew", _unrenewed)),
+    Fault("count lost", frozenset({_COUNT}), _patched(Queue, "_count", _uncounted)),
+    Fault(
+        "count left out of the index",
+        frozenset({_COUNT, _REPLAY, _FULL, _MATCH}),
+        _patched(delta, "to_row", _count_not_indexed),
+    ),
+]
+
+
+def find(fault: Fault) -> tuple[int, Violation] | None:
+    """How many seeds it takes to notice, and what is said then."""
+    with fault.plant():
+        for seed in range(SEEDS_MAX):
+            try:
+                run_seed(seed, fault.simulation)
+            except Violation as found:
+                return seed + 1, found
+    return None

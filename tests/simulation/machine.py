@@ -1,0 +1,112 @@
+"""The machine under the broker: a clock, an event loop and a store's thread, all of them played.
+
+Nothing here runs by itself. The simulation says which of the things that could happen next does:
+a callback of the loop, a call on the store's thread, or the arrival of such a call's answer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from postbus.errors import StoreUnavailable
+
+T0 = 1_700_000_000_000
+
+
+class Timer:
+    """What `call_later` returns."""
+
+    def __init__(self, at: int, call: Callable[[], None]) -> None:
+        self.at = at
+        self.call = call
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+
+class Machine:
+    """The event loop, as far as `Runtime` uses it, and the one clock."""
+
+    def __init__(self) -> None:
+        self.now = T0
+        self.ready: deque[Callable[[], None]] = deque()
+        self._timers: list[Timer] = []
+
+    def call_soon(self, call: Callable[..., None], *values: Any) -> None:
+        self.ready.append(lambda: call(*values))
+
+    def call_later(self, delay_s: float, call: Callable[..., None], *values: Any) -> Timer:
+        timer = Timer(self.now + max(1, round(delay_s * 1000)), lambda: call(*values))
+        self._timers.append(timer)
+        return timer
+
+    def run_one(self) -> None:
+        self.ready.popleft()()
+
+    def pass_time(self, ms: int) -> None:
+        """The clock jumps; whatever was to ring meanwhile rings now, late."""
+        self.now += ms
+        timers, self._timers = self._timers, []
+        for timer in sorted(timers, key=lambda each: each.at):
+            if timer.cancelled():
+                continue
+            if timer.at <= self.now:
+                self.ready.append(timer.call)
+            else:
+                self._timers.append(timer)
+
+    @property
+    def next_ring(self) -> int | None:
+        return min((t.at for t in self._timers if not t.cancelled()), default=None)
+
+    def crash(self) -> None:
+        """The process is gone; the clock is not."""
+        self.ready.clear()
+        self._timers.clear()
+
+
+Call = tuple[Callable[[], Any], Callable[[Any], None], Callable[[BaseException], None]]
+
+
+class Thread:
+    """The store's thread. Calls happen in order; their answers are delayed, and may overtake."""
+
+    def __init__(self, chance: random.Random, failing: float) -> None:
+        self._chance = chance
+        self.failing = failing
+        """How often the store refuses a call before it has done anything."""
+        self.calls: deque[Call] = deque()
+        self.answers: list[Callable[[], None]] = []
+
+    def submit(
+        self,
+        call: Callable[[], Any],
+        done: Callable[[Any], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self.calls.append((call, done, failed))
+
+    def run_one(self) -> None:
+        call, done, failed = self.calls.popleft()
+        if self._chance.random() < self.failing:
+            error = StoreUnavailable("The disk is full.")
+            self.answers.append(lambda: failed(error))
+            return
+        result = call()
+        self.answers.append(lambda: done(result))
+
+    def answer_one(self, in_order: bool = False) -> None:
+        place = 0 if in_order else self._chance.randrange(len(self.answers))
+        self.answers.pop(place)()
+
+    def crash(self) -> None:
+        """What was not done yet will not be; what was done stays, and nobody hears of it."""
+        self.calls.clear()
+        self.answers.clear()

@@ -1,0 +1,169 @@
+"""Run a seed: steps in random order, audits now and then, and at the end all is taken out."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from postbus.broker.message import DEAD_LETTER, DEFERRED, MAIN
+from postbus.broker.policy import Policy
+from tests.simulation.history import Violation, fault_of
+from tests.simulation.inventory import (
+    from_every_record,
+    from_index_and_tail,
+    read_from,
+    same,
+    take_stock,
+)
+from tests.simulation.patches import tiny
+from tests.simulation.simulation import Simulation
+
+STEPS = 800
+ON_DISK_EVERY = 25
+_REST_STEPS_MAX = 20_000
+_DRAIN_ROUNDS = 400
+
+
+def run_seed(seed: int, kind: type[Simulation] = Simulation, steps: int = STEPS) -> None:
+    """Raises Violation, with the seed and the story of the message it is about."""
+    chance = random.Random(seed)
+    folder = Path(tempfile.mkdtemp()) if seed % ON_DISK_EVERY == ON_DISK_EVERY - 1 else None
+    try:
+        with tiny(chance):
+            simulation = kind(chance, folder)
+            try:
+                Run(simulation).go(chance.randint(steps // 10, steps))
+            except Exception as error:
+                found = error if isinstance(error, Violation) else fault_of(error)
+                found.add_note(f"seed {seed}\n{simulation.history.about(found.name)}")
+                if found is error:
+                    raise
+                raise found from error
+            finally:
+                simulation.journal.store.close()
+    finally:
+        if folder is not None:
+            shutil.rmtree(folder)
+
+
+class Run:
+    """Plays one simulation to its end."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._sim = simulation
+        self._chance = simulation.chance
+        chance = simulation.chance
+        self._jump = chance.choice([30, 2_500, 20_000])
+        self._weights = {
+            self._loop: chance.choice([2, 6, 20]),
+            self._store: chance.choice([1, 3, 20]),
+            self._answer: chance.choice([1, 3, 20]),
+            simulation.clients.act: 10,
+            self._receive: chance.choice([1, 3, 6]),
+            self._time: chance.choice([0.5, 1, 2]),
+            simulation.trim: chance.choice([0, 0.5, 2]),
+            self._checkpoint: 0.3,
+            simulation.crash: chance.choice([0, 0.15, 0.5]),
+            self.audit: 0.15,
+        }
+
+    def go(self, steps: int) -> None:
+        actions, weights = list(self._weights), list(self._weights.values())
+        for _ in range(steps):
+            self._chance.choices(actions, weights)[0]()
+        self.audit()
+        self._drain()
+
+    # -- what may happen next -------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        if self._sim.machine.ready:
+            self._sim.machine.run_one()
+
+    def _store(self) -> None:
+        if self._sim.thread.calls:
+            self._sim.thread.run_one()
+
+    def _answer(self) -> None:
+        if self._sim.thread.answers:
+            self._sim.thread.answer_one()
+
+    def _receive(self) -> None:
+        sim, chance = self._sim, self._chance
+        if len(sim.receivers) < 3 or chance.random() < 0.1:
+            sim.attach()
+        elif chance.random() < 0.2:
+            sim.detach()
+        else:
+            sim.refresh_credit()
+
+    def _time(self) -> None:
+        machine = self._sim.machine
+        ring = machine.next_ring
+        jumps = [1, 10, 300, self._jump]
+        if ring is not None:
+            jumps += [max(1, ring - machine.now)] * 5
+        machine.pass_time(self._chance.choice(jumps))
+
+    def _checkpoint(self) -> None:
+        self._sim.host.checkpoint_wanted = True
+        self._sim.runtime.wake(self._sim.host)
+
+    # -- quiet moments --------------------------------------------------------------------------
+
+    def _rest(self) -> None:
+        """Let everything that is under way come to its end; time stands still."""
+        sim = self._sim
+        steps: list[Callable[[], None]] = [self._loop, self._store, self._answer]
+        for _ in range(_REST_STEPS_MAX):
+            if not (sim.machine.ready or sim.thread.calls or sim.thread.answers):
+                return
+            self._chance.choice(steps)()
+        raise Violation("work comes to an end", None, "the broker never comes to rest")
+
+    def audit(self) -> None:
+        """Compare the live engine, the model, a restart, and a replay of everything."""
+        sim = self._sim
+        failing, sim.thread.failing = sim.thread.failing, 0.0
+        self._rest()
+        sim.runtime.wake(sim.host)  # what failed before is asked again
+        self._rest()
+        sim.thread.failing = failing
+        queue = sim.host.queue
+        if queue is None or queue.ledger.pending:
+            raise Violation("work comes to an end", None, "the engine is not there, or not written")
+        if sim.model.live != sim.model.durable:
+            raise Violation("replay equals live", None, "decided and written differ")
+        live = take_stock(queue, read_from(sim.journal.store))
+        for checker in sim.checkers:
+            checker.seen(live, queue)
+        second = from_index_and_tail(sim.journal.store, sim.journal.standing, sim.policy)
+        same(live, take_stock(second, read_from(sim.journal.store)), "replay equals live")
+        third, read = from_every_record(sim.journal.batches, sim.policy)
+        same(live, take_stock(third, read), "index and tail equal a full replay")
+        for other in (second, third):
+            for checker in sim.checkers:
+                checker.seen(live, other)
+
+    def _drain(self) -> None:
+        """Whatever is there can be had."""
+        sim = self._sim
+        sim.thread.failing = 0.0
+        sim.update(Policy())
+        for _ in range(_DRAIN_ROUNDS):
+            if not sim.model.durable:
+                self.audit()
+                return
+            sim.attach_one(MAIN, True, 20)
+            sim.attach_one(DEAD_LETTER, True, 20)
+            for entry in list(sim.model.live.values()):
+                if entry.lane == DEFERRED:
+                    sim.clients.receive_deferred(entry.subqueue, [entry.number], True)
+            self._rest()
+            sim.machine.pass_time(15_000)
+            self._rest()
+        name = min(sim.model.durable)
+        raise Violation("whatever is there can be had", name, f"stays: {sim.model.durable[name]}")

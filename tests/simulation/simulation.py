@@ -1,0 +1,336 @@
+"""One history from one seed: the real broker below, simulated clients above, and accidents."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from postbus.broker import records
+from postbus.broker.chores import copy_forward
+from postbus.broker.message import DEAD_LETTER, MAIN, Message
+from postbus.broker.pages import Need, Pages
+from postbus.broker.policy import Policy
+from postbus.broker.queue import Queue
+from postbus.broker.window import WindowLimits
+from postbus.errors import InternalError, MessageLockLost, ServiceBusError
+from postbus.server.host import Chore, Host
+from postbus.server.loading import Loader
+from postbus.server.meters import StoreMeter
+from postbus.server.requests import Call
+from postbus.server.runtime import Output, Runtime
+from postbus.store.base import MessageStore
+from postbus.store.memory import MemoryStore
+from postbus.store.sqlite import SqliteStore
+from tests.simulation.checkers import all_checkers
+from tests.simulation.clients import Clients, Held, Known, random_policy
+from tests.simulation.history import History, Violation, fault_of
+from tests.simulation.inventory import FRAGMENT
+from tests.simulation.journal import Journal
+from tests.simulation.machine import Machine, Thread
+from tests.simulation.model import Asked, Model, Sent
+from tests.simulation.receivers import SimReceiver
+
+RETENTION_MS = 2_000
+RETENTION_BYTES = 600
+
+
+class WatchedRuntime(Runtime):
+    """The real one; it only says what it does."""
+
+    simulation: Simulation
+
+    def _written(self, host: Host) -> Any:
+        self.simulation.absorb()
+        return super()._written(host)
+
+    def discard(self, host: Host, refusal: ServiceBusError) -> None:
+        self.simulation.engine_lost(str(refusal))
+        super().discard(host, refusal)
+
+    def _fault(
+        self, host: Host, error: Exception, requests: list[Any], outputs: list[Output]
+    ) -> None:
+        raise error  # the real one logs it, refuses everybody and goes on
+
+
+class Simulation:
+    """Everything there is, and one step after the other."""
+
+    runtime_class: type[WatchedRuntime] = WatchedRuntime
+
+    def __init__(self, chance: random.Random, folder: Path | None = None) -> None:
+        self.chance = chance
+        self._path = None if folder is None else str(folder / "store.db")
+        self.machine = Machine()
+        self.history = History()
+        self.policy = random_policy(chance)
+        self.model = Model(self.policy, self.history)
+        self.checkers = all_checkers(self.model)
+        self._limits = WindowLimits(chance.choice([4, 5, 8]), chance.choice([0, 60, 300]))
+        self._failing = chance.choice([0.0, 0.0, 0.02, 0.1])
+        self.clients = Clients(self, Known())
+        self.receivers: list[SimReceiver] = []
+        self.journal = Journal(self._open(), self.model)
+        self._start()
+
+    @property
+    def now(self) -> int:
+        return self.machine.now
+
+    # -- the process --------------------------------------------------------------------------
+
+    def _open(self) -> MessageStore:
+        return MemoryStore() if self._path is None else SqliteStore(self._path)
+
+    def _start(self) -> None:
+        self.thread = Thread(self.chance, self._failing)
+        store: Any = self.journal
+        thread: Any = self.thread
+        loader = Loader(store, thread, "here", self._limits, lambda: 12345)
+        with mock.patch("asyncio.get_running_loop", return_value=self.machine):
+            self.runtime = self.runtime_class(
+                store, thread, lambda: self.machine.now, loader, StoreMeter()
+            )
+        self.runtime.simulation = self
+        self.host = Host(FRAGMENT, 0, 0, "orders", self.policy)
+        self.receivers = []
+
+    def crash(self) -> None:
+        self.note(None, "CRASH")
+        self.machine.crash()
+        self.thread.crash()
+        self.engine_lost("crash")
+        if self._path is not None:
+            self.journal.store.close()
+            self.journal.store = self._open()
+        self._start()
+
+    def engine_lost(self, why: str) -> None:
+        self.note(None, f"engine lost: {why}")
+        self.model.roll_back()
+        known = self.clients.known
+        known.old_tokens += [held.token for held in known.held]
+        known.held.clear()
+        for receiver in self.receivers:
+            receiver.lost()
+
+    # -- what clients do ------------------------------------------------------------------------
+
+    def ask(
+        self,
+        asked: Asked,
+        call: Callable[[Queue, int, Pages], Any],
+        done: Callable[[Any], None],
+    ) -> None:
+        def decide(queue: Queue, now: int, pages: Pages) -> Any:
+            self.absorb()
+            self.model.asked = asked
+            if asked.verb == "release":
+                released = self._release(asked.token, queue)
+            try:
+                result = call(queue, now, pages)
+            except MessageLockLost:
+                self._check_lost(asked, released=asked.verb == "release" and released)
+                raise
+            finally:
+                self.absorb()
+                self.model.asked = None
+            if asked.verb == "renew":
+                self._renewed(asked.token, result)
+            if not isinstance(result, Need):
+                self.note(None, f"decided {asked.verb} {list(asked.numbers) or ''}")
+            return result
+
+        def refused(error: ServiceBusError) -> None:
+            if isinstance(error, InternalError):
+                raise fault_of(error)
+            self.note(None, f"refused {asked.verb}: {type(error).__name__}")
+
+        self.runtime.submit(Call(self.host, decide, done, refused))
+
+    def _release(self, token: bytes, queue: Queue) -> bool:
+        """Nothing is written for it, so the model must be told."""
+        in_force = queue.policy.receives and self.model.held_by(token, self.now) is not None
+        if in_force:
+            self.model.unlock(token)
+        return in_force
+
+    def _check_lost(self, asked: Asked, released: bool) -> None:
+        name = self.model.held_by(asked.token, self.now)
+        if name is not None or released:
+            raise Violation("one holder per lock", name, f"{asked.verb}: the lock was lost")
+
+    def _renewed(self, token: bytes, until: int) -> None:
+        for lock in self.model.locks.values():
+            if lock.token == token:
+                lock.until = until
+
+    def sending(self, name: str, sent: Sent) -> None:
+        self.model.sent[name] = sent
+
+    def confirm(self, verb: str, names: Sequence[str]) -> None:
+        for name in names:
+            self.note(name, f"client was told: {verb} done")
+        for checker in self.checkers:
+            checker.confirmed(verb, names)
+
+    def show(self, name: str, raw: bytes) -> None:
+        for checker in self.checkers:
+            checker.shown(name, raw)
+
+    def check_peek(self, subqueue: int, start: int, found: list[Message]) -> None:
+        self.absorb()
+        expected = sorted(
+            entry.number
+            for entry in self.model.live.values()
+            if entry.subqueue == subqueue and entry.number >= start
+        )
+        numbers = [message.number for message in found]
+        if numbers != expected[: len(numbers)] or (expected and not numbers):
+            raise Violation("a peek shows what is there", None, f"{numbers}, not {expected}")
+
+    def update(self, policy: Policy) -> None:
+        self.policy = self.host.policy = policy
+
+        def call(queue: Queue, now: int, _: Pages) -> None:
+            self.model.locks.clear()
+            queue.update(policy, now)
+
+        self.ask(Asked("update"), call, lambda _: None)
+
+    # -- receivers ------------------------------------------------------------------------------
+
+    def attach(self) -> None:
+        chance = self.chance
+        subqueue = chance.choice([MAIN, MAIN, MAIN, DEAD_LETTER])
+        self.attach_one(subqueue, chance.random() < 0.25, chance.choice([1, 2, 10]))
+
+    def attach_one(self, subqueue: int, deletes: bool, credit: int) -> None:
+        receiver = SimReceiver(self, len(self.receivers), subqueue, deletes)
+        receiver.credit = credit
+        self.receivers.append(receiver)
+        line = self.host.lines[subqueue]
+        line.join(receiver)
+        line.wants(receiver)
+        self._count_receivers(subqueue)
+        self.runtime.wake(self.host)
+
+    def detach(self) -> None:
+        receiver = self.receivers.pop(self.chance.randrange(len(self.receivers)))
+        receiver.attached = False
+        self.host.lines[receiver.subqueue].leave(receiver)
+        self._count_receivers(receiver.subqueue)
+
+    def _count_receivers(self, subqueue: int) -> None:
+        if self.host.queue is not None:
+            self.host.queue.receivers[subqueue] = len(self.host.lines[subqueue].receivers)
+
+    def refresh_credit(self) -> None:
+        receiver = self.chance.choice(self.receivers)
+        receiver.credit += self.chance.choice([1, 1, 5])
+        receiver.draining = self.chance.random() < 0.2
+        self.host.lines[receiver.subqueue].wants(receiver)
+        self.runtime.wake(self.host)
+
+    def before_take(self) -> None:
+        self.absorb()
+
+    def after_take(self, receiver: SimReceiver) -> None:
+        queue = self.host.queue
+        assert queue is not None
+        if receiver.deletes:
+            self.absorb(but=1)
+            message = records.decode(queue.ledger.pending[-1]).message
+        else:
+            self.absorb()
+            message = next(reversed(queue.locks.values()))
+            for checker in self.checkers:
+                checker.locked(message)
+        for checker in self.checkers:
+            checker.taken(message.message_id, message.number, receiver.subqueue, self.now)
+        if receiver.deletes:
+            self.absorb()
+        else:
+            self._note_lock(message)
+
+    def locked(self, message: Message) -> None:
+        """A deferred message was locked; that is not in line, so there is no order to keep."""
+        for checker in self.checkers:
+            checker.locked(message)
+        self._note_lock(message)
+
+    def _note_lock(self, message: Message) -> None:
+        self.note(message.message_id, f"locked until {message.locked_until % 10_000_000}")
+        self.model.lock(message)
+
+    def delivered(self, receiver: SimReceiver, message: Message, raw: bytes) -> None:
+        name = message.message_id
+        self.note(name, f"delivered to {receiver.holder}, count {message.delivery_count}")
+        for checker in self.checkers:
+            checker.delivered(message)
+            checker.shown(name, raw)
+        if receiver.deletes:
+            self.confirm("complete", [name])
+        else:
+            assert message.token is not None
+            self.clients.known.held.append(Held(name, message.number, message.token))
+
+    def give_back(self, message: Message, raw: bytes) -> None:
+        token = message.token
+        if token is None:
+            self.ask(Asked("put_back"), lambda q, *_: q.put_back(message, raw), lambda _: None)
+        else:
+            self.ask(
+                Asked("release", token), lambda q, now, _: q.release(token, now), lambda _: None
+            )
+
+    # -- upkeep, and what is noticed -------------------------------------------------------------
+
+    def trim(self) -> None:
+        """As `server.upkeep` does it: trim a slice, ask for a checkpoint, copy bodies forward."""
+        fragment, older_than = FRAGMENT, self.now - self.chance.choice([0, RETENTION_MS])
+        limit = self.chance.choice([1, 3, 100])
+        bytes_max = self.chance.choice([0, RETENTION_BYTES])
+        host, store = self.host, self.journal
+
+        def trimmed(below: int) -> None:
+            queue = host.queue
+            if queue is None:
+                return
+            if queue.ledger.head > queue.ledger.checkpoint:
+                host.checkpoint_wanted = True
+                self.runtime.wake(host)
+            if "copy" not in host.chores:
+                host.chores.add("copy")
+                at_once = self.chance.choice([1, 4])
+                self.runtime.submit(Chore(host, "copy", partial(_copy, below, at_once)))
+
+        def call() -> int:
+            store.trim(fragment, older_than, bytes_max, limit)
+            return int(store.tail(fragment))
+
+        self.thread.submit(call, trimmed, lambda _: None)
+
+    def absorb(self, but: int = 0) -> None:
+        queue = self.host.queue
+        if queue is None:
+            return
+        for event in self.model.absorb(queue, but):
+            self.note(event.after.name, f"{event.kind.name} {_place(event.after)}")
+            for checker in self.checkers:
+                checker.decided(event, self.now)
+
+    def note(self, name: str | None, text: str) -> None:
+        self.history.note(self.now, name, text)
+
+
+def _copy(below: int, limit: int, queue: Queue, now: int, pages: Pages) -> Need | None:
+    return copy_forward(queue, below, limit, pages)
+
+
+def _place(entry: Any) -> str:
+    return f"subqueue {entry.subqueue} lane {entry.lane} #{entry.number} count {entry.count}"

@@ -1,0 +1,16 @@
+"""Each planted fault is found, within 200 seeds and by the right checker."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.faults import FAULTS, Fault, find
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_planted_fault_is_found(fault: Fault) -> None:
+    found = find(fault)
+    assert found is not None, "200 seeds noticed nothing"
+    _, violation = found
+    assert violation.promise in fault.promises
+    assert "seed" in violation.__notes__[0], "a failure says how to repeat it"
