@@ -37,13 +37,14 @@ class SimReceiver:
         self._reserved += 1
         self.watch.after_take(self)
 
-    def deliver(self, message: Message, raw: bytes) -> None:
-        self._reserved -= 1
-        if not self.attached:
-            self.watch.give_back(message, raw)
-            return
-        self.credit -= 1
-        self.watch.delivered(self, message, raw)
+    def deliver(self, taken: list[tuple[Message, bytes]]) -> None:
+        self._reserved -= len(taken)
+        for message, raw in taken:
+            if self.attached:
+                self.credit -= 1
+                self.watch.delivered(self, message, raw)
+            else:
+                self.watch.give_back(message, raw)
 
     def drained(self) -> None:
         self.credit = 0

@@ -71,6 +71,41 @@ class IncomingDelivery:
         self.size = size
 
 
+# The two events that come with every message; the others are in events.py.
+
+
+class MessageReceived:
+    """A whole message has come; unless it is settled it wants link.settle()."""
+
+    __slots__ = ("delivery", "link")
+
+    def __init__(self, link: ReceiverLink, delivery: IncomingDelivery) -> None:
+        self.link = link
+        self.delivery = delivery
+
+
+class Disposed:
+    """The peer's verdict on deliveries we sent, in the order we sent them.
+
+    Unless `settled`, it waits for our link.settle(). A peer that settles what it has disposed of
+    before is heard a second time, unless link.settle() was called in between.
+    """
+
+    __slots__ = ("deliveries", "link", "settled", "state")
+
+    def __init__(
+        self,
+        link: SenderLink,
+        deliveries: list[OutgoingDelivery],
+        state: DeliveryState | None,
+        settled: bool,
+    ) -> None:
+        self.link = link
+        self.deliveries = deliveries
+        self.state = state
+        self.settled = settled
+
+
 def known_in_range(known: dict[int, Any], first: int, last: int) -> list[int]:
     """Return the known ids from first to last, both included, in the order of the dict or range.
 

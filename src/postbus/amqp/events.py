@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from postbus.amqp.deliveries import IncomingDelivery, OutgoingDelivery
+from postbus.amqp.deliveries import Disposed, IncomingDelivery, MessageReceived
 from postbus.amqp.performatives import Attach, DeliveryState, Error, Open
 
 if TYPE_CHECKING:
@@ -17,6 +17,22 @@ if TYPE_CHECKING:
     from postbus.amqp.receiving import ReceiverLink
     from postbus.amqp.sending import SenderLink
     from postbus.amqp.session import Session
+
+__all__ = [
+    "Closed",
+    "CreditChanged",
+    "Disposed",
+    "Drained",
+    "Event",
+    "LinkAttached",
+    "LinkDetached",
+    "MessageReceived",
+    "Opened",
+    "SaslReceived",
+    "SessionBegun",
+    "SessionEnded",
+    "SettledBySender",
+]
 
 
 @dataclass(slots=True)
@@ -58,32 +74,10 @@ class LinkAttached:
 
 
 @dataclass(slots=True)
-class MessageReceived:
-    """A whole message has come; unless it is settled it wants link.settle()."""
-
-    link: ReceiverLink
-    delivery: IncomingDelivery
-
-
-@dataclass(slots=True)
 class CreditChanged:
     """link.sendable or link.drain may have changed: look at the link, it is told once a turn."""
 
     link: SenderLink
-
-
-@dataclass(slots=True)
-class Disposed:
-    """The peer's verdict on deliveries we sent, in the order we sent them.
-
-    Unless `settled`, it waits for our link.settle(). A peer that settles what it has disposed of
-    before is heard a second time, unless link.settle() was called in between.
-    """
-
-    link: SenderLink
-    deliveries: list[OutgoingDelivery]
-    state: DeliveryState | None
-    settled: bool
 
 
 @dataclass(slots=True)

@@ -51,6 +51,7 @@ class Message:
         "holder",
         "indexed",
         "lane",
+        "layout",
         "length",
         "locked_until",
         "message_id",
@@ -102,6 +103,8 @@ class Message:
         self.delivered_at: Instant = 0
         self.holder = 0
         self.indexed = False
+        # What whoever made the message found out about its bytes, so as not to look again.
+        self.layout: object = None
 
     @property
     def expires_at(self) -> Instant | None:

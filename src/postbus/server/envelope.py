@@ -5,8 +5,9 @@ it; only where somebody changed properties, or a time to live applies, is a sect
 """
 
 from contextlib import suppress
+from functools import lru_cache
 from secrets import token_hex
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, cast
 from uuid import UUID
 
 from postbus.amqp.codec import decode, encode
@@ -14,6 +15,7 @@ from postbus.amqp.faults import DecodeError
 from postbus.amqp.outcomes import Modified, Rejected
 from postbus.amqp.sections import (
     AnnotationLayout,
+    Header,
     Sections,
     compacted,
     encode_application_properties,
@@ -39,6 +41,9 @@ REASON_LENGTH_MAX: Final = 4_096
 """Characters of a dead letter's reason and description; the SDKs refuse more themselves."""
 BATCH_COUNT_MAX: Final = 4_500
 """Messages in one batch (semantics B §2)."""
+
+HEADERS_KEPT: Final = 1_024
+"""Header sections of which the meaning is remembered; each has at most some 40 bytes."""
 
 _DATA: Final = 0x75
 _TTL_INFINITE: Final = 0xFFFFFFFF
@@ -85,13 +90,9 @@ _LOCKED = AnnotationLayout(
 def read_message(payload: bytes, property_size_max: int) -> Message:
     """The engine's view of one encoded message. Raises DecodeError for what is not one."""
     payload, sections = _tidied(payload)
-    ttl = NO_TTL
-    if sections.delivery_annotations > 0:
-        stated = read_header(payload, sections).ttl
-        if stated is not None and stated != _TTL_INFINITE:
-            ttl = stated
-    _check_sections(payload, sections, property_size_max)
+    ttl = _stated_ttl(payload[: sections.delivery_annotations])
     message_id, session_id = read_ids(payload, sections)
+    _check_sections(payload, sections, property_size_max)
     if message_id is None:
         # The Node SDK cannot settle a message without one, and does not give one itself.
         message_id = token_hex(16)
@@ -108,7 +109,7 @@ def read_message(payload: bytes, property_size_max: int) -> Message:
             raise InvalidOperation(
                 "The PartitionKey of the message differs from its SessionId: they must be equal."
             )
-    return Message(
+    message = Message(
         payload,
         # One character for each byte, so that the limit on its length means the same.
         message_id.decode("latin-1") if isinstance(message_id, bytes) else str(message_id),
@@ -116,6 +117,29 @@ def read_message(payload: bytes, property_size_max: int) -> Message:
         ttl,
         scheduled_at,
         sections.body - (sections.message_annotations - sections.delivery_annotations),
+    )
+    message.layout = sections
+    return message
+
+
+@lru_cache(HEADERS_KEPT)
+def _stated_ttl(header: bytes) -> int:
+    """The time to live that a header section states. Senders have few headers, all short."""
+    stated = read_header(header, scan(header)).ttl if header else None
+    return NO_TTL if stated is None or stated == _TTL_INFINITE else stated
+
+
+@lru_cache(HEADERS_KEPT)
+def _delivered_header(header: bytes, ttl: int, delivery_count: int) -> bytes:
+    """The header of a delivery, in place of the one that its sender wrote."""
+    stated = read_header(header, scan(header)) if header else Header()
+    # What has its default is left out, as Azure leaves it out.
+    return encode_header(
+        stated.durable or None,
+        None if stated.priority == _PRIORITY_DEFAULT else stated.priority,
+        None if ttl < 0 else min(ttl, _TTL_INFINITE),
+        stated.first_acquirer or None,
+        delivery_count,
     )
 
 
@@ -132,8 +156,8 @@ def _tidied(payload: bytes) -> tuple[bytes, Sections]:
 def _check_sections(payload: bytes, sections: Sections, property_size_max: int) -> None:
     """Decode what others will have to decode: a message that nobody can read is refused here,
     where its sender hears of it, and not by a receiver that stumbles over it."""
-    read_delivery_annotations(payload, sections)
-    read_properties(payload, sections)
+    if sections.message_annotations > sections.delivery_annotations:
+        read_delivery_annotations(payload, sections)
     if sections.body > sections.application_properties:
         _check_properties(payload, sections, property_size_max)
     if sections.body < sections.footer and payload[sections.body + 2] != _DATA:
@@ -190,16 +214,9 @@ def write_delivery(
     message: Message, raw: bytes, with_state: bool = False, with_lock: bool = True
 ) -> tuple[bytes, ...]:
     """The encoded message as a client receives it, in parts to be joined."""
-    sections = scan(raw)
-    stated = read_header(raw, sections)
-    ttl = None if message.ttl < 0 else min(message.ttl, _TTL_INFINITE)
-    # What has its default is left out, as Azure leaves it out.
-    header = encode_header(
-        stated.durable or None,
-        None if stated.priority == _PRIORITY_DEFAULT else stated.priority,
-        ttl,
-        stated.first_acquirer or None,
-        message.delivery_count,
+    sections = cast("Sections", message.layout or scan(raw))
+    header = _delivered_header(
+        raw[: sections.delivery_annotations], message.ttl, message.delivery_count
     )
     others: dict[Any, Any] | None = None
     if sections.properties > sections.message_annotations:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 import structlog
 
@@ -60,10 +60,13 @@ LINGER_S: Final = 2.0
 log = structlog.get_logger("gateway")
 
 
-class Gateway(asyncio.Protocol):
-    """The server's end of one AMQP connection."""
+class Gateway:
+    """The server's end of one AMQP connection.
 
-    _last_id = 0
+    An asyncio.Protocol in all but name: what inherits from an interpreted class is not compiled.
+    """
+
+    _last_id: ClassVar[int] = 0
 
     def __init__(self, service: Service, released: Callable[[], None]) -> None:
         Gateway._last_id += 1

@@ -29,8 +29,8 @@ class Receiver(Protocol):
     def reserve(self, size: int) -> None:
         """A message of so many bytes is on its way."""
 
-    def deliver(self, message: Message, raw: bytes) -> None:
-        """The message is its own: locked for it or removed, durably."""
+    def deliver(self, taken: list[tuple[Message, bytes]]) -> None:
+        """These messages are its own: locked for it or removed, durably."""
 
     def drained(self) -> None:
         """There is nothing more."""
@@ -76,18 +76,11 @@ class Line:
         while waiting and given < limit:
             receiver = next(iter(waiting))
             served = min(receiver.capacity(), SERVED_AT_ONCE, limit - given)
-            for _ in range(served):
-                taken = (
-                    queue.take_and_delete(subqueue, now)
-                    if receiver.deletes
-                    else queue.take(subqueue, receiver.holder, now)
-                )
-                if taken is None:
-                    break
-                receiver.reserve(len(taken[1]))
-                outputs.append(partial(receiver.deliver, *taken))
-                given += 1
-            else:
+            taken = _take(queue, subqueue, receiver, served, now)
+            if taken:
+                outputs.append(partial(receiver.deliver, taken))
+                given += len(taken)
+            if len(taken) == served:
                 if receiver.capacity() > 0:
                     waiting.move_to_end(receiver)
                     continue
@@ -108,3 +101,20 @@ class Line:
         for receiver in [r for r in self._waiting if r.draining]:
             del self._waiting[receiver]
             outputs.append(receiver.drained)
+
+
+def _take(
+    queue: Queue, subqueue: int, receiver: Receiver, wanted: int, now: Instant
+) -> list[tuple[Message, bytes]]:
+    """As many messages as are wanted, or as can be had now."""
+    taken: list[tuple[Message, bytes]] = []
+    deletes, holder = receiver.deletes, receiver.holder
+    while len(taken) < wanted:
+        found = (
+            queue.take_and_delete(subqueue, now) if deletes else queue.take(subqueue, holder, now)
+        )
+        if found is None:
+            break
+        receiver.reserve(len(found[1]))
+        taken.append(found)
+    return taken

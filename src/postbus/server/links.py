@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import structlog
+
 from postbus.amqp.deliveries import IncomingDelivery, OutgoingDelivery
 from postbus.amqp.faults import DecodeError
 from postbus.amqp.outcomes import Accepted, Modified, Outcome, Rejected, Released
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from postbus.server.gateway import Gateway
     from postbus.server.namespace import QueueEntity
 
+log = structlog.get_logger("links")
+
 
 class Inlet:
     """A client's sender link: every transfer becomes a Send."""
@@ -28,6 +32,8 @@ class Inlet:
         self._link = link
         self.entity = entity
         self.host = entity.host
+        self._runtime = gateway.runtime(entity.host)
+        self._property_size_max = gateway.service.settings.property_size_max_bytes
         self._credit = credit
 
     def open(self) -> None:
@@ -35,14 +41,12 @@ class Inlet:
 
     def received(self, delivery: IncomingDelivery) -> None:
         gateway = self.gateway
-        host = self.entity.host
+        host = self.host
         try:
             if delivery.state is not None:
                 raise NotSupported("Transactions are not supported: the transfer names one.")
             messages = read_transfer(
-                delivery.payload,
-                delivery.message_format,
-                gateway.service.settings.property_size_max_bytes,
+                delivery.payload, delivery.message_format, self._property_size_max
             )
         except (ServiceBusError, DecodeError) as fault:
             error = fault if isinstance(fault, ServiceBusError) else InvalidArgument(str(fault))
@@ -53,11 +57,9 @@ class Inlet:
             self._top_up()
             return
         self.entity.touch(gateway.now)
-        gateway.runtime(host).submit(
-            Send(host, messages, self._link, delivery, gateway.refusals, self._answered)
-        )
+        self._runtime.submit(Send(host, messages, self._link, delivery, gateway.refusals, self))
 
-    def _answered(self) -> None:
+    def answered(self) -> None:
         self._top_up()
         self.gateway.touch()
 
@@ -87,6 +89,7 @@ class Outlet:
         self.host = entity.host
         self.subqueue = subqueue
         self._line = entity.host.lines[subqueue]
+        self._runtime = gateway.runtime(entity.host)
         self.deletes = link.snd_settle_mode == SND_SETTLED
         self.holder = gateway.id
         self.draining = False
@@ -140,7 +143,7 @@ class Outlet:
 
     def wake(self) -> None:
         self._line.wants(self)
-        self.gateway.runtime(self.host).wake(self.host)
+        self._runtime.wake(self.host)
 
     def capacity(self) -> int:
         if self.gateway.full:
@@ -152,14 +155,22 @@ class Outlet:
         self._promises.count += 1
         self.gateway.promised_bytes += size
 
-    def deliver(self, message: Message, raw: bytes) -> None:
-        self._reserved -= 1
-        self._promises.count -= 1
-        self.gateway.promised_bytes -= len(raw)
+    def deliver(self, taken: list[tuple[Message, bytes]]) -> None:
+        self._reserved -= len(taken)
+        self._promises.count -= len(taken)
+        self.gateway.promised_bytes -= sum([len(raw) for _, raw in taken])
+        for message, raw in taken:
+            try:
+                self._deliver(message, raw)
+            except Exception:  # whatever is wrong with one, the others must go out
+                log.exception("message not sent", entity=self.entity.name, number=message.number)
+        self.gateway.touch()
+
+    def _deliver(self, message: Message, raw: bytes) -> None:
         link = self._link
         token = message.token
         if not link.attached or (token is not None and link.credit <= 0):
-            self.gateway.runtime(self.host).submit(GiveBack(self.host, message, raw))
+            self._runtime.submit(GiveBack(self.host, message, raw))
             return
         payload = write_delivery(message, raw)
         self._waited = False
@@ -174,7 +185,6 @@ class Outlet:
         if meter is not None:
             meter.receives += 1
             meter.bytes_out += len(raw)
-        self.gateway.touch()
 
     def drained(self) -> None:
         if self._waited and self.host.meter is not None:
@@ -211,11 +221,11 @@ class Outlet:
         now = gateway.now
         for delivery in deliveries:
             watch.settled(now - delivery.context)
-        gateway.runtime(self.host).submit(
-            Settle(self.host, self._link, deliveries, state, gateway.refusals, self._settled)
+        self._runtime.submit(
+            Settle(self.host, self._link, deliveries, state, gateway.refusals, self)
         )
 
-    def _settled(self, deliveries: list[OutgoingDelivery]) -> None:
+    def settled(self, deliveries: list[OutgoingDelivery]) -> None:
         for delivery in deliveries:
             self.tokens.discard(delivery.tag)
         gateway = self.gateway

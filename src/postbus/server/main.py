@@ -1,15 +1,16 @@
 """The composition root: settings → stores → namespace → listeners, and back again on stop."""
 
 import asyncio
+import gc
 import os
 import secrets
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
-from typing import Final
+from typing import Final, cast
 
 import structlog
 import uvloop
@@ -27,7 +28,7 @@ from postbus.server.gateway import Gateway
 from postbus.server.health import Health
 from postbus.server.http_protocol import HttpHost, HttpLimits
 from postbus.server.keys import KeyFileError, choose_key, connection_string
-from postbus.server.listener import Listener, allow_open_files
+from postbus.server.listener import Listener, Released, allow_open_files
 from postbus.server.loading import Loader
 from postbus.server.logs import configure
 from postbus.server.metrics import EntityReading, Metrics
@@ -45,6 +46,9 @@ from postbus.store.memory import MemoryStore
 
 CLOSE_ANSWER_S: Final = 1.0
 """How long a stop waits for clients to answer the close; some never do."""
+
+COLLECT_AFTER: Final = 20_000
+"""Objects more than there were, before the garbage collector looks at the young ones."""
 
 log = structlog.get_logger("main")
 
@@ -84,6 +88,18 @@ def _defaults(settings: Settings, lock_duration_ms: int | None) -> QueueDescript
         lock_duration_ms=lock_duration_ms or settings.default_lock_duration_ms,
         max_message_size_kb=settings.message_size_max_kb,
     )
+
+
+def _collect_seldom() -> None:
+    """Tell the garbage collector what this process is like.
+
+    Messages and deliveries are no garbage in its sense: they go when the last reference goes. What
+    it is for is connections and their parts, which refer to each other and come and go by the
+    hundred. Left as it is it took 14 % of the time at full rate, looking at live messages.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER, 10, 20)
 
 
 class Server:
@@ -156,7 +172,8 @@ class Server:
             meter=self._metrics.connections,
         )
         return Listener(
-            amqp=partial(Gateway, self._service),
+            # A protocol by its methods; see Gateway.
+            amqp=cast("Callable[[Released], asyncio.Protocol]", partial(Gateway, self._service)),
             http=http,
             connections_max=settings.connections_max,
             first_bytes_timeout_ms=settings.first_bytes_timeout_ms,
@@ -181,6 +198,7 @@ class Server:
         )
         hidden = not (settings.on_loopback or self._key.fresh)
         text = connection_string(settings.host, ports.port, self._key, hidden=hidden)
+        _collect_seldom()
         # On standard output, for people and for programs that wait for it; the log is elsewhere.
         sys.stdout.write(f"Postbus is ready: {text}\n")
         sys.stdout.flush()

@@ -21,8 +21,33 @@ BROKER_REASONS: Final = frozenset(
 )
 APPLICATION_REASON: Final = "application"
 
-SECONDS_BOUNDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
-COUNT_BOUNDS: Final = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0, 5_000.0)
+SECONDS_BOUNDS: Final[tuple[float, ...]] = (
+    0.0005,
+    0.001,
+    0.002,
+    0.005,
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.5,
+    1.0,
+    5.0,
+)
+COUNT_BOUNDS: Final[tuple[float, ...]] = (
+    1.0,
+    2.0,
+    5.0,
+    10.0,
+    20.0,
+    50.0,
+    100.0,
+    200.0,
+    500.0,
+    1_000.0,
+    5_000.0,
+)
 
 
 class EntityMeter:

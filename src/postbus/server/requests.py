@@ -1,7 +1,9 @@
 """What the gateway asks of a fragment: sends, settlements, and calls with an answer."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from postbus.amqp.deliveries import IncomingDelivery, OutgoingDelivery
 from postbus.amqp.outcomes import Accepted, Modified, Outcome, Rejected, Released
@@ -16,6 +18,9 @@ from postbus.server.envelope import Changes, change_properties
 from postbus.server.host import Host
 from postbus.server.refusals import Refusals
 
+if TYPE_CHECKING:
+    from postbus.server.links import Inlet, Outlet
+
 ACCEPTED: Final = Accepted()
 
 
@@ -23,11 +28,11 @@ class Send:
     """One transfer: a message, or a batch that is stored whole or not at all."""
 
     __slots__ = (
-        "_answered",
         "_delivery",
         "_link",
         "_messages",
         "_refusals",
+        "_sender",
         "host",
         "pages",
         "size",
@@ -40,7 +45,7 @@ class Send:
         link: ReceiverLink,
         delivery: IncomingDelivery,
         refusals: Refusals,
-        answered: Callable[[], None],
+        sender: Inlet,
     ) -> None:
         self.host = host
         self.size = len(delivery.payload)
@@ -49,7 +54,7 @@ class Send:
         self._link = link
         self._delivery = delivery
         self._refusals = refusals
-        self._answered = answered
+        self._sender = sender
 
     def decide(self, queue: Queue, now: Instant) -> Need | None:
         queue.send(self._messages, now)
@@ -59,23 +64,23 @@ class Send:
         self._link.settle(self._delivery, ACCEPTED)
         if self.host.meter is not None:
             self.host.meter.bytes_in += self.size
-        self._answered()
+        self._sender.answered()
 
     def refuse(self, error: ServiceBusError) -> None:
         if self.host.meter is not None:
             self.host.meter.refused(error.condition)
         self._link.settle(self._delivery, self._refusals.rejected(error, self.host.name))
-        self._answered()
+        self._sender.answered()
 
 
 class Settle:
     """A receiver's verdict on messages it holds locks on; answered one by one."""
 
     __slots__ = (
-        "_answered",
         "_deliveries",
         "_failures",
         "_link",
+        "_receiver",
         "_refusals",
         "_state",
         "host",
@@ -90,7 +95,7 @@ class Settle:
         deliveries: list[OutgoingDelivery],
         state: Outcome,
         refusals: Refusals,
-        answered: Callable[[list[OutgoingDelivery]], None],
+        receiver: Outlet,
     ) -> None:
         self.host = host
         self.size = 0
@@ -99,7 +104,7 @@ class Settle:
         self._deliveries = deliveries
         self._state = state
         self._refusals = refusals
-        self._answered = answered
+        self._receiver = receiver
         self._failures: dict[int, ServiceBusError] = {}
 
     def decide(self, queue: Queue, now: Instant) -> Need | None:
@@ -145,12 +150,12 @@ class Settle:
                 link.settle(delivery, state)
             else:
                 link.settle(delivery, self._refusals.rejected(error, self.host.name))
-        self._answered(self._deliveries)
+        self._receiver.settled(self._deliveries)
 
     def refuse(self, error: ServiceBusError) -> None:
         for delivery in self._deliveries:
             self._link.settle(delivery, self._refusals.rejected(error, self.host.name))
-        self._answered(self._deliveries)
+        self._receiver.settled(self._deliveries)
 
 
 class Lose:

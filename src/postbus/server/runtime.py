@@ -53,6 +53,40 @@ class _Written(NamedTuple):
     checkpoint: Checkpoint | None
 
 
+class _Commit:
+    """A turn whose records are on their way to the disk.
+
+    A class and not two nested functions: those would refer to each other through what they share,
+    and keep every message of every turn until the garbage collector comes by.
+    """
+
+    __slots__ = ("_runtime", "hosts", "now", "outputs", "requests", "started", "written")
+
+    def __init__(
+        self,
+        runtime: "Runtime",
+        written: list[_Written],
+        hosts: dict[Host, None],
+        requests: list[Request],
+        outputs: list[Output],
+        now: Instant,
+    ) -> None:
+        self._runtime = runtime
+        self.written = written
+        self.hosts = hosts
+        self.requests = requests
+        self.outputs = outputs
+        self.now = now
+        self.started = perf_counter()
+
+    def done(self, result: tuple[frozenset[int], int]) -> None:
+        passed, size = result
+        self._runtime.committed(self, passed, size)
+
+    def failed(self, error: BaseException) -> None:
+        self._runtime.not_committed(self, error)
+
+
 class Runtime:
     """Runs the engines of the fragments in one store."""
 
@@ -65,7 +99,7 @@ class Runtime:
         meter: StoreMeter,
     ) -> None:
         self._store = store
-        self._thread = thread
+        self._writer = thread
         self._clock = clock
         self._loader = loader
         self._meter = meter
@@ -227,35 +261,36 @@ class Runtime:
         now: Instant,
     ) -> None:
         self._committing = True
-        started = perf_counter()
+        commit = _Commit(self, written, hosts, requests, outputs, now)
+        self._writer.submit(partial(self._write, written, now), commit.done, commit.failed)
 
-        def done(result: tuple[frozenset[int], int]) -> None:
-            self._committing = False
-            passed, size = result
-            records = sum(len(part.records) for part in written)
-            self._meter.committed(perf_counter() - started, records, size)
-            fenced = [part.host for part in written if part.host.fragment not in passed]
-            if fenced:
-                refusal = StoreUnavailable("Another broker took the entity over.")
-                self._failed(fenced, requests, outputs, refusal)
-            for part in written:
-                if part.host.fragment in passed:
-                    _committed(part)
-            self._finish(hosts, outputs, now)
+    def committed(self, commit: "_Commit", passed: frozenset[int], size: int) -> None:
+        """The store has it, but for the fragments that another broker has taken over."""
+        self._committing = False
+        records = sum([len(part.records) for part in commit.written])
+        self._meter.committed(perf_counter() - commit.started, records, size)
+        fenced = [part.host for part in commit.written if part.host.fragment not in passed]
+        if fenced:
+            refusal = StoreUnavailable("Another broker took the entity over.")
+            self._failed(fenced, commit.requests, commit.outputs, refusal)
+        for part in commit.written:
+            if part.host.fragment in passed:
+                _committed(part)
+        self._finish(commit.hosts, commit.outputs, commit.now)
 
-        def failed(error: BaseException) -> None:
-            self._committing = False
-            self._meter.failures += 1
-            log.error("commit failed", error=str(error), fragments=len(written))
-            refusal = (
-                error
-                if isinstance(error, ServiceBusError)
-                else StoreUnavailable(f"The store did not take the write: {error}")
-            )
-            self._failed([part.host for part in written], requests, outputs, refusal)
-            self._finish(hosts, outputs, now)
-
-        self._thread.submit(partial(self._write, written, now), done, failed)
+    def not_committed(self, commit: "_Commit", error: BaseException) -> None:
+        """The store refused it, or broke."""
+        self._committing = False
+        self._meter.failures += 1
+        log.error("commit failed", error=str(error), fragments=len(commit.written))
+        refusal = (
+            error
+            if isinstance(error, ServiceBusError)
+            else StoreUnavailable(f"The store did not take the write: {error}")
+        )
+        hosts = [part.host for part in commit.written]
+        self._failed(hosts, commit.requests, commit.outputs, refusal)
+        self._finish(commit.hosts, commit.outputs, commit.now)
 
     def _write(self, written: list[_Written], now: Instant) -> tuple[frozenset[int], int]:
         """On the store's thread."""
@@ -353,8 +388,8 @@ class Runtime:
                 if ledger.head > ledger.checkpoint:
                     checkpoint = ledger.make_checkpoint()
                     part = _Written(host, queue, lease, ledger.head, [], checkpoint)
-                    await self._thread.run(partial(self._write, [part], self._clock()))
-                await self._thread.run(partial(self._store.release, lease))
+                    await self._writer.run(partial(self._write, [part], self._clock()))
+                await self._writer.run(partial(self._store.release, lease))
             except ServiceBusError as error:
                 # Nothing is lost by it: the next start replays more.
                 log.warning("fragment not released", entity=host.name, error=str(error))

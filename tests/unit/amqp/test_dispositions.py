@@ -1,9 +1,17 @@
 """Verdicts in both directions, and how few frames they take."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from postbus.amqp.deliveries import DispositionRun, IncomingDelivery, known_in_range
-from postbus.amqp.events import Disposed, MessageReceived, SessionEnded, SettledBySender
+from postbus.amqp.events import (
+    Disposed,
+    Event,
+    MessageReceived,
+    SessionEnded,
+    SettledBySender,
+)
 from postbus.amqp.limits import Limits
 from postbus.amqp.performatives import (
     ACCEPTED,
@@ -49,6 +57,15 @@ def ranges(replies: list[Composite]) -> list[tuple[int, int | None, DeliveryStat
     dispositions = [reply for reply in replies if isinstance(reply, Disposition)]
     assert len(dispositions) == len(replies)
     return [(d.first, d.last, d.state) for d in dispositions]
+
+
+def told(event: Event) -> tuple[object, ...]:
+    assert isinstance(event, Disposed)
+    return event.link, event.deliveries, event.state, event.settled
+
+
+def told_all(events: Sequence[Event]) -> list[tuple[object, ...]]:
+    return [told(event) for event in events]
 
 
 def test_consecutive_verdicts_of_one_kind_are_one_frame() -> None:
@@ -111,7 +128,7 @@ def test_the_peers_verdict_waits_for_our_confirmation() -> None:
 
     # when it completes the message
     (event,) = peer.send(Disposition(ROLE_RECEIVER, 0, 0, settled=False, state=ACCEPTED))
-    assert event == Disposed(link, [delivery], ACCEPTED, settled=False)
+    assert told(event) == (link, [delivery], ACCEPTED, False)
     assert delivery.context == "message 1"
     assert link.unsettled == 1
 
@@ -151,10 +168,7 @@ def test_a_range_is_told_to_each_link_it_touches_and_unknown_ids_are_ignored() -
     a.append(first.send(b"t", b""))
     state = Modified(delivery_failed=True)
     events = peer.send(Disposition(ROLE_RECEIVER, 1, 900, settled=True, state=state))
-    assert events == [
-        Disposed(first, [a[1], a[2]], state, settled=True),
-        Disposed(second, b, state, settled=True),
-    ]
+    assert told_all(events) == [(first, [a[1], a[2]], state, True), (second, b, state, True)]
     assert (first.unsettled, second.unsettled) == (1, 0)
     assert peer.send(Disposition(ROLE_RECEIVER, 1, 900, settled=True)) == []
 
@@ -165,7 +179,7 @@ def test_a_range_of_two_billion_ids_costs_no_more_than_what_is_known() -> None:
     link = sending(peer, 0)
     deliveries = [link.send(b"t", b"") for _ in range(3)]
     (event,) = peer.send(Disposition(ROLE_RECEIVER, 0, 0x7FFFFFFF, settled=False, state=ACCEPTED))
-    assert event == Disposed(link, deliveries, ACCEPTED, settled=False)
+    assert told(event) == (link, deliveries, ACCEPTED, False)
 
 
 @pytest.mark.parametrize("last", [None, 0, 5])
@@ -178,10 +192,10 @@ def test_a_verdict_is_told_once_however_often_it_is_given(last: int | None) -> N
     assert peer.send(Disposition(ROLE_RECEIVER, 0, last, settled=False)) == []
     assert peer.send(Disposition(ROLE_RECEIVER, 0, last, settled=False, state=progress)) == []
     verdict = Disposition(ROLE_RECEIVER, 0, last, settled=False, state=ACCEPTED)
-    assert peer.send(*[verdict] * 100) == [Disposed(link, [delivery], ACCEPTED, settled=False)]
+    assert told_all(peer.send(*[verdict] * 100)) == [(link, [delivery], ACCEPTED, False)]
     # a peer that settles after all, without waiting for us, is heard
     verdict.settled = True
-    assert peer.send(*[verdict] * 100) == [Disposed(link, [delivery], ACCEPTED, settled=True)]
+    assert told_all(peer.send(*[verdict] * 100)) == [(link, [delivery], ACCEPTED, True)]
 
 
 @pytest.mark.parametrize(
@@ -220,7 +234,7 @@ def test_a_verdict_on_a_link_that_is_gone_is_ignored() -> None:
     peer.replies()
     assert peer.core.sessions[0].outgoing.unsettled == {1: kept}
     events = peer.send(Disposition(ROLE_RECEIVER, 0, 1, settled=True, state=ACCEPTED))
-    assert events == [Disposed(stays, [kept], ACCEPTED, settled=True)]
+    assert told_all(events) == [(stays, [kept], ACCEPTED, True)]
     gone.settle(lost, ACCEPTED)
     assert peer.replies() == []
 
@@ -276,5 +290,5 @@ def test_sent_messages_are_settled_by_their_receiver_at_once() -> None:
     for event in pair.at_server(MessageReceived):
         event.link.settle(event.delivery, ACCEPTED)
     pair.exchange()
-    assert pair.at_client(Disposed) == [Disposed(sender, sent, ACCEPTED, settled=True)]
+    assert told_all(pair.at_client(Disposed)) == [(sender, sent, ACCEPTED, True)]
     assert sender.unsettled == 0

@@ -63,8 +63,8 @@ class Taker:
     def reserve(self, size: int) -> None:
         self.credit -= 1
 
-    def deliver(self, message: Message, raw: bytes) -> None:
-        self.taken.append(raw)
+    def deliver(self, taken: list[tuple[Message, bytes]]) -> None:
+        self.taken += [raw for _, raw in taken]
 
     def drained(self) -> None:
         self.draining = False

@@ -1,0 +1,65 @@
+"""Builds Postbus; with POSTBUS_COMPILE=1 its hot modules are compiled by mypyc (docs/compiling.md).
+
+Everything else about the package is in pyproject.toml.
+"""
+
+import os
+from pathlib import Path
+
+from setuptools import setup
+
+ROOT = Path("src/postbus")
+
+# Not compiled: classes that inherit from builtins, or that a decorator builds anew. None of them
+# does anything for each message.
+INTERPRETED = {
+    "amqp/__init__.py",
+    "amqp/composites.py",
+    "amqp/events.py",
+    "amqp/limits.py",
+    "amqp/outcomes.py",
+    "amqp/sasl.py",
+    "amqp/section_fields.py",
+    "amqp/security.py",
+    "amqp/terminus.py",
+    "amqp/transactions.py",
+    "amqp/transport.py",
+    "amqp/types.py",
+    "broker/__init__.py",
+}
+# Of the shell only what each message passes through.
+SHELL = (
+    "server/accounting.py",
+    "server/envelope.py",
+    "server/gateway.py",
+    "server/host.py",
+    "server/line.py",
+    "server/links.py",
+    "server/meters.py",
+    "server/prefetch.py",
+    "server/requests.py",
+    "server/runtime.py",
+    "store/batch.py",
+)
+
+
+def compiled() -> list[str]:
+    """The modules to compile, in a stable order."""
+    pure = [
+        str(path.relative_to(ROOT))
+        for name in ("amqp", "broker")
+        for path in (ROOT / name).glob("*.py")
+    ]
+    return [str(ROOT / name) for name in sorted({*pure, *SHELL} - INTERPRETED)]
+
+
+if os.environ.get("POSTBUS_COMPILE") == "1":
+    from mypyc.build import mypycify
+
+    setup(
+        ext_modules=mypycify(
+            ["--strict", *compiled()], opt_level="2", debug_level="0", multi_file=True
+        )
+    )
+else:
+    setup()
