@@ -234,3 +234,20 @@ def test_a_fragment_that_is_being_dropped_takes_no_commits(store: MessageStore) 
     store.drop(1, 3)
 
     assert store.commit([writer.part(b"late")[0]]) == set()
+
+
+def test_the_newest_time_is_known_of_all_fragments_and_after_everything_was_trimmed(
+    store: MessageStore,
+) -> None:
+    assert store.newest() == 0
+    one, other = Writer(store, 1), Writer(store, 2)
+    assert store.newest() == 0
+    rows = one.send(b"one", at=T0 + 5)
+    other.send(b"two", at=T0 + 3)
+    assert store.newest() == T0 + 5
+
+    one.send(at=T0 + 7, checkpoint=change(one.head, rows))
+    one.send(at=T0 + 9, checkpoint=change(one.head, removed=rows))
+    assert store.trim(1, T0 + 99, 0, 10).batches == 1
+    assert store.read(1, 0, 1_000) == []
+    assert store.newest() == T0 + 9

@@ -141,6 +141,8 @@ class Clients:
         verb = chance.choice(self._verbs)
         if verb == "forget":
             known.old_tokens.append(held.token)
+            if chance.random() < 0.5:
+                self._settle("renew", held.token)
             return
         if verb == "defer":
             known.deferred.append(held.number)
@@ -155,8 +157,11 @@ class Clients:
             self._settle(self._chance.choice(["complete", "abandon", "release", "renew"]), token)
 
     def renew(self) -> None:
+        """One lock, or all of them, as an automatic renewer does."""
         if self.known.held:
-            self._settle("renew", self._chance.choice(self.known.held).token)
+            one = self._chance.choice(self.known.held[-5:])
+            for held in self._chance.choice([[one], list(self.known.held)]):
+                self._settle("renew", held.token)
 
     def _settle(self, verb: str, token: bytes, names: Sequence[str] = ()) -> None:
         extra: tuple[Any, ...] = ()

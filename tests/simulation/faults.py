@@ -20,7 +20,7 @@ from postbus.server.host import Host
 from postbus.server.runtime import Output
 from postbus.store.base import Trimmed
 from postbus.store.memory import MemoryStore
-from tests.simulation.history import Violation
+from tests.simulation.history import STAYS, Violation
 from tests.simulation.run import run_seed
 from tests.simulation.simulation import Simulation, WatchedRuntime
 
@@ -43,6 +43,14 @@ class _EarlyRuntime(WatchedRuntime):
 
 class _Early(Simulation):
     runtime_class = _EarlyRuntime
+
+
+class _Unsynced(Simulation):
+    syncs = False
+
+
+class _Timeless(Simulation):
+    remembers_time = False
 
 
 @contextmanager
@@ -102,14 +110,10 @@ def _still_ready(take: Any) -> Any:
     return faulty
 
 
-def _unrenewed(renew: Any) -> Any:
+def _unrenewed(_: Any) -> Any:
     def faulty(queue: Queue, token: bytes, now: int) -> int:
-        message = queue.locks.get(token)
-        before = message.locked_until if message is not None else 0
-        until: int = renew(queue, token, now)
-        if message is not None:
-            message.locked_until = before
-        return until
+        queue._held(token, now)
+        return now + queue.policy.lock_ms
 
     return faulty
 
@@ -153,6 +157,7 @@ _FAULT = "the broker has no fault"
 _ONE_PLACE = "a message is in one place"
 _PEEK = "a peek shows what is there"
 _ORDER = "ready messages go out by number"
+_TIME = "time never goes back"
 
 FAULTS = [
     Fault("answer before commit", frozenset({_LOST, _RETURNS, _COUNT}), simulation=_Early),
@@ -182,6 +187,8 @@ FAULTS = [
         frozenset({_COUNT, _REPLAY, _FULL, _MATCH}),
         _patched(delta, "to_row", _count_not_indexed),
     ),
+    Fault("sync not done", frozenset({STAYS}), simulation=_Unsynced),
+    Fault("time forgotten by a restart", frozenset({_TIME}), simulation=_Timeless),
 ]
 
 

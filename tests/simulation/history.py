@@ -7,6 +7,8 @@ from postbus.broker.message import CorruptRow
 TOLD = 40
 LATELY = 12
 
+STAYS = "what was committed stays"
+
 
 class Violation(AssertionError):
     """A promise was broken: by which checker's word, and about which message."""

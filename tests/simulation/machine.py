@@ -12,8 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 from postbus.errors import StoreUnavailable
+from postbus.server.clock import SystemClock
 
 T0 = 1_700_000_000_000
+_NS = 1_000_000
 
 
 class Timer:
@@ -32,18 +34,35 @@ class Timer:
 
 
 class Machine:
-    """The event loop, as far as `Runtime` uses it, and the one clock."""
+    """The event loop, as far as `Runtime` uses it, and the clocks of the machine, in ms."""
 
     def __init__(self) -> None:
-        self.now = T0
+        self._wall = T0
+        self._monotonic = 0
+        self.start(0)
         self.ready: deque[Callable[[], None]] = deque()
         self._timers: list[Timer] = []
+
+    def start(self, not_before: int) -> None:
+        """A new process, with what it knows of the time from the last one."""
+        self._clock = SystemClock(
+            not_before,
+            wall_ns=lambda: self._wall * _NS,
+            monotonic_ns=lambda: self._monotonic * _NS,
+        )
+        self.now = self._clock.now()
+        """What the broker's own clock makes of the other two."""
+
+    def set_clock(self, by: int) -> None:
+        """Somebody sets the wall clock, and nothing rings for it."""
+        self._wall += by
+        self.now = self._clock.now()
 
     def call_soon(self, call: Callable[..., None], *values: Any) -> None:
         self.ready.append(lambda: call(*values))
 
     def call_later(self, delay_s: float, call: Callable[..., None], *values: Any) -> Timer:
-        timer = Timer(self.now + max(1, round(delay_s * 1000)), lambda: call(*values))
+        timer = Timer(self._monotonic + max(1, round(delay_s * 1000)), lambda: call(*values))
         self._timers.append(timer)
         return timer
 
@@ -52,22 +71,26 @@ class Machine:
 
     def pass_time(self, ms: int) -> None:
         """The clock jumps; whatever was to ring meanwhile rings now, late."""
-        self.now += ms
+        self._wall += ms
+        self._monotonic += ms
+        self.now = self._clock.now()
         timers, self._timers = self._timers, []
         for timer in sorted(timers, key=lambda each: each.at):
             if timer.cancelled():
                 continue
-            if timer.at <= self.now:
+            if timer.at <= self._monotonic:
                 self.ready.append(timer.call)
             else:
                 self._timers.append(timer)
 
     @property
     def next_ring(self) -> int | None:
-        return min((t.at for t in self._timers if not t.cancelled()), default=None)
+        """In how many ms something rings."""
+        left = (t.at - self._monotonic for t in self._timers if not t.cancelled())
+        return min(left, default=None)
 
     def crash(self) -> None:
-        """The process is gone; the clock is not."""
+        """The process is gone; the machine's clocks are not."""
         self.ready.clear()
         self._timers.clear()
 

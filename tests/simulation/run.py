@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import random
-import shutil
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
 from postbus.broker.message import DEAD_LETTER, DEFERRED, MAIN
 from postbus.broker.policy import Policy
+from tests.contract.disk import PowerCut
 from tests.simulation.history import Violation, fault_of
 from tests.simulation.inventory import (
     from_every_record,
@@ -22,7 +20,8 @@ from tests.simulation.patches import tiny
 from tests.simulation.simulation import Simulation
 
 STEPS = 800
-ON_DISK_EVERY = 25
+ON_DISK_EVERY = 4
+_SOON = 60_000
 _REST_STEPS_MAX = 20_000
 _DRAIN_ROUNDS = 400
 
@@ -30,23 +29,22 @@ _DRAIN_ROUNDS = 400
 def run_seed(seed: int, kind: type[Simulation] = Simulation, steps: int = STEPS) -> None:
     """Raises Violation, with the seed and the story of the message it is about."""
     chance = random.Random(seed)
-    folder = Path(tempfile.mkdtemp()) if seed % ON_DISK_EVERY == ON_DISK_EVERY - 1 else None
-    try:
-        with tiny(chance):
-            simulation = kind(chance, folder)
-            try:
-                Run(simulation).go(chance.randint(steps // 10, steps))
-            except Exception as error:
-                found = error if isinstance(error, Violation) else fault_of(error)
-                found.add_note(f"seed {seed}\n{simulation.history.about(found.name)}")
-                if found is error:
-                    raise
-                raise found from error
-            finally:
-                simulation.journal.store.close()
-    finally:
-        if folder is not None:
-            shutil.rmtree(folder)
+    with tiny(chance):
+        simulation = kind(chance, on_disk(seed))
+        try:
+            Run(simulation).go(chance.randint(steps // 10, steps))
+        except Exception as error:
+            found = error if isinstance(error, Violation) else fault_of(error)
+            found.add_note(f"seed {seed}\n{simulation.history.about(found.name)}")
+            if found is error:
+                raise
+            raise found from error
+        finally:
+            simulation.close()
+
+
+def on_disk(seed: int) -> bool:
+    return seed % ON_DISK_EVERY == ON_DISK_EVERY - 1
 
 
 class Run:
@@ -64,9 +62,11 @@ class Run:
             simulation.clients.act: 10,
             self._receive: chance.choice([1, 3, 6]),
             self._time: chance.choice([0.5, 1, 2]),
+            self._idle: chance.choice([0, 0.3, 1]),
             simulation.trim: chance.choice([0, 0.5, 2]),
             self._checkpoint: 0.3,
-            simulation.crash: chance.choice([0, 0.15, 0.5]),
+            simulation.crash: chance.choice(simulation.crash_weights),
+            self._set_clock: chance.choice([0, 0.1]),
             self.audit: 0.15,
         }
 
@@ -85,7 +85,10 @@ class Run:
 
     def _store(self) -> None:
         if self._sim.thread.calls:
-            self._sim.thread.run_one()
+            try:
+                self._sim.thread.run_one()
+            except PowerCut:
+                self._sim.restart()
 
     def _answer(self) -> None:
         if self._sim.thread.answers:
@@ -104,9 +107,19 @@ class Run:
         machine = self._sim.machine
         ring = machine.next_ring
         jumps = [1, 10, 300, self._jump]
-        if ring is not None:
-            jumps += [max(1, ring - machine.now)] * 5
+        if ring is not None and ring <= _SOON:
+            jumps += [max(1, ring)] * 5 + [max(1, ring // 2)] * 2
+        elif ring is not None:
+            jumps.append(ring)  # an hour of nothing, in which all that can run out does
         machine.pass_time(self._chance.choice(jumps))
+
+    def _idle(self) -> None:
+        """Nobody does anything until all is answered, and then for a while."""
+        self._rest()
+        self._time()
+
+    def _set_clock(self) -> None:
+        self._sim.machine.set_clock(self._chance.choice([-20_000, -700, -1, 1, 5_000]))
 
     def _checkpoint(self) -> None:
         self._sim.host.checkpoint_wanted = True
@@ -127,6 +140,7 @@ class Run:
     def audit(self) -> None:
         """Compare the live engine, the model, a restart, and a replay of everything."""
         sim = self._sim
+        sim.spare()
         failing, sim.thread.failing = sim.thread.failing, 0.0
         self._rest()
         sim.runtime.wake(sim.host)  # what failed before is asked again

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -22,11 +21,10 @@ from postbus.server.loading import Loader
 from postbus.server.meters import StoreMeter
 from postbus.server.requests import Call
 from postbus.server.runtime import Output, Runtime
-from postbus.store.base import MessageStore
 from postbus.store.memory import MemoryStore
-from postbus.store.sqlite import SqliteStore
 from tests.simulation.checkers import all_checkers
 from tests.simulation.clients import Clients, Held, Known, random_policy
+from tests.simulation.disk import SimDisk
 from tests.simulation.history import History, Violation, fault_of
 from tests.simulation.inventory import FRAGMENT
 from tests.simulation.journal import Journal
@@ -61,10 +59,14 @@ class Simulation:
     """Everything there is, and one step after the other."""
 
     runtime_class: type[WatchedRuntime] = WatchedRuntime
+    syncs = True
+    """Does the disk do what it is asked when it is asked to sync?"""
+    remembers_time = True
+    """Is a new process told the newest instant that the last one has written?"""
 
-    def __init__(self, chance: random.Random, folder: Path | None = None) -> None:
+    def __init__(self, chance: random.Random, on_disk: bool = False) -> None:
         self.chance = chance
-        self._path = None if folder is None else str(folder / "store.db")
+        self._disk = SimDisk(chance, self.syncs) if on_disk else None
         self.machine = Machine()
         self.history = History()
         self.policy = random_policy(chance)
@@ -74,7 +76,7 @@ class Simulation:
         self._failing = chance.choice([0.0, 0.0, 0.02, 0.1])
         self.clients = Clients(self, Known())
         self.receivers: list[SimReceiver] = []
-        self.journal = Journal(self._open(), self.model)
+        self.journal = Journal(self._disk.store if self._disk else MemoryStore(), self.model)
         self._start()
 
     @property
@@ -83,10 +85,8 @@ class Simulation:
 
     # -- the process --------------------------------------------------------------------------
 
-    def _open(self) -> MessageStore:
-        return MemoryStore() if self._path is None else SqliteStore(self._path)
-
     def _start(self) -> None:
+        self.machine.start(self.journal.newest() if self.remembers_time else 0)
         self.thread = Thread(self.chance, self._failing)
         store: Any = self.journal
         thread: Any = self.thread
@@ -99,15 +99,37 @@ class Simulation:
         self.host = Host(FRAGMENT, 0, 0, "orders", self.policy)
         self.receivers = []
 
+    @property
+    def crash_weights(self) -> list[float]:
+        return [0, 0.15, 0.5] if self._disk is None else [0.15, 0.5, 1.5]
+
     def crash(self) -> None:
-        self.note(None, "CRASH")
+        """Now, or when the disk is next written to."""
+        if self._disk is not None and self.chance.random() < 0.5:
+            self._disk.doom()
+        else:
+            self.restart()
+
+    def restart(self) -> None:
         self.machine.crash()
         self.thread.crash()
+        if self._disk is None:
+            self.note(None, "CRASH")
+        else:
+            self.note(None, f"CRASH {self._disk.restart()}")
+            self.journal.reopened(self._disk.store)
         self.engine_lost("crash")
-        if self._path is not None:
-            self.journal.store.close()
-            self.journal.store = self._open()
+        self.machine.set_clock(-self.chance.choice([0, 0, 0, 3, 1_000, 60_000]))
         self._start()
+
+    def spare(self) -> None:
+        """No crash for now that is not asked for."""
+        if self._disk is not None:
+            self._disk.spare()
+
+    def close(self) -> None:
+        if self._disk is not None:
+            self._disk.close()
 
     def engine_lost(self, why: str) -> None:
         self.note(None, f"engine lost: {why}")

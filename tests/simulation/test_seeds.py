@@ -12,6 +12,7 @@ from collections import Counter
 import pytest
 
 from postbus.broker.records import Kind
+from tests.simulation.history import History
 from tests.simulation.patches import tiny
 from tests.simulation.run import Run, run_seed
 from tests.simulation.simulation import Simulation
@@ -27,23 +28,37 @@ def test_seeds_break_no_promise(first: int) -> None:
         run_seed(seed)
 
 
-def played(seed: int) -> Simulation:
+def played(seed: int, on_disk: bool = False) -> History:
     chance = random.Random(seed)
     with tiny(chance):
-        simulation = Simulation(chance)
-        Run(simulation).go(300)
-    return simulation
+        simulation = Simulation(chance, on_disk)
+        try:
+            Run(simulation).go(300)
+        finally:
+            simulation.close()
+    return simulation.history
 
 
-def test_a_seed_always_tells_the_same_story() -> None:
-    assert played(3).history.about(None) == played(3).history.about(None)
-    assert played(3).history.lines == played(3).history.lines
+@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
+def test_a_seed_always_tells_the_same_story(on_disk: bool) -> None:
+    for seed in range(3):
+        first, second = played(seed, on_disk), played(seed, on_disk)
+        assert first.about(None) == second.about(None)
+        assert first.lines == second.lines
+
+
+def test_a_disk_meets_every_end_between_and_within_calls_and_while_it_is_opened() -> None:
+    texts = [text for seed in range(12) for _, _, text in played(seed, on_disk=True).lines]
+    ends = {text.removeprefix("CRASH ") for text in texts if text.startswith("CRASH ")}
+    assert {"killed", "power cut", "stopped"} <= ends
+    assert any(", then " in end for end in ends), "none came while the store was opened"
+    assert any(text.startswith("a commit was cut short") for text in texts)
 
 
 def test_the_histories_contain_everything_that_can_happen() -> None:
     happened: Counter[str] = Counter()
     for seed in range(60):
-        for _, _, text in played(seed).history.lines:
+        for _, _, text in played(seed).lines:
             happened[" ".join(text.split()[:2])] += 1
             happened[text.split()[0]] += 1
     verbs = ["send", "cancel", "complete", "abandon", "defer", "dead_letter", "release", "lose"]

@@ -12,7 +12,7 @@ from postbus.broker.message import CorruptRow
 from postbus.broker.pages import Loaded, Need, Page, Pages
 from postbus.broker.queue import Queue
 from postbus.broker.window import WindowLimits
-from postbus.errors import InternalError, ServiceBusError, StoreUnavailable
+from postbus.errors import InternalError, ServiceBusError, StoreFailed, StoreUnavailable
 from postbus.server.host import Host, Request
 from postbus.server.paging import load_page
 from postbus.server.storethread import StoreThread
@@ -132,7 +132,10 @@ class Loader:
 
 
 def _refuse(name: str, done: Done, error: BaseException) -> None:
-    if isinstance(error, ServiceBusError):
+    if isinstance(error, StoreFailed):
+        log.error("store failed", entity=name, error=str(error))
+        done(error)
+    elif isinstance(error, ServiceBusError):
         log.warning("store does not answer", entity=name, error=str(error))
         done(error)
     elif isinstance(error, (CorruptRow, batch.BatchCorrupt)):

@@ -16,9 +16,10 @@ import structlog
 import uvloop
 
 from postbus.broker.window import WindowLimits
-from postbus.errors import ConnectionForced
+from postbus.errors import ConnectionForced, StoreUnavailable
 from postbus.http.app import build_app
 from postbus.model.description import QueueDescription
+from postbus.model.instant import Instant
 from postbus.server.auth import AccessKey, Authority
 from postbus.server.backup import BACKUP, back_up_running
 from postbus.server.clock import SystemClock
@@ -41,6 +42,7 @@ from postbus.server.upkeep import Upkeep, keep_up
 from postbus.settings import Settings
 from postbus.store.base import MessageStore
 from postbus.store.catalog import Catalog
+from postbus.store.database import FormatUnknown
 from postbus.store.folder import DataFolder, FolderDamaged, FolderInUse
 from postbus.store.memory import MemoryStore
 
@@ -50,6 +52,20 @@ CLOSE_ANSWER_S: Final = 1.0
 COLLECT_AFTER: Final = 20_000
 """Objects more than there were, before the garbage collector looks at the young ones."""
 
+CLOCK_BEHIND_MS: Final = 1_000
+"""From there on an operator hears of it: the broker's time runs at half speed until it is met."""
+
+_NO_START: Final = (
+    ConfigError,
+    FolderDamaged,
+    FolderInUse,
+    FormatUnknown,
+    KeyFileError,
+    OSError,
+    StoreUnavailable,
+)
+"""What is told in one line; anything else is a fault of ours and shows where it is."""
+
 log = structlog.get_logger("main")
 
 
@@ -58,7 +74,7 @@ def run(settings: Settings) -> int:
     configure(settings.log_level, settings.log_format)
     try:
         return uvloop.run(_serve(settings))
-    except (ConfigError, FolderDamaged, FolderInUse, KeyFileError, OSError) as error:
+    except _NO_START as error:
         log.error("cannot start", error=str(error))
         return 1
 
@@ -102,16 +118,29 @@ def _collect_seldom() -> None:
     gc.set_threshold(COLLECT_AFTER, 10, 20)
 
 
+def _newest(folder: DataFolder, wall: Instant) -> Instant:
+    """A wall clock that was set back while nothing ran must not take time back either."""
+    newest = folder.newest()
+    if newest - wall > CLOCK_BEHIND_MS:
+        log.warning("clock is behind what is stored", behind_ms=newest - wall)
+    return newest
+
+
 class Server:
     """One process: what it is made of, started in order and stopped in the reverse."""
 
     def __init__(
-        self, settings: Settings, config: NamespaceConfig, folder: DataFolder | None
+        self,
+        settings: Settings,
+        config: NamespaceConfig,
+        folder: DataFolder | None,
+        new_clock: Callable[[Instant], SystemClock] = SystemClock,
     ) -> None:
+        """`new_clock` makes a clock that starts at an instant, or later."""
         loop = asyncio.get_running_loop()
         self._settings = settings
         self._config = config
-        self._clock = SystemClock().now
+        self._clock = new_clock(0 if folder is None else _newest(folder, new_clock(0).now())).now
         self._metrics = Metrics(version("postbus"))
         self._key = choose_key(settings)
         catalog = Catalog(None, self._clock()) if folder is None else folder.catalog

@@ -11,6 +11,7 @@ whatever is called there happens in order.
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from postbus.model.instant import Instant
 from postbus.model.rows import Checkpoint, Row, RowKey
 
 __all__ = ["Checkpoint", "Lease", "MessageStore", "Part", "Row", "RowKey", "StoredBatch", "Trimmed"]
@@ -119,6 +120,10 @@ class MessageStore(Protocol):
 
     def drop(self, fragment: int, limit: int) -> bool:
         """Remove a deleted entity's fragment, `limit` rows a call; True when nothing is left."""
+
+    def newest(self) -> Instant:
+        """The latest time of any commit so far, 0 before the first. Known after trimming too; of
+        a dropped fragment it may be forgotten. For the clock of a new start."""
 
     def release(self, lease: Lease) -> None:
         """Give the fragment up in order (clean stop)."""

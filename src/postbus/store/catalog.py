@@ -81,6 +81,12 @@ class Catalog:
             rows = self._database.run("SELECT * FROM entity ORDER BY key")
             return [self._record(row) for row in rows]
 
+    def newest(self) -> Instant:
+        """The latest change of an entity that is there; the namespace's own beginning at least."""
+        with self._database.reading():
+            [(updated_at,)] = self._database.run("SELECT max(updated_at) FROM entity")
+        return max(self.namespace_created_at, updated_at or 0)
+
     def create(
         self,
         name: str,

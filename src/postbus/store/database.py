@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import apsw
 
 from postbus.errors import StoreFailed, StoreUnavailable
+from postbus.store.damage import Damaged
 
 MEMORY: Final = ":memory:"
 PAGE_SIZE: Final = 8192
@@ -117,7 +118,7 @@ class Database:
                 self.set_meta("format", layout.version)
             elif ("meta",) not in tables or self.get_meta("kind") != layout.kind:
                 raise FormatUnknown(f"{self._path} is not a Postbus {layout.kind}")
-        found = self.get_meta("format")
+            found = self.get_meta("format")
         if found != layout.version:
             raise FormatUnknown(
                 f"{self._path} has format {found}; this Postbus reads format {layout.version}"
@@ -145,7 +146,9 @@ class Database:
         """Part of a blob without reading the rest; None when there is no such row."""
         try:
             blob = self._connection.blob_open("main", table, column, rowid, False)
-        except apsw.SQLError:  # no such row
+        except apsw.SQLError as error:
+            if self.run(f"SELECT 1 FROM {table} WHERE rowid = ?", (rowid,)):
+                raise Damaged(f"{column} of row {rowid} in {table}: {error}") from error
             return None
         try:
             if not 0 <= position <= position + length <= blob.length():
@@ -272,6 +275,9 @@ class Database:
             yield
         except _WAIT as error:
             raise StoreUnavailable(f"{self.name} takes no writes now: {error}") from error
+        except Damaged as error:
+            self._failed = f"{self.name} is damaged and is stopped: {error}"
+            raise StoreFailed(self._failed) from error
         except _BROKEN as error:
             if connection is not None and _is_no_space(error, connection):
                 raise StoreUnavailable(f"{self.name} takes no writes now: {error}") from error

@@ -78,6 +78,10 @@ class DataFolder:
     def store(self, number: int) -> SqliteStore:
         return self._stores[number]
 
+    def newest(self) -> Instant:
+        """The latest time that anything in the folder bears."""
+        return max(self.catalog.newest(), *(store.newest() for store in self._stores))
+
     def begin_backup(self, target: str | Path) -> "FolderBackup":
         return FolderBackup(self, Path(target))
 

@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Any, NamedTuple, NoReturn
 
 from postbus.errors import NotSupported
+from postbus.model.instant import Instant
 from postbus.store import parts as rules
 from postbus.store.base import Checkpoint, Lease, Part, Row, RowKey, StoredBatch, Trimmed
 from postbus.store.trim import TrimCursor, TrimRule
@@ -146,6 +147,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._fragments: dict[int, _Fragment] = {}
+        self._newest: Instant = 0
 
     def acquire(self, fragment: int, broker: str, seen_epoch: int) -> Lease:
         kept = self._fragments.setdefault(fragment, _Fragment())
@@ -173,7 +175,11 @@ class MemoryStore:
                 fresh.append(part)
         for part in fresh:
             self._fragments[part.lease.fragment].append(part)
+            self._newest = max(self._newest, part.at)
         return frozenset(passed)
+
+    def newest(self) -> Instant:
+        return self._newest
 
     def load_lane(
         self, fragment: int, subqueue: int, lane: int, start: int, limit: int

@@ -9,6 +9,7 @@ import apsw
 
 from postbus.store import rows
 from postbus.store.base import Checkpoint, Row, RowKey, Trimmed
+from postbus.store.damage import check_numbers
 from postbus.store.database import Database
 from postbus.store.schema import OFFSET_MAX, first_id
 from postbus.store.trim import TrimCursor, TrimRule
@@ -70,8 +71,10 @@ class Retention:
 
     def tail(self, fragment: int) -> int:
         with self._database.reading():
-            found = self._database.run(_STANDING, (fragment,))
-        return found[0][1] if found else 0
+            for _, tail in self._database.run(_STANDING, (fragment,)):
+                check_numbers((tail,), f"fragment {fragment}")
+                return int(tail)
+        return 0
 
     def released_by(self, fragment: int, checkpoint: Checkpoint) -> list[int]:
         """The batches behind the scan that lose a body with this checkpoint, not yet written."""
@@ -95,6 +98,7 @@ class Retention:
             if not standing:
                 return Trimmed(0, 0, False)
             [(checkpoint, tail)] = standing
+            check_numbers((checkpoint, tail), f"fragment {fragment}")
             candidates = cursor.candidates(limit)
             again = self._look_again(first, candidates)
             room = limit - len(candidates)
@@ -119,6 +123,7 @@ class Retention:
             return []
         ids = array("q", [first + base for base in candidates])
         found = self._database.run(_AGAIN, (first, apsw.carray(ids)))
+        check_numbers((size for _, size in found), "a batch")
         return [(row_id - first, size) for row_id, size in found]
 
     def _scan(self, first: int, start: int, rule: TrimRule, room: int) -> _Slice:
@@ -126,10 +131,12 @@ class Retention:
         dropped: list[int] = []
         freed = pinned_count = 0
         newest = self._database.run(_NEWEST, (first, first + OFFSET_MAX))
+        check_numbers((total for (total,) in newest), "the last batch")
         values = (first, start, first + OFFSET_MAX)
         with closing(self._database.scan(_SCAN, values)) as batches:
             for row_id, at, count, total, size, pinned in batches:
                 base = row_id - first
+                check_numbers((at, count, total, size), f"the batch at {base}")
                 if rule.keeps(base, base + count, at, newest[0][0] - total + size):
                     break
                 if room <= 0 or freed >= SLICE_BYTES_MAX:
@@ -154,6 +161,7 @@ class Retention:
             values = (first, fragment, start, below)
             with closing(self._database.scan(_LIVE, values)) as batches:
                 for base, count, live, size in batches:
+                    check_numbers((base, live, size), "a batch that the index points to")
                     start = base + 1
                     looked_at += count
                     if live <= live_share_max * size:
@@ -165,8 +173,8 @@ class Retention:
                     start = 0
             found: list[Row] = []
             for base in chosen:
-                [page] = self._database.run(_IN_BATCH, (fragment, base, limit - len(found)))
-                found += rows.unpage(page)
+                room = limit - len(found)
+                found += rows.find(self._database, _IN_BATCH, (fragment, base, room))
         # Round and round: a search goes on where the last one stopped.
         self._searched[fragment] = start
         return found
@@ -201,6 +209,7 @@ class Retention:
         freed = 0
         with closing(self._database.scan(_SIZES, (first, first + OFFSET_MAX))) as batches:
             for row_id, size in batches:
+                check_numbers((size,), f"the batch at {row_id - first}")
                 ids.append(row_id)
                 freed += size
                 if len(ids) >= limit or freed >= SLICE_BYTES_MAX:

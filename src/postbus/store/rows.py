@@ -15,7 +15,8 @@ from typing import Any, Final
 import apsw
 
 from postbus.store.base import Row, RowKey
-from postbus.store.database import Database
+from postbus.store.damage import Damaged, check_numbers
+from postbus.store.database import Database, Rows, Values
 
 _RUNS: Final = (512, 64, 8, 1)
 """Rows for each statement; few sizes, so that all of them stay prepared."""
@@ -30,9 +31,12 @@ _PUT: Final = {
 _PAGE: Final = """
 SELECT json_group_array(subqueue), json_group_array(lane), json_group_array(number),
     json_group_array(wake_at), json_group_array(base), json_group_array(position),
-    json_group_array(length), json_group_array(length(data)),
+    json_group_array(length), json_group_array(length(data)), min(typeof(data) = 'blob'),
     CAST(group_concat(data, '') AS BLOB)
 FROM ({})"""
+
+_WAKE_AT: Final = Row._fields.index("wake_at")
+"""The one column that may hold nothing."""
 
 _KEYED: Final = """
 fragment = ? AND subqueue = ? AND lane = ? AND number IN (SELECT value FROM carray(?))"""
@@ -44,19 +48,42 @@ SELECT json_group_array(DISTINCT base) FROM message WHERE {_KEYED} AND +base < ?
 
 
 def page_of(select: str) -> str:
-    """The statement that returns what `select` finds in message as one page, for `unpage`.
+    """The statement that returns what `select` finds in message as one page, for `find`.
 
     An order in `select` holds only together with a limit.
     """
     return _PAGE.format(select)
 
 
-def unpage(page: tuple[Any, ...]) -> list[Row]:
-    """The rows of a page in the order they were found."""
-    *columns, sizes, data = page
-    ends = accumulate(json.loads(sizes), initial=0)
+def find(database: Database, statement: str, values: Values) -> list[Row]:
+    """Run a statement of `page_of`; the rows in the order they were found."""
+    [page] = _run(database, statement, values)
+    return _unpage(page)
+
+
+def _run(database: Database, statement: str, values: Values) -> Rows:
+    try:
+        return database.run(statement, values)
+    except apsw.SQLError as error:
+        if "JSON" in str(error):  # it cannot hold a blob, and no number is one
+            raise Damaged("a row of the index has a blob for a number") from error
+        raise
+
+
+def _unpage(page: tuple[Any, ...]) -> list[Row]:
+    *texts, sizes_text, blobs_only, data = page
+    columns = list(map(json.loads, texts))
+    sizes = json.loads(sizes_text)
+    if not sizes:
+        return []
+    # The types of whole columns, not of their values: a page has thousands of these.
+    kinds = [set(map(type, column)) for column in (*columns, sizes)]
+    kinds[_WAKE_AT].discard(type(None))
+    if not blobs_only or any(kind - {int} for kind in kinds):
+        raise Damaged("a row of the index has a value of another type than was written")
+    ends = accumulate(sizes, initial=0)
     blobs = [data[start:end] for start, end in pairwise(ends)]
-    return list(map(Row, *map(json.loads, columns), blobs))
+    return list(map(Row, *columns, blobs))
 
 
 def put(database: Database, fragment: int, rows: Sequence[Row]) -> None:
@@ -79,8 +106,9 @@ def bases_of(database: Database, fragment: int, keys: Iterable[RowKey], below: i
     bases: list[int] = []
     for (subqueue, lane), numbers in _by_lane(keys).items():
         values = (fragment, subqueue, lane, apsw.carray(numbers), below)
-        [(found,)] = database.run(_BASES, values)
+        [(found,)] = _run(database, _BASES, values)
         bases += json.loads(found)
+    check_numbers(bases, "a row of the index")
     return bases
 
 
@@ -88,8 +116,8 @@ def load(database: Database, fragment: int, keys: Sequence[RowKey]) -> list[Row]
     """The rows that exist among `keys`, in the order asked."""
     found: dict[tuple[int, int, int], Row] = {}
     for (subqueue, lane), numbers in _by_lane(keys).items():
-        [page] = database.run(_BY_KEY, (fragment, subqueue, lane, apsw.carray(numbers)))
-        found.update((row[:3], row) for row in unpage(page))
+        values = (fragment, subqueue, lane, apsw.carray(numbers))
+        found.update((row[:3], row) for row in find(database, _BY_KEY, values))
     return [found[key] for key in keys if key in found]
 
 

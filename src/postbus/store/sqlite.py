@@ -6,24 +6,32 @@ from functools import cache
 from typing import Final
 
 from postbus.errors import StoreFailed
+from postbus.model.instant import Instant
 from postbus.store import parts as rules
 from postbus.store import rows
 from postbus.store.base import Lease, Part, Row, RowKey, StoredBatch, Trimmed
+from postbus.store.damage import check_batch, check_blob, check_numbers
 from postbus.store.database import WAL_PAGES_MAX, Database
 from postbus.store.retention import Retention
-from postbus.store.schema import OFFSET_MAX, STORE, first_id
+from postbus.store.schema import OFFSET_BITS, OFFSET_MAX, STORE, first_id
 
 _PARTS_MAX: Final = 16
 """Batches in one statement. A commit of so many needs no other, and no explicit transaction."""
 
 _ACQUIRE: Final = """
-INSERT INTO fragment (id, epoch, broker, checkpoint, tail, state) VALUES (?1, ?2 + 1, ?3, 0, 0, x'')
-ON CONFLICT (id) DO UPDATE SET epoch = max(epoch, ?2) + 1, broker = excluded.broker
-RETURNING epoch, checkpoint, state"""
+INSERT INTO fragment (id, epoch, broker, checkpoint, tail, state) VALUES (?, ?, ?, 0, 0, x'')
+ON CONFLICT (id) DO UPDATE SET epoch = excluded.epoch, broker = excluded.broker"""
+_STANDING: Final = "SELECT epoch, checkpoint, state FROM fragment WHERE id = ?"
 _RELEASE: Final = "UPDATE fragment SET epoch = epoch + 1, broker = '' WHERE id = ? AND epoch = ?"
 _HEAD: Final = "SELECT epoch, checkpoint FROM fragment WHERE id = ?"
 _LAST: Final = """
 SELECT id, count, total FROM journal WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT 1"""
+# One step down the tree for each fragment: a scan would read every page of the journal.
+_NEWEST: Final = f"""
+SELECT max((SELECT at FROM journal WHERE journal.id BETWEEN
+    fragment.id << {OFFSET_BITS} AND (fragment.id << {OFFSET_BITS}) + {OFFSET_MAX}
+    ORDER BY journal.id DESC LIMIT 1)) FROM fragment"""
+_NEWEST_CHECKPOINT: Final = "newest checkpoint"
 _CHECKPOINT: Final = "UPDATE fragment SET checkpoint = ?, state = ? WHERE id = ? AND epoch = ?"
 
 _BATCH: Final = "SELECT epoch, data FROM journal WHERE id = ?"
@@ -84,9 +92,13 @@ class SqliteStore:
     def acquire(self, fragment: int, broker: str, seen_epoch: int) -> Lease:
         first_id(fragment)
         with self._database.transaction():
-            [(epoch, checkpoint, state)] = self._database.run(
-                _ACQUIRE, (fragment, seen_epoch, broker)
-            )
+            stored, checkpoint, state = 0, 0, b""
+            for row in self._database.run(_STANDING, (fragment,)):
+                stored, checkpoint, state = row
+            check_numbers((stored, checkpoint), f"fragment {fragment}")
+            check_blob(state, f"the state of fragment {fragment}")
+            epoch = max(stored, seen_epoch) + 1
+            self._database.run(_ACQUIRE, (fragment, epoch, broker))
             head = self._find_head(fragment, epoch, checkpoint)
         self._heads[fragment] = head
         return Lease(fragment, epoch, head.offset, checkpoint, state)
@@ -135,6 +147,8 @@ class SqliteStore:
                     part = fresh[fragment][0]
                     if part.checkpoint is not None:
                         released[fragment] = self._apply_checkpoint(part)
+                        # Only what is below a checkpoint is trimmed, so this is not older.
+                        self._database.set_meta(_NEWEST_CHECKPOINT, part.at)
         # Only now: a transaction that failed must leave no trace here either.
         for fragment in passed:
             part, head = fresh[fragment]
@@ -195,12 +209,21 @@ class SqliteStore:
             self._heads[lease.fragment] = head
         return head if head.epoch == lease.epoch else None
 
+    def newest(self) -> Instant:
+        with self._database.reading():
+            [(written,)] = self._database.run(_NEWEST)
+            found = (written, self._database.get_meta(_NEWEST_CHECKPOINT))
+            instants = [0, *(instant for instant in found if instant is not None)]
+            check_numbers(instants, "the time of a commit")
+        return int(max(instants))
+
     def _find_head(self, fragment: int, epoch: int, checkpoint: int) -> _Head:
         first = first_id(fragment)
         last = self._database.run(_LAST, (first, first + OFFSET_MAX))
         if not last:
             return _Head(epoch, checkpoint, checkpoint, 0)
         [(row_id, count, total)] = last
+        check_numbers((count, total), f"the last batch of fragment {fragment}")
         # The newest batches may be trimmed while an older one is pinned.
         return _Head(epoch, checkpoint, max(checkpoint, row_id - first + count), total)
 
@@ -217,7 +240,10 @@ class SqliteStore:
     def next_due(self, fragment: int, subqueue: int, lane: int, after: int) -> int | None:
         with self._database.reading():
             [(wake_at,)] = self._database.run(_NEXT_DUE, (fragment, subqueue, lane, after))
-        return None if wake_at is None else int(wake_at)
+            if wake_at is None:
+                return None
+            check_numbers((wake_at,), "a row of the index")
+        return int(wake_at)
 
     def load_rows(self, fragment: int, keys: Sequence[RowKey]) -> list[Row]:
         with self._database.reading():
@@ -230,36 +256,45 @@ class SqliteStore:
 
     def _page(self, statement: str, values: tuple[int, ...]) -> list[Row]:
         with self._database.reading():
-            [page] = self._database.run(statement, values)
-        return rows.unpage(page)
+            return rows.find(self._database, statement, values)
 
     def read(self, fragment: int, start: int, bytes_max: int) -> list[StoredBatch]:
         first = first_id(fragment)
         with self._database.reading():
             row_id = first + start
-            before = self._database.run(_HOLDING, (first, row_id))
-            if before and before[0][0] + before[0][1] > row_id:
-                row_id = before[0][0]
+            for before, count in self._database.run(_HOLDING, (first, row_id)):
+                check_numbers((count,), f"the batch at {before - first} of fragment {fragment}")
+                if before + count > row_id:
+                    row_id = before
             last, room = -1, bytes_max
             # Sizes first: they are read without touching the batches that will not fit.
             with closing(self._database.scan(_SIZES, (row_id, first + OFFSET_MAX))) as sizes:
                 for found, size in sizes:
+                    check_numbers((size,), f"the batch at {found - first} of fragment {fragment}")
                     if last >= 0 and size > room:
                         break
                     last, room = found, room - size
             batches = self._database.run(_RANGE, (row_id, last))
+            for found, data in batches:
+                check_batch(fragment, found - first, data)
         return [StoredBatch(found - first, data) for found, data in batches]
 
     def read_batch(self, fragment: int, base: int) -> bytes | None:
         with self._database.reading():
-            found = self._database.run(_BATCH, (first_id(fragment) + base,))
-        return found[0][1] if found else None
+            for _, data in self._database.run(_BATCH, (first_id(fragment) + base,)):
+                check_batch(fragment, base, data)
+                return bytes(data)
+        return None
 
     def read_slice(self, fragment: int, base: int, position: int, length: int) -> bytes | None:
-        with self._database.reading():
-            return self._database.read_blob(
-                "journal", "data", first_id(fragment) + base, position, length
-            )
+        row_id = first_id(fragment) + base
+        try:
+            with self._database.reading():
+                return self._database.read_blob("journal", "data", row_id, position, length)
+        except ValueError:
+            # Outside the batch: is it shorter than it was, or was it asked for wrongly?
+            self.read_batch(fragment, base)
+            raise
 
     def tail(self, fragment: int) -> int:
         return self._retention.tail(fragment)

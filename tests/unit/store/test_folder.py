@@ -191,3 +191,16 @@ def test_a_copy_cut_short_earlier_is_made_again(path: Path, tmp_path: Path) -> N
     with closing(DataFolder(path, T0)) as folder:
         folder.backup(tmp_path / "copy")
     DataFolder(tmp_path / "copy", T0).close()
+
+
+def test_a_folder_knows_the_newest_time_of_all_that_is_in_it(path: Path) -> None:
+    with closing(DataFolder(path, T0, store_count=2)) as folder:
+        assert folder.newest() == T0
+        folder.catalog.create("orders", "queue", {}, T0 + 1, [0])
+        assert folder.newest() == T0 + 1
+        folder.catalog.update("orders", {}, T0 + 2)
+        assert folder.newest() == T0 + 2
+        Writer(folder.store(1), 5).send(b"one", at=T0 + 3)
+
+    with closing(DataFolder(path, T0)) as folder:
+        assert folder.newest() == T0 + 3

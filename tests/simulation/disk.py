@@ -1,0 +1,126 @@
+"""The disk under a history: SQLite's file on a medium that forgets what was not synced.
+
+The process can be killed, which leaves what it wrote, or the power can go, which leaves what was
+synced and of the rest anything at all (`tests.contract.forgetting`). Either may happen between two
+calls of the store, in the middle of one, and again while the store is opened afterwards.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import apsw
+
+from postbus.errors import StoreFailed
+from postbus.store.database import FormatUnknown
+from postbus.store.sqlite import SqliteStore
+from tests.contract.disk import PowerCut
+from tests.contract.forgetting import Change, ForgettingDisk, Medium, put
+from tests.simulation.history import STAYS, Violation
+
+FILE = "store.db"
+CUT, KILL, STOP = "power cut", "killed", "stopped"
+_ENDS = [CUT, CUT, CUT, KILL, KILL, STOP]
+_IN_MEMORY = Path("/dev/shm")
+"""Nothing of a history has to outlive it."""
+_STARTS_MAX = 20
+
+
+class _Doomed(ForgettingDisk):
+    """Stops taking anything after some more changes; the last of them still got there."""
+
+    left: int | None = None
+
+    def record(self, change: Change) -> None:
+        super().record(change)
+        if self.left is not None:
+            self.left -= 1
+            if self.left <= 0:
+                self.is_dead = True
+                raise PowerCut
+
+
+class SimDisk:
+    """One store's file, through as many lives of its process as there are."""
+
+    def __init__(self, chance: random.Random, syncs: bool = True) -> None:
+        self._chance = chance
+        self._syncs = syncs
+        # Few pages, so that the log is moved into the file within a short history.
+        self._wal_pages_max = chance.choice([1, 20, 1_000])
+        self._home = Path(tempfile.mkdtemp(dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None))
+        self._folder = self._home / "0"
+        self._folder.mkdir()
+        self._lives = 0
+        self._disk = _Doomed(syncs=syncs)
+        self._store = self._open()
+
+    @property
+    def store(self) -> SqliteStore:
+        return self._store
+
+    def doom(self) -> None:
+        """Let the process end with one of the next changes it makes."""
+        self._disk.left = self._chance.choice([1, 2, 3, 5, 8, 13, 30])
+
+    def spare(self) -> None:
+        """Call off an end that has not come yet."""
+        self._disk.left = None
+
+    def restart(self) -> str:
+        """End the process, one way or another, and start it again; says which."""
+        end = self._chance.choice([CUT, KILL] if self._disk.is_dead else _ENDS)
+        ends = [end]
+        if end == STOP:
+            self._disk.left = None
+            self._store.close()
+        self._bring_back(end)
+        for _ in range(_STARTS_MAX):
+            try:
+                if self._chance.random() < 0.15 and len(ends) < 4:
+                    self.doom()
+                self._store = self._open()
+                self.spare()
+                return ", then ".join(ends)
+            except PowerCut:
+                ends.append(self._chance.choice([CUT, KILL]))
+                self._bring_back(ends[-1])
+            except (apsw.Error, StoreFailed, FormatUnknown) as error:
+                raise Violation(STAYS, None, f"after {ends} no start: {error!r}") from error
+        raise AssertionError("the store never opens")
+
+    def close(self) -> None:
+        self._end()
+        shutil.rmtree(self._home)
+
+    def _open(self) -> SqliteStore:
+        path = str(self._folder / FILE)
+        return SqliteStore(path, vfs=self._disk.name, wal_pages_max=self._wal_pages_max)
+
+    def _bring_back(self, end: str) -> None:
+        """A new process, on what the old one has left behind."""
+        medium = self._disk.medium
+        if end == CUT:
+            files = medium.survivors(self._chance)
+            medium = Medium(files)
+        else:
+            files = medium.cached()
+            medium = copy.deepcopy(medium)
+        self._end()
+        self._lives += 1
+        self._folder = self._home / str(self._lives)
+        put(files, self._folder)
+        self._disk = _Doomed(medium, self._syncs)
+
+    def _end(self) -> None:
+        """The process is gone: SQLite gets no chance to tidy up as it closes."""
+        self._disk.is_dead = True
+        with suppress(PowerCut, apsw.Error):
+            self._store.close()
+        self._disk.unregister()
+        shutil.rmtree(self._folder)
