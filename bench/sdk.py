@@ -27,9 +27,12 @@ from bench.sdk_client import (
     RECEIVE,
     RECEIVE_AHEAD,
     RECEIVE_DELETE,
+    RECEIVE_TOGETHER,
     SEND_BATCHES,
     SEND_ONE,
+    SEND_TOGETHER,
     WORK,
+    WORK_TOGETHER,
 )
 from bench.work import QUIET_SHARE, RunFailed
 
@@ -40,6 +43,8 @@ COUNTS = {
     RECEIVE: 2_000,
     RECEIVE_AHEAD: 2_000,
     RECEIVE_DELETE: 6_000,
+    SEND_TOGETHER: 2_000,
+    RECEIVE_TOGETHER: 1_500,
 }
 # A batch of 100 has to fit into 256 KB.
 _SIZE_MAX = 2_000
@@ -72,12 +77,13 @@ Results = dict[tuple[str, Row], list[Run]]
 
 def rows(only: str) -> list[Row]:
     found = [Row(flavour, work) for flavour in FLAVOURS for work in WORK]
+    found += [Row("aio", work) for work in WORK_TOGETHER]
     return [row for row in found if only in row.title]
 
 
 def queue_of(row: Row, index: int) -> str:
     """Each run has a queue of its own: what another left behind is not in its way."""
-    return f"sdk-{row.flavour}-{WORK.index(row.work)}-{index}"
+    return f"sdk-{row.flavour}-{list(COUNTS).index(row.work)}-{index}"
 
 
 def once(broker: Broker, row: Row, index: int, scale: float, size: int) -> Run:

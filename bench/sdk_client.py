@@ -25,13 +25,20 @@ SEND_BATCHES = "send batches of 100"
 RECEIVE = "receive and complete"
 RECEIVE_AHEAD = "receive and complete, prefetch 200"
 RECEIVE_DELETE = "receive and delete"
+SEND_TOGETHER = "send one by one, 20 at a time"
+RECEIVE_TOGETHER = "receive and complete, 100 at a time"
 WORK = (SEND_ONE, SEND_BATCHES, RECEIVE, RECEIVE_AHEAD, RECEIVE_DELETE)
+# What only the asyncio client can do: several calls under way on one link.
+WORK_TOGETHER = (SEND_TOGETHER, RECEIVE_TOGETHER)
+SENDS = (SEND_ONE, SEND_BATCHES, SEND_TOGETHER)
 _OPTIONS: dict[str, dict[str, Any]] = {
     RECEIVE: {"prefetch_count": 0},
+    RECEIVE_TOGETHER: {"prefetch_count": 0},
     RECEIVE_AHEAD: {"prefetch_count": 200},
     RECEIVE_DELETE: {"receive_mode": "receiveanddelete"},
 }
 _AT_ONCE = 100
+_SENDS_AT_ONCE = 20
 _WAIT_S = 10.0
 
 
@@ -119,6 +126,11 @@ async def send(client: SyncClient | AsyncClient, given: argparse.Namespace) -> i
         for _ in range(count):
             await client.send(ServiceBusMessage(body))
         return count
+    if given.work == SEND_TOGETHER:
+        for _ in range(count // _SENDS_AT_ONCE):
+            sends = [client.send(ServiceBusMessage(body)) for _ in range(_SENDS_AT_ONCE)]
+            await asyncio.gather(*sends)
+        return count // _SENDS_AT_ONCE * _SENDS_AT_ONCE
     batches = max(count // _AT_ONCE, 1)
     for _ in range(batches):
         await client.send([ServiceBusMessage(body) for _ in range(_AT_ONCE)])
@@ -126,13 +138,15 @@ async def send(client: SyncClient | AsyncClient, given: argparse.Namespace) -> i
 
 
 async def receive(client: SyncClient | AsyncClient, given: argparse.Namespace, count: int) -> int:
-    """Receive, and complete one message after the other."""
+    """Receive, and complete one message after the other, or all that came together."""
     received = 0
     while received < count:
         messages = await client.receive(min(_AT_ONCE, count - received))
         if not messages:
             raise WorkFailed(f"{received} of {count} messages came, then none")
-        if given.work != RECEIVE_DELETE:
+        if given.work == RECEIVE_TOGETHER:
+            await asyncio.gather(*(client.complete(message) for message in messages))
+        elif given.work != RECEIVE_DELETE:
             for message in messages:
                 await client.complete(message)
         received += len(messages)
@@ -151,7 +165,7 @@ async def run(given: argparse.Namespace) -> dict[str, float]:
         stack.push_async_callback(client.aclose)
         first = [ServiceBusMessage(b"x" * given.size) for _ in range(_AT_ONCE)]
         await client.send(first)
-        if given.work in (SEND_ONE, SEND_BATCHES):
+        if given.work in SENDS:
             meter.start()
             return meter.stop(await send(client, given))
         # One batch more than is measured: prefetch goes on to the end as in the middle.
@@ -166,7 +180,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.sdk_client", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--flavour", choices=FLAVOURS, required=True)
-    parser.add_argument("--work", choices=WORK, required=True)
+    parser.add_argument("--work", choices=WORK + WORK_TOGETHER, required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--pid", type=int, required=True, help="of the server")
     parser.add_argument("--user", required=True)
