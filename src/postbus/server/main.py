@@ -109,7 +109,7 @@ class Server:
             loader = self._loader(store, thread)
             meter = self._metrics.store(str(number))
             runtimes.append(Runtime(store, thread, self._clock, loader, meter))
-            upkeeps.append(Upkeep(store, thread, runtimes[-1], loader))
+            upkeeps.append(Upkeep(store, thread, runtimes[-1], loader, meter))
         tracking = TrackingIds(settings.namespace_name, self._clock)
         self.namespace = Namespace(
             settings, catalog, self._threads[0], runtimes, upkeeps, self._clock
