@@ -166,7 +166,7 @@ class Server:
 
     async def start(self) -> None:
         settings = self._settings
-        allow_open_files(settings.connections_max)
+        self._listener.connections_max = allow_open_files(settings.connections_max)
         await self.namespace.open()
         for name, description in self._config.queues:
             # What is there stays as it is: a restart must not undo a change made since.
