@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import resource
 import signal
 import sys
@@ -28,7 +29,7 @@ from bench.processes import machine, machine_cpu_s, usage_of
 from bench.program import add_places, conduct, say, write_json
 from bench.report import markdown
 from bench.steady import Reading, SteadyClient
-from bench.work import RunFailed
+from bench.work import QUIET_SHARE, RunFailed
 from postbus.amqp.performatives import RCV_SECOND
 
 SHARED, OWN = "steady", "hostile"
@@ -50,7 +51,7 @@ class Round:
     after_mb: float
     alone_share: float
     broker_share: float
-    busy_share: float
+    elsewhere_share: float
     told: str
 
 
@@ -106,9 +107,20 @@ class PeerProcess:
             self._process.join()
 
 
-def read(client: SteadyClient, broker: Broker, seconds: float) -> tuple[Reading, float, float]:
-    """Measure, with the most memory the broker held and the share of a core it used."""
-    began, before_s = time.monotonic(), usage_of(broker.pid).cpu_s
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One measurement, with what the broker held at most. Shares are of one core."""
+
+    reading: Reading
+    most_mb: float
+    broker_share: float
+    elsewhere_share: float
+
+
+def read(client: SteadyClient, broker: Broker, seconds: float) -> Look:
+    """Measure, and see who was busy meanwhile: the broker, we with all our children, the rest."""
+    began, busy_s = time.monotonic(), machine_cpu_s()
+    broker_s, own_s = usage_of(broker.pid).cpu_s, usage_of(os.getpid()).cpu_s
     client.begin_reading(seconds)
     most_mb = 0.0
     while (left := began + seconds - time.monotonic()) > 0:
@@ -116,29 +128,38 @@ def read(client: SteadyClient, broker: Broker, seconds: float) -> tuple[Reading,
         time.sleep(min(left, _LOOK_S))
     reading = client.end_reading(seconds + 30)
     broker.check()
-    spent_s = usage_of(broker.pid).cpu_s - before_s
-    return reading, most_mb, spent_s / (time.monotonic() - began)
+    took_s, busy_s = time.monotonic() - began, machine_cpu_s() - busy_s
+    broker_s, own_s = usage_of(broker.pid).cpu_s - broker_s, usage_of(os.getpid()).cpu_s - own_s
+    return Look(reading, most_mb, broker_s / took_s, max(busy_s - own_s, 0.0) / took_s)
 
 
 def once(
     client: SteadyClient, broker: Broker, kind: type[Peer], given: argparse.Namespace
 ) -> Round:
-    alone, before_mb, alone_share = read(client, broker, given.seconds)
+    alone = read(client, broker, given.seconds)
     place = Place(broker.port, broker.user, broker.password)
     process = PeerProcess(kind(place, SHARED, OWN, given.scale))
     try:
         process.hear()
         time.sleep(1)
-        began, busy_s = time.monotonic(), machine_cpu_s()
-        beside, most_mb, share = read(client, broker, given.seconds)
-        busy_share = (machine_cpu_s() - busy_s) / (time.monotonic() - began)
+        beside = read(client, broker, given.seconds)
         told = process.stop()
     finally:
         process.end()
     # Connections are gone, what was locked for them comes back.
     time.sleep(2)
     after_mb = usage_of(broker.pid).resident_mb
-    return Round(alone, beside, before_mb, most_mb, after_mb, alone_share, share, busy_share, told)
+    return Round(
+        alone.reading,
+        beside.reading,
+        alone.most_mb,
+        beside.most_mb,
+        after_mb,
+        alone.broker_share,
+        beside.broker_share,
+        max(alone.elsewhere_share, beside.elsewhere_share),
+        told,
+    )
 
 
 def measure(given: argparse.Namespace, folder: Path) -> int:
@@ -191,6 +212,7 @@ def _line(index: int, kind: type[Peer], found: Round) -> str:
         f"  settled p99 {alone.settle_p99_ms:6.1f} -> {beside.settle_p99_ms:6.1f} ms"
         f"  end to end p99 {alone.e2e_p99_ms:6.1f} -> {beside.e2e_p99_ms:6.1f} ms"
         f"  rate {beside.rate:5.0f}/s  broker {found.broker_share:4.0%}"
+        f"  elsewhere {found.elsewhere_share:4.0%}"
         f"  MB {found.before_mb:.0f} -> {found.most_mb:.0f} -> {found.after_mb:.0f}"
         f"  ({found.told})"
     )
@@ -232,6 +254,9 @@ def _tell(
     say(markdown(heads, lines) + "\n")
     for kind, found in rounds.items():
         say(f"{kind.title}: {found[-1].told}")
+    every = [each for found in rounds.values() for each in found]
+    company = sum(each.elsewhere_share > QUIET_SHARE for each in every)
+    say(f"{company} of {len(every)} rounds were disturbed by something else on this machine.")
 
 
 def _pair(values: list[tuple[float, float]]) -> str:
