@@ -6,6 +6,8 @@
 #   make check                       lint and types     make format      rewrite in the house style
 #   make fuzz  ARGS='--seconds 600 --target sections'   hostile input, for as long as you like
 #   make bench ARGS='--rounds 3'     measure the speed, beside RabbitMQ where that is installed
+#   make bench-sdk, bench-hostile    an official client beside a stub; what others notice of a bad peer
+#   make bench-soak ARGS='--minutes 30'   what stays behind after a long time at full rate
 #   make lock                        write the locked lists anew         make clean
 #
 # Needs python3 >= 3.11 with venv, make, and a C compiler for the tests. Node comes from the test list.
@@ -28,9 +30,9 @@ RUNTIME := $(VENV)/.runtime-ready
 DEV := $(VENV)/.dev-ready
 NODE := tests/js/node_modules/.ready
 
-.PHONY: help serve test test-long simulate fuzz check format bench lock clean dev
+.PHONY: help serve test test-long simulate fuzz check format bench bench-sdk bench-hostile bench-soak lock clean dev
 help:
-	@sed -n '3,10s/^# \{0,3\}//p' Makefile
+	@sed -n '3,11s/^# \{0,3\}//p' Makefile
 
 # Compiled first, so that a start spends its time on starting, also where Python may write no cache.
 serve: $(RUNTIME)
@@ -63,6 +65,18 @@ format: $(DEV)
 bench: $(RUNTIME)
 	@$(BIN)/python -m compileall -q src bench
 	@$(BIN)/python -m bench.run $(ARGS)
+
+bench-sdk: $(DEV)
+	@$(BIN)/python -m compileall -q src bench
+	@$(BIN)/python -m bench.sdk $(ARGS)
+
+bench-hostile: $(RUNTIME)
+	@$(BIN)/python -m compileall -q src bench
+	@$(BIN)/python -m bench.hostile $(ARGS)
+
+bench-soak: $(RUNTIME)
+	@$(BIN)/python -m compileall -q src bench
+	@$(BIN)/python -m bench.soak $(ARGS)
 
 dev: $(DEV) $(NODE)
 

@@ -139,8 +139,9 @@ class Postbus(Broker):
     user = "RootManageSharedAccessKey"
     password = "SAS_KEY_VALUE"
 
-    def __init__(self, folder: Path, queues: Sequence[str]) -> None:
+    def __init__(self, folder: Path, queues: Sequence[str], flags: Sequence[str] = ()) -> None:
         super().__init__(folder)
+        self._flags = flags
         self._config = folder / "postbus.toml"
         self._config.write_text("".join(f'[queues."{queue}"]\n' for queue in queues))
 
@@ -158,6 +159,7 @@ class Postbus(Broker):
                 *(command, "serve", "--host", "127.0.0.1", "--port", str(self.port)),
                 *("--admin-port", "0", "--data", str(self.folder / "data")),
                 *("--config", str(self._config)),
+                *self._flags,
             ],
         )
         self.wait_until_served()
@@ -168,6 +170,28 @@ class Postbus(Broker):
     def complaints(self) -> list[str]:
         lines = self.log.read_text(errors="replace").splitlines()
         return [line for line in lines if re.search(r"\b(warning|error|critical)\b", line)]
+
+
+class Stub(Broker):
+    """The in-memory server of `bench.stub`."""
+
+    name = "stub"
+    user = Postbus.user
+    password = Postbus.password
+
+    @property
+    def full_name(self) -> str:
+        return "an in-memory stub: no locks, no disk, no checks"
+
+    def start(self) -> None:
+        self.launch([sys.executable, "-m", "bench.stub", "--port", str(self.port)])
+        self.wait_until_served()
+
+    def address(self, queue: str) -> str:
+        return queue
+
+    def complaints(self) -> list[str]:
+        return self.log.read_text(errors="replace").splitlines()
 
 
 def _commit() -> str:

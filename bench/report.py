@@ -79,7 +79,7 @@ def _rates(results: Results, names: list[str], work: list[Case]) -> str:
             ratio = ratios(results[names[0], case], results[names[1], case])
             row.append("" if ratio is None else f"**{ratio.text(2)}**")
         rows.append(row)
-    return _markdown(heads, rows)
+    return markdown(heads, rows)
 
 
 def _table(
@@ -97,7 +97,7 @@ def _table(
         ]
         for case in work
     ]
-    return _markdown(heads, rows)
+    return markdown(heads, rows)
 
 
 def _pair(runs: list[Run | None], p50: Number, p99: Number) -> str:
@@ -134,7 +134,8 @@ def _elsewhere(runs: list[Run | None]) -> str:
     return "-" if spread is None else spread.text(0)
 
 
-def _markdown(heads: list[str], rows: list[list[str]]) -> str:
+def markdown(heads: list[str], rows: list[list[str]]) -> str:
+    """A table whose first column is words and whose others are numbers."""
     lines = [heads, ["---", *("--:" for _ in heads[1:])], *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 

@@ -9,26 +9,22 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shutil
-import signal
 import sys
-import tempfile
 import time
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from bench.brokers import Broker, BrokerFailed, Postbus
+from bench.brokers import Broker, Postbus
 from bench.processes import machine, usage_of, wait_until_quiet
+from bench.program import add_places, conduct, say
 from bench.rabbitmq import RabbitMQ, scripts
 from bench.report import Results, disturbed, tables, write
 from bench.work import QUIET_SHARE, Case, Generator, RunFailed, cases
 
-ROOT = Path(__file__).resolve().parents[1]
 WARM_UP_COUNT = 2_000
 _COMPLAINTS_SHOWN = 8
 
@@ -89,11 +85,6 @@ class Measurement:
             f"  broker {run.broker_share:4.0%}  generator {run.generator_share:4.0%}"
             f"  elsewhere {run.elsewhere_share:4.0%}"
         )
-
-
-def say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
 
 
 def measure(given: argparse.Namespace, folder: Path) -> int:
@@ -193,8 +184,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--alone", action="store_true", help="Postbus without the peer")
     parser.add_argument("--limit", type=float, default=60, help="seconds for one run, at most")
     parser.add_argument("--total", type=float, default=900, help="seconds for all rounds, at most")
-    parser.add_argument("--folder", type=Path, default=ROOT / "build", help="where data is kept")
-    parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench.json")
+    add_places(parser, "bench.json")
     return parser
 
 
@@ -207,24 +197,7 @@ def main() -> int:
         parser.error(f"--neutral: {given.neutral} cannot be run")
     if given.settle == "at-once" and not given.neutral:
         parser.error("--settle at-once is for --neutral")
-    # Ends as Ctrl-C does, so that the brokers are stopped.
-    signal.signal(signal.SIGTERM, _interrupt)
-    given.folder.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="bench-", dir=given.folder))
-    try:
-        return measure(given, folder)
-    except (BrokerFailed, RunFailed) as error:
-        say(f"bench: {error}")
-        return 1
-    except KeyboardInterrupt:
-        say("bench: interrupted")
-        return 130
-    finally:
-        shutil.rmtree(folder)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    return conduct(measure, given)
 
 
 if __name__ == "__main__":

@@ -153,6 +153,30 @@ def test_space_that_was_let_go_is_given_back_in_slices(
         assert dump(store, 2).head == 1
 
 
+def test_a_file_comes_back_to_its_retention_after_a_backlog_and_stays_there(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention and a fifth, whatever was there before: free pages count too."""
+    monkeypatch.setattr(retention, "FREE_PAGES_KEPT", 32)
+    bytes_max = 4 << 20
+    with closing(SqliteStore(path, wal_pages_max=1)) as store:
+        writer = Writer(store)
+        for _ in range(200):
+            writer.send(bytes(65_536))
+        backlog = os.stat(path).st_size
+
+        sizes = []
+        for _ in range(90):
+            writer.send(bytes(65_536))
+            writer.checkpoint()
+            while store.trim(1, 0, bytes_max, 256).more:
+                pass
+            sizes.append(os.stat(path).st_size)
+
+        assert backlog > 3 * bytes_max
+        assert max(sizes[50:]) <= bytes_max * 1.2
+
+
 def test_a_trim_lets_go_of_so_many_bytes_at_a_time(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

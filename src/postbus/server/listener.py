@@ -204,18 +204,28 @@ class _Sniffer(asyncio.Protocol):
             self._listener.turn_away(self._transport, "silent")
 
 
-def allow_open_files(connections_max: int) -> None:
-    """Raise this process's limit of open files as far as the system lets it; warn if that is low.
+def allow_open_files(connections_max: int) -> int:
+    """Raise this process's limit of open files as far as the system lets it, and return how many
+    connections there may be: fewer than asked for where the system allows less.
 
     Past the limit accept() fails for everybody, so the bound on connections has to come first.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections_max + _OTHER_FILES
     if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return
+        return connections_max
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    if allowed < wanted:
-        _log.warning(
-            "too few open files allowed", allowed=allowed, wanted=wanted, setting="connections_max"
-        )
+    if allowed > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+        _log.info("limit of open files raised", before=soft, now=allowed)
+    if allowed == wanted:
+        return connections_max
+    fits = max(allowed - _OTHER_FILES, allowed // 2)
+    _log.warning(
+        "too few open files allowed",
+        allowed=allowed,
+        wanted=wanted,
+        setting="connections_max",
+        connections_max=fits,
+    )
+    return fits

@@ -154,7 +154,7 @@ class Server:
             loader = self._loader(store, thread)
             meter = self._metrics.store(str(number))
             runtimes.append(Runtime(store, thread, self._clock, loader, meter))
-            upkeeps.append(Upkeep(store, thread, runtimes[-1], loader))
+            upkeeps.append(Upkeep(store, thread, runtimes[-1], loader, meter))
         tracking = TrackingIds(settings.namespace_name, self._clock)
         self.namespace = Namespace(
             settings, catalog, self._threads[0], runtimes, upkeeps, self._clock
@@ -212,7 +212,7 @@ class Server:
 
     async def start(self) -> None:
         settings = self._settings
-        allow_open_files(settings.connections_max)
+        self._listener.connections_max = allow_open_files(settings.connections_max)
         await self.namespace.open()
         for name, description in self._config.queues:
             # What is there stays as it is: a restart must not undo a change made since.

@@ -13,12 +13,18 @@ from postbus.broker.queue import Queue
 from postbus.model.instant import Instant
 from postbus.server.host import Chore, Host
 from postbus.server.loading import Loader
+from postbus.server.meters import StoreMeter
 from postbus.server.runtime import Runtime
 from postbus.server.storethread import StoreThread
 from postbus.settings import Settings
 from postbus.store.base import MessageStore
 
-EVERY_S: Final = 10.0
+LOOK_S: Final = 1.0
+THOROUGH_EVERY: Final = 10
+"""Looks from one thorough upkeep to the next."""
+GROWTH_SHARE: Final = 32
+"""A store that has written this part of the retention is trimmed at the next look: at full rate
+ten seconds of journal would be a fifth of what may be kept, or more."""
 TRIM_SLICE: Final = 256
 DROP_SLICE: Final = 2_000
 COPIED_AT_ONCE: Final = 256
@@ -31,12 +37,20 @@ class Upkeep:
     """Looks after one store, in slices, between the commits of its runtime."""
 
     def __init__(
-        self, store: MessageStore, thread: StoreThread, runtime: Runtime, loader: Loader
+        self,
+        store: MessageStore,
+        thread: StoreThread,
+        runtime: Runtime,
+        loader: Loader,
+        meter: StoreMeter,
     ) -> None:
         self._store = store
         self._thread = thread
         self._runtime = runtime
         self._loader = loader
+        self._meter = meter
+        self._trimmed_at_bytes = 0
+        self._trimmed_at_heads: dict[int, int] = {}
 
     async def probe(self, now: Instant) -> None:
         """Can a message be stored and read? Raises when not."""
@@ -47,15 +61,35 @@ class Upkeep:
         while not await self._thread.run(partial(self._store.drop, fragment, DROP_SLICE)):
             pass
         await self._thread.run(partial(self._loader.checkpoints.pop, fragment, None))
+        self._trimmed_at_heads.pop(fragment, None)
+
+    def has_grown(self, bytes_max: int) -> bool:
+        """Has so much been written since the last yes that trimming should not wait?"""
+        written = self._meter.bytes_written
+        if written - self._trimmed_at_bytes <= bytes_max // GROWTH_SHARE:
+            return False
+        self._trimmed_at_bytes = written
+        return True
 
     async def trim(self, host: Host, older_than: Instant, bytes_max: int) -> None:
-        """Let go of journal past its retention; copy forward what few live bodies pin."""
+        """Let go of journal past its retention, unless nothing was added to it since."""
+        head = 0 if host.queue is None else host.queue.ledger.head
+        if self._trimmed_at_heads.get(host.fragment) == head:
+            return
+        self._trimmed_at_heads[host.fragment] = head
+        await self._trim(host, older_than, bytes_max)
+
+    async def _trim(self, host: Host, older_than: Instant, bytes_max: int) -> None:
         more = True
         while more and host.gone is None:
             trimmed = await self._thread.run(
                 partial(self._store.trim, host.fragment, older_than, bytes_max, TRIM_SLICE)
             )
             more = trimmed.more
+
+    async def tidy(self, host: Host, older_than: Instant, bytes_max: int) -> None:
+        """Trim, see that the next trim gets further, copy forward what few live bodies pin."""
+        await self._trim(host, older_than, bytes_max)
         queue = host.queue
         if queue is not None and queue.ledger.head > queue.ledger.checkpoint:
             host.checkpoint_wanted = True
@@ -86,16 +120,26 @@ async def keep_up(
     clock: Callable[[], Instant],
 ) -> None:
     """See to every entity that is in use, now and then. Runs until cancelled."""
+    bytes_max = settings.retention_mb << 20
+    looks = 0
     while True:
-        await asyncio.sleep(EVERY_S)
+        await asyncio.sleep(LOOK_S)
+        looks += 1
+        is_thorough = looks % THOROUGH_EVERY == 0
+        grown = {each for each, upkeep in enumerate(upkeeps) if upkeep.has_grown(bytes_max)}
+        if not is_thorough and not grown:
+            continue
         now = clock()
         older_than = now - settings.retention_hours * _HOUR_MS
         for entity in entities():
             host = entity.host
             if host.queue is None:
                 continue  # not used since the start: nothing has come up
-            entity.warn(now)
             try:
-                await upkeeps[host.store].trim(host, older_than, settings.retention_mb << 20)
+                if is_thorough:
+                    entity.warn(now)
+                    await upkeeps[host.store].tidy(host, older_than, bytes_max)
+                elif host.store in grown:
+                    await upkeeps[host.store].trim(host, older_than, bytes_max)
             except Exception as error:  # upkeep goes on for the life of the process
                 log.warning("journal not trimmed", entity=entity.name, error=repr(error))

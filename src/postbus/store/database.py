@@ -25,6 +25,8 @@ WAL_BYTES_KEPT: Final = 64 << 20
 """A log that grew beyond this (a reader stood in the way) is cut back to it."""
 CACHE_KIB: Final = 16_384
 BUSY_MS: Final = 5_000
+FREE_SHARE: Final = 12
+"""One page in so many of a file may be free without being given back."""
 BACKUP_PAGES: Final = 512
 """4 MB a step: commits wait for one step of a backup, not for the backup."""
 
@@ -199,16 +201,17 @@ class Database:
     def shrink(self, pages: int, kept: int) -> None:
         """Give up to `pages` free pages back to the file system when there are many.
 
-        A quarter of the file, and `kept` pages in any case, stay: a journal that is trimmed as
+        A twelfth of the file, and `kept` pages in any case, stay: a journal that is trimmed as
         fast as it is written uses its free pages again, and moving pages to be rid of them would
-        be write load for nothing. Raises nothing: what could not be done now is done later.
+        be write load for nothing. More would take the file beyond its retention and a fifth.
+        Raises nothing: what could not be done now is done later.
         """
         with suppress(StoreUnavailable), self.writing():
             [(free,)] = self.run("PRAGMA freelist_count")
             if free <= kept:
                 return
             [(total,)] = self.run("PRAGMA page_count")
-            surplus = free - max(kept, total // 4)
+            surplus = free - max(kept, total // FREE_SHARE)
             if surplus > 0:
                 self.run(f"PRAGMA incremental_vacuum({min(pages, surplus)})")
 

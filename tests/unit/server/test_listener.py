@@ -212,16 +212,27 @@ def test_what_is_refused_is_logged_once_a_second_with_its_reason(run: Any) -> No
 
 
 @pytest.mark.parametrize(
-    ("soft", "hard", "raised_to", "warned"),
-    [(100_000, 200_000, None, False), (1_024, 200_000, 5_256, False), (1_024, 4_096, 4_096, True)],
+    ("soft", "hard", "raised_to", "fits", "logged"),
+    [
+        (100_000, 200_000, None, 5_000, []),
+        (1_024, 200_000, 5_256, 5_000, ["info"]),
+        (1_024, 4_096, 4_096, 3_840, ["info", "warning"]),
+        (100, 200, 200, 100, ["info", "warning"]),
+        (600, 600, None, 344, ["warning"]),
+    ],
 )
-def test_the_limit_of_open_files_is_raised_as_far_as_it_goes(
-    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, raised_to: int | None, warned: bool
+def test_the_limit_of_open_files_is_raised_as_far_as_it_goes_and_connections_stay_below_it(
+    monkeypatch: pytest.MonkeyPatch,
+    soft: int,
+    hard: int,
+    raised_to: int | None,
+    fits: int,
+    logged: list[str],
 ) -> None:
     calls: list[tuple[int, int]] = []
     monkeypatch.setattr(listening.resource, "getrlimit", lambda _: (soft, hard))
     monkeypatch.setattr(listening.resource, "setrlimit", lambda _, limits: calls.append(limits))
     with capture_logs() as lines:
-        allow_open_files(5_000)
+        assert allow_open_files(5_000) == fits
     assert calls == ([] if raised_to is None else [(raised_to, hard)])
-    assert bool(lines) == warned
+    assert [line["log_level"] for line in lines] == logged

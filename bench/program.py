@@ -1,0 +1,58 @@
+"""What every program of the bench does around its measurement: a folder, output, an orderly end."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from bench.brokers import BrokerFailed
+from bench.work import RunFailed
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = ROOT / "build"
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def add_places(parser: argparse.ArgumentParser, output: str) -> None:
+    """Where the data of the brokers is, and where the numbers go."""
+    parser.add_argument("--folder", type=Path, default=BUILD, help="where data is kept")
+    parser.add_argument("--output", type=Path, default=BUILD / output)
+
+
+def conduct(measure: Callable[[argparse.Namespace, Path], int], given: argparse.Namespace) -> int:
+    """Measure in a folder that is gone afterwards; SIGTERM ends it as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    given.folder.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="bench-", dir=given.folder))
+    try:
+        return measure(given, folder)
+    except (BrokerFailed, RunFailed) as error:
+        say(f"bench: {error}")
+        return 1
+    except KeyboardInterrupt:
+        say("bench: interrupted")
+        return 130
+    finally:
+        shutil.rmtree(folder)
+
+
+def write_json(path: Path, told: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(told, indent=1) + "\n")
+    say(f"All numbers: {path}")
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
