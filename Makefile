@@ -3,6 +3,7 @@
 #   make serve ARGS='--port 6000'    start the broker (runtime packages only)
 #   make test  ARGS='-k dead_letter' run the tests      make test-long   those that take minutes
 #   make simulate ARGS='--jobs 2'    seeded histories by hand (docs/testing.md)
+#   make compile                     the hot modules as machine code (docs/compiling.md)
 #   make check                       lint and types     make format      rewrite in the house style
 #   make fuzz  ARGS='--seconds 600 --target sections'   hostile input, for as long as you like
 #   make bench ARGS='--rounds 3'     measure the speed, beside RabbitMQ where that is installed
@@ -29,18 +30,27 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 RUNTIME := $(VENV)/.runtime-ready
 DEV := $(VENV)/.dev-ready
 NODE := tests/js/node_modules/.ready
+COMPILED := build/compiled/.ready
+# What is run: the compiled modules where there are any that are not older than the sources.
+CODE = $(shell $(MAKE) -q $(COMPILED) 2>/dev/null && echo PYTHONPATH=$(CURDIR)/build/compiled)
 
-.PHONY: help serve test test-long simulate fuzz check format bench bench-sdk bench-hostile bench-soak lock clean dev
+.PHONY: help serve test test-compiled test-long compile simulate fuzz check format bench bench-sdk bench-hostile bench-soak lock clean dev
 help:
-	@sed -n '3,11s/^# \{0,3\}//p' Makefile
+	@sed -n '3,12s/^# \{0,3\}//p' Makefile
 
 # Compiled first, so that a start spends its time on starting, also where Python may write no cache.
 serve: $(RUNTIME)
 	@$(BIN)/python -m compileall -q src
-	@exec $(BIN)/postbus serve $(ARGS)
+	@$(CODE) exec $(BIN)/postbus serve $(ARGS)
 
 test: $(DEV) $(NODE)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not long" $(ARGS)
+
+# The same tests, but for those of the simulator: it makes constants small and puts itself between
+# methods, and in machine code both are fixed.
+test-compiled: $(COMPILED) $(NODE)
+	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest -o pythonpath="build/compiled ." \
+		-n $(WORKERS) --dist worksteal -m "not long and not interpreted_only" $(ARGS)
 
 test-long: $(DEV) $(NODE)
 	$(BIN)/python -m pytest -m long --timeout 3600 $(ARGS)
@@ -62,23 +72,27 @@ format: $(DEV)
 	$(BIN)/ruff format .
 
 # Takes minutes and wants the machine for itself; docs/performance.md says how to read it.
-bench: $(RUNTIME)
-	@$(BIN)/python -m compileall -q src bench
-	@$(BIN)/python -m bench.run $(ARGS)
+bench: $(COMPILED)
+	@PYTHONPATH=build/compiled $(BIN)/python -m bench.run $(ARGS)
 
-bench-sdk: $(DEV)
-	@$(BIN)/python -m compileall -q src bench
-	@$(BIN)/python -m bench.sdk $(ARGS)
+bench-sdk: $(COMPILED)
+	@PYTHONPATH=build/compiled $(BIN)/python -m bench.sdk $(ARGS)
 
-bench-hostile: $(RUNTIME)
-	@$(BIN)/python -m compileall -q src bench
-	@$(BIN)/python -m bench.hostile $(ARGS)
+bench-hostile: $(COMPILED)
+	@PYTHONPATH=build/compiled $(BIN)/python -m bench.hostile $(ARGS)
 
-bench-soak: $(RUNTIME)
-	@$(BIN)/python -m compileall -q src bench
-	@$(BIN)/python -m bench.soak $(ARGS)
+bench-soak: $(COMPILED)
+	@PYTHONPATH=build/compiled $(BIN)/python -m bench.soak $(ARGS)
 
 dev: $(DEV) $(NODE)
+
+# Beside the sources and not among them: a source that is changed is what runs next.
+compile: $(COMPILED)
+$(COMPILED): setup.py pyproject.toml $(shell find src -name '*.py') $(DEV)
+	@echo "Compiling the hot modules (two minutes, once)"
+	@rm -rf build/compiled build/mypyc
+	POSTBUS_COMPILE=1 $(PIP) install --no-deps --no-build-isolation --target build/compiled .
+	@touch $@
 
 $(RUNTIME): requirements/build.txt requirements/runtime.txt pyproject.toml
 	@if [ -z "$(PYTHON)" ]; then echo "Postbus needs python3 3.11 or newer" >&2; exit 1; fi

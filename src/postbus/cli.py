@@ -113,6 +113,26 @@ def show_settings(flags: dict[str, object]) -> None:
 
 
 @app.command()
+@_with_flags
+def doctor(flags: dict[str, object]) -> None:
+    """Say which code runs here and on what, and whether anything is in its way."""
+    settings = _load(flags)
+    from rich.console import Console
+    from rich.table import Table
+
+    from postbus.server.doctor import examine
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    findings = examine(settings)
+    for name, fact, trouble in findings:
+        table.add_row("[bold red]✗[/bold red]" if trouble else "✓", name, fact)
+        if trouble:
+            table.add_row("", "", trouble)
+    Console(highlight=False).print(table)
+    sys.exit(1 if any(one.trouble for one in findings) else 0)
+
+
+@app.command()
 def version() -> None:
     """Print the version."""
     print(f"postbus {version_of('postbus')}")

@@ -6,6 +6,9 @@ import pytest
 
 from tests.simulation.faults import FAULTS, Fault, find
 
+# The simulator makes constants small and puts itself between methods.
+pytestmark = pytest.mark.interpreted_only
+
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_planted_fault_is_found(fault: Fault) -> None:

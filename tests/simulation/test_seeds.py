@@ -17,6 +17,9 @@ from tests.simulation.patches import tiny
 from tests.simulation.run import Run, run_seed
 from tests.simulation.simulation import Simulation
 
+# The simulator makes constants small and puts itself between methods.
+pytestmark = pytest.mark.interpreted_only
+
 SEEDS = int(os.environ.get("POSTBUS_SIM_SEEDS", "400"))
 FIRST = int(os.environ.get("POSTBUS_SIM_FROM", "0"))
 AT_ONCE = 50

@@ -63,7 +63,7 @@ def fetch_bodies(queue: Queue, subqueue: int, pages: Pages) -> Need | None:
         batch = pages.body(page)
         if batch is not None:
             window.fill_bodies(page.base, batch)
-    if head.raw is None:
+    if not head.has_body:
         raise CorruptRow(f"the journal has no batch at {head.base} for message {head.number}")
     return None
 

@@ -107,6 +107,11 @@ class Message:
         self.layout: object = None
 
     @property
+    def has_body(self) -> bool:
+        """For those who looked at `raw` before: a compiler takes it to be what it was then."""
+        return self.raw is not None
+
+    @property
     def expires_at(self) -> Instant | None:
         return None if self.ttl < 0 else self.enqueued_at + self.ttl
 

@@ -26,7 +26,7 @@ Released = Callable[[], None]
 
 _BACKLOG: Final = 1_024
 # Files other than connections: stores, their journals, standard streams, the loop's own.
-_OTHER_FILES: Final = 256
+OTHER_FILES: Final = 256
 # AMQP 2.2: a peer that opens with anything else is told what we speak, and closed.
 _AMQP_HEADER: Final = b"AMQP\x03\x01\x00\x00"
 _TLS_HINT: Final = "TLS is not served here: is UseDevelopmentEmulator=true missing?"
@@ -211,7 +211,7 @@ def allow_open_files(connections_max: int) -> int:
     Past the limit accept() fails for everybody, so the bound on connections has to come first.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections_max + _OTHER_FILES
+    wanted = connections_max + OTHER_FILES
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return connections_max
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -220,7 +220,7 @@ def allow_open_files(connections_max: int) -> int:
         _log.info("limit of open files raised", before=soft, now=allowed)
     if allowed == wanted:
         return connections_max
-    fits = max(allowed - _OTHER_FILES, allowed // 2)
+    fits = max(allowed - OTHER_FILES, allowed // 2)
     _log.warning(
         "too few open files allowed",
         allowed=allowed,

@@ -85,7 +85,7 @@ def describe(event: Event) -> str:
             return f"detached {link.name} {error} {closed}"
         case CreditChanged(link):
             return f"credit {link.name} {link.credit} {link.drain}"
-        case MessageReceived(link, delivery):
+        case MessageReceived(link=link, delivery=delivery):
             return f"message {link.name} {delivery.delivery_id} {delivery.payload!r}"
         case Disposed(link, deliveries, state, settled):
             ids = [delivery.delivery_id for delivery in deliveries]

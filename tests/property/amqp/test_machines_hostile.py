@@ -266,7 +266,7 @@ def check_events(events: list[Event]) -> None:
             case SessionEnded(session, _):
                 assert id(session) not in gone
                 gone.add(id(session))
-            case LinkAttached(link, _) | MessageReceived(link, _) | CreditChanged(link):
+            case LinkAttached(link, _) | MessageReceived(link=link) | CreditChanged(link):
                 assert id(link) not in gone and id(link.session) not in gone
             case _:
                 pass

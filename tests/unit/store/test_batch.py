@@ -91,6 +91,7 @@ def test_a_batch_without_records_is_not_packed() -> None:
         batch.pack(1, 1, 0, T0, [])
 
 
+@pytest.mark.interpreted_only
 def test_a_batch_larger_than_a_store_takes_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "LENGTH_MAX", 13)
 

@@ -1,0 +1,111 @@
+"""What an operator asks first: which code runs here, on what, and is anything in its way?
+
+Facts, each with a verdict. Nothing is changed and no broker is started; a data folder that is in
+use is looked at from outside.
+"""
+
+import os
+import platform
+import resource
+import time
+from collections.abc import Iterator
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryFile
+from typing import Final, NamedTuple
+
+import apsw
+
+import postbus
+from postbus.server.listener import OTHER_FILES
+from postbus.settings import Settings
+
+SYNCS: Final = 5
+SYNC_BYTES: Final = 4_096
+SYNC_SLOW_MS: Final = 20.0
+"""From there on every unpipelined client waits for the disk more than for anything else."""
+FREE_BYTES_MIN: Final = 1 << 30
+
+
+class Finding(NamedTuple):
+    """One thing looked at."""
+
+    name: str
+    fact: str
+    trouble: str = ""
+    """What to do about it; empty when all is well."""
+
+
+def examine(settings: Settings) -> list[Finding]:
+    """Look at everything."""
+    found = [
+        Finding("postbus", version("postbus")),
+        Finding("python", f"{platform.python_implementation()} {platform.python_version()}"),
+        _build(),
+        Finding("sqlite", apsw.sqlite_lib_version()),
+        _files(settings.connections_max),
+    ]
+    if not settings.ephemeral:
+        found += _data(settings.data)
+    return found
+
+
+def compiled_modules() -> list[str]:
+    """The modules of this installation that are machine code."""
+    root = Path(postbus.__file__).parent
+    found = [path for suffix in EXTENSION_SUFFIXES for path in root.rglob(f"*{suffix}")]
+    return sorted({f"{path.parent.name}.{path.name.split('.')[0]}" for path in found})
+
+
+def _build() -> Finding:
+    count = len(compiled_modules())
+    fact = f"compiled, {count} modules" if count else "interpreted"
+    return Finding("hot modules", fact)
+
+
+def _files(connections_max: int) -> Finding:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections_max + OTHER_FILES
+    if hard == resource.RLIM_INFINITY or hard >= wanted:
+        return Finding("open files", f"enough for {connections_max} connections")
+    return Finding(
+        "open files",
+        f"{hard} allowed, {wanted} wanted for {connections_max} connections",
+        "raise the limit of open files (ulimit -n, LimitNOFILE) or lower connections_max",
+    )
+
+
+def _data(folder: Path) -> Iterator[Finding]:
+    place = folder if folder.exists() else folder.absolute().parent
+    if not (place.is_dir() and os.access(place, os.W_OK)):
+        yield Finding("data", str(folder), f"{place} is not a folder that can be written to")
+        return
+    yield Finding("data", str(folder) if folder.exists() else f"{folder}, not made yet")
+    state = os.statvfs(place)
+    free = state.f_bavail * state.f_frsize
+    yield Finding(
+        "free space",
+        f"{free / (1 << 30):.1f} GiB",
+        "" if free >= FREE_BYTES_MIN else "a full disk stops every entity that is written to",
+    )
+    elapsed_ms = _sync_ms(place)
+    yield Finding(
+        "sync",
+        f"{elapsed_ms:.2f} ms for {SYNC_BYTES} bytes",
+        "" if elapsed_ms < SYNC_SLOW_MS else "every commit waits that long: use a faster disk",
+    )
+
+
+def _sync_ms(place: Path) -> float:
+    """What a commit waits for, at the least."""
+    times = []
+    with TemporaryFile(dir=place) as file:
+        for _ in range(SYNCS):
+            file.write(bytes(SYNC_BYTES))
+            file.flush()
+            started = time.perf_counter()
+            os.fdatasync(file.fileno())
+            times.append(1_000 * (time.perf_counter() - started))
+    return median(times)
