@@ -37,7 +37,9 @@ def test_every_setting_has_an_effect() -> None:
 
 
 def test_every_number_of_a_meter_is_counted_somewhere() -> None:
-    fields = {*EntityMeter.__slots__, *StoreMeter.__slots__, *ConnectionMeter.__slots__}
+    meters = (EntityMeter(), StoreMeter(), ConnectionMeter())
+    names = {(name, callable(getattr(meter, name))) for meter in meters for name in dir(meter)}
+    fields = {name for name, is_method in names if not is_method and name[0] != "_"}
     counted_by_method = {
         "dead_letters": "dead_lettered",
         "refusals": "refused",

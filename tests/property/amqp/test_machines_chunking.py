@@ -87,7 +87,7 @@ def describe(event: Event) -> str:
             return f"credit {link.name} {link.credit} {link.drain}"
         case MessageReceived(link=link, delivery=delivery):
             return f"message {link.name} {delivery.delivery_id} {delivery.payload!r}"
-        case Disposed(link, deliveries, state, settled):
+        case Disposed(link=link, deliveries=deliveries, state=state, settled=settled):
             ids = [delivery.delivery_id for delivery in deliveries]
             return f"disposed {link.name} {ids} {state} {settled}"
         case _:
