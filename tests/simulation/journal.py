@@ -42,6 +42,6 @@ class Journal:
         return passed
 
     @property
-    def standing(self) -> Lease:
+    def stands(self) -> Lease:
         """Where the fragment stands, without taking it over."""
         return self._standing

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from postbus.broker.message import DEAD_LETTER, DEFERRED, MAIN
+from postbus.broker.message import DEAD_LETTER, DEFERRED, MAIN, SCHEDULED
 from postbus.broker.policy import Policy
 from tests.simulation.history import Violation, fault_of
 from tests.simulation.inventory import (
@@ -66,6 +66,8 @@ class Run:
             self._time: chance.choice([0.5, 1, 2]),
             simulation.trim: chance.choice([0, 0.5, 2]),
             self._checkpoint: 0.3,
+            simulation.forget_idle: chance.choice([0, 0.5, 3]),
+            self._desert: chance.choice([0, 0.1, 0.4]),
             simulation.crash: chance.choice([0, 0.15, 0.5]),
             self.audit: 0.15,
         }
@@ -112,6 +114,19 @@ class Run:
         self._sim.host.checkpoint_wanted = True
         self._sim.runtime.wake(self._sim.host)
 
+    def _desert(self) -> None:
+        """Everybody leaves. When the locks have run out the engine is not needed any more."""
+        sim = self._sim
+        while sim.receivers:
+            sim.detach()
+        sim.machine.pass_time(sim.policy.lock_ms)
+        for _ in range(2):  # a checkpoint may have to be written first
+            self._rest()
+            sim.forget_idle()
+        sim.machine.pass_time(self._chance.choice([1, 300, self._jump]))
+        self._rest()
+        self._check_due()
+
     # -- quiet moments --------------------------------------------------------------------------
 
     def _rest(self) -> None:
@@ -129,6 +144,8 @@ class Run:
         sim = self._sim
         failing, sim.thread.failing = sim.thread.failing, 0.0
         self._rest()
+        if not failing:
+            self._check_due()
         sim.runtime.wake(sim.host)  # what failed before is asked again
         self._rest()
         sim.thread.failing = failing
@@ -140,13 +157,23 @@ class Run:
         live = take_stock(queue, read_from(sim.journal.store))
         for checker in sim.checkers:
             checker.seen(live, queue)
-        second = from_index_and_tail(sim.journal.store, sim.journal.standing, sim.policy)
+        second = from_index_and_tail(sim.journal.store, sim.journal.stands, sim.policy)
         same(live, take_stock(second, read_from(sim.journal.store)), "replay equals live")
         third, read = from_every_record(sim.journal.batches, sim.policy)
         same(live, take_stock(third, read), "index and tail equal a full replay")
         for other in (second, third):
             for checker in sim.checkers:
                 checker.seen(live, other)
+
+    def _check_due(self) -> None:
+        """Whether or not the engine is in memory, as long as the store answers."""
+        now = self._sim.now
+        if self._sim.thread.failing:
+            return
+        for entry in self._sim.model.durable.values():
+            if entry.lane == SCHEDULED and entry.enqueued_at <= now:
+                text = f"due at {entry.enqueued_at}, it is {now}"
+                raise Violation("what is due comes on time", entry.name, text)
 
     def _drain(self) -> None:
         """Whatever is there can be had."""

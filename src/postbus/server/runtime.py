@@ -19,12 +19,13 @@ import structlog
 from postbus.broker.pages import Need
 from postbus.broker.queue import Queue
 from postbus.errors import InternalError, ServiceBusError, StoreUnavailable
-from postbus.model.instant import Instant
+from postbus.model.instant import NEVER, Instant
 from postbus.model.rows import Checkpoint
 from postbus.server.accounting import account
 from postbus.server.host import GIVEN_PER_TURN, Host, Request
 from postbus.server.loading import Loader
 from postbus.server.meters import StoreMeter
+from postbus.server.residence import Residence, Retired
 from postbus.server.storethread import StoreThread
 from postbus.store import batch
 from postbus.store.base import Lease, MessageStore, Part
@@ -34,6 +35,8 @@ BYTES_PER_TURN: Final = 4 << 20
 QUEUED_REQUESTS_MAX: Final = 20_000
 QUEUED_BYTES_MAX: Final = 64 << 20
 READ_AGAIN_S: Final = 1.0
+LOAD_AGAIN_MS: Final = 10_000
+"""An engine that was thrown away may have had work of its own: it is loaded again after this."""
 
 log = structlog.get_logger()
 
@@ -63,12 +66,14 @@ class Runtime:
         clock: Callable[[], Instant],
         loader: Loader,
         meter: StoreMeter,
+        residence: Residence | None = None,
     ) -> None:
         self._store = store
         self._thread = thread
         self._clock = clock
         self._loader = loader
         self._meter = meter
+        self._residence = Residence() if residence is None else residence
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[Request] = deque()
         self._queued_bytes = 0
@@ -84,6 +89,11 @@ class Runtime:
 
     def submit(self, request: Request) -> None:
         """Ask something of a fragment."""
+        request.host.used = True
+        self.attend(request)
+
+    def attend(self, request: Request) -> None:
+        """Have something done that nobody asked for: it does not count as use."""
         self._inbox.append(request)
         self._queued_bytes += request.size
         self._schedule()
@@ -291,12 +301,17 @@ class Runtime:
 
     def discard(self, host: Host, refusal: ServiceBusError) -> None:
         """Forget the engine; the next use loads it from the store."""
-        host.queue = None
-        host.lease = None
+        host.queue = host.lease = host.counts = None
+        self._residence.moved_out(host)
         host.chores.clear()
         if host.timer is not None:
             host.timer.cancel()
             host.timer = None
+        now = self._clock()
+        # What cannot be read stays so until somebody has seen to it.
+        lasting = host.gone is not None or isinstance(refusal, InternalError)
+        host.wakes_at = NEVER if lasting else now + LOAD_AGAIN_MS
+        self._arm(host, now)
         lost, host.on_lost = host.on_lost, []
         for call in lost:
             _safely(host, partial(call, refusal))
@@ -306,6 +321,8 @@ class Runtime:
             _safely(host, output)
         for host in hosts:
             self._arm(host, now)
+        if self._residence.crowded:
+            self._retired(self._residence.make_room(now), now)
         if self._inbox or self._awake:
             self._schedule()
 
@@ -322,9 +339,9 @@ class Runtime:
     def _arm(self, host: Host, now: Instant) -> None:
         """Wake the host when its engine next wants to be called."""
         queue = host.queue
-        if queue is None or self._stopping:
+        deadline = host.wakes_at if queue is None else queue.next_deadline()
+        if self._stopping or (queue is None and deadline >= NEVER):
             return
-        deadline = queue.next_deadline()
         if host.timer is not None:
             if host.timer_at <= deadline and not host.timer.cancelled():
                 return
@@ -335,7 +352,46 @@ class Runtime:
 
     def _ring(self, host: Host) -> None:
         host.timer = None
-        if host.queue is not None and not self._stopping:
+        if self._stopping or host.gone is not None:
+            return
+        now = self._clock()
+        if host.queue is not None or host.wakes_at <= now:
+            self.wake(host)
+        else:
+            self._arm(host, now)
+
+    def survey(self, hosts: list[Host]) -> None:
+        """Learn when fragments have work of their own, and what is in them, without loading them.
+
+        One whose index is behind its journal can tell neither: it is loaded."""
+
+        def surveyed(error: ServiceBusError | None) -> None:
+            for host in hosts:
+                self._arm(host, self._clock())
+            if error is not None and not self._stopping:
+                self._loop.call_later(LOAD_AGAIN_MS / 1000, self.survey, hosts)
+
+        self._loader.survey(hosts, surveyed)
+
+    # -- room ------------------------------------------------------------------------------
+
+    @property
+    def loaded(self) -> int:
+        """Engines in memory."""
+        return len(self._residence)
+
+    def forget_idle(self) -> None:
+        """Forget the engines that nobody has used for a while."""
+        now = self._clock()
+        self._retired(self._residence.age(now), now)
+        if self._residence.crowded:
+            self._retired(self._residence.make_room(now), now)
+
+    def _retired(self, retired: Retired, now: Instant) -> None:
+        for host in retired.forgotten:
+            self._arm(host, now)
+        for host in retired.unwritten:
+            host.checkpoint_wanted = True
             self.wake(host)
 
     # -- the end ---------------------------------------------------------------------------
@@ -359,6 +415,7 @@ class Runtime:
                 # Nothing is lost by it: the next start replays more.
                 log.warning("fragment not released", entity=host.name, error=str(error))
             host.queue = host.lease = None
+            self._residence.moved_out(host)
 
     async def quiet(self) -> None:
         """Wait until everything that has arrived is answered."""
@@ -380,6 +437,7 @@ class Runtime:
                     _safely(host, partial(each.refuse, error))
                 self.discard(host, error)
                 return
+            self._residence.moved_in(host, self._clock())
             for each in reversed(waiting):
                 self._inbox.appendleft(each)
                 self._queued_bytes += each.size

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import count
 from typing import Final, Protocol
 
 import structlog
@@ -10,6 +11,7 @@ import structlog
 from postbus.broker.chores import copy_forward
 from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
+from postbus.model.description import QueueCounts
 from postbus.model.instant import Instant
 from postbus.server.host import Chore, Host
 from postbus.server.loading import Loader
@@ -22,6 +24,9 @@ EVERY_S: Final = 10.0
 TRIM_SLICE: Final = 256
 DROP_SLICE: Final = 2_000
 COPIED_AT_ONCE: Final = 256
+RESTING_EVERY: Final = 60
+"""Rounds after which the journals of engines that are not in memory are looked at as well: what
+is past its retention goes from them too, but nothing comes in."""
 _HOUR_MS: Final = 3_600_000
 
 log = structlog.get_logger("upkeep")
@@ -48,8 +53,17 @@ class Upkeep:
             pass
         await self._thread.run(partial(self._loader.checkpoints.pop, fragment, None))
 
+    def forget_idle(self) -> None:
+        """Forget the engines that nobody uses."""
+        self._runtime.forget_idle()
+
     async def trim(self, host: Host, older_than: Instant, bytes_max: int) -> None:
         """Let go of journal past its retention; copy forward what few live bodies pin."""
+        resting = host.queue is None
+        if resting and host.counts is None:
+            return  # on its way into memory, or out of reach
+        find_tail = partial(self._store.tail, host.fragment)
+        before = await self._thread.run(find_tail) if resting else 0
         more = True
         while more and host.gone is None:
             trimmed = await self._thread.run(
@@ -60,14 +74,21 @@ class Upkeep:
         if queue is not None and queue.ledger.head > queue.ledger.checkpoint:
             host.checkpoint_wanted = True
             self._runtime.wake(host)
-        below = await self._thread.run(partial(self._store.tail, host.fragment))
-        if host.queue is not None and host.gone is None and "copy" not in host.chores:
+        below = await self._thread.run(find_tail)
+        if resting and (below == before or not _holds(host.counts)):
+            return  # nothing has come up that an engine would have to be loaded for
+        if host.gone is None and "copy" not in host.chores:
             host.chores.add("copy")
-            self._runtime.submit(Chore(host, "copy", partial(_copy_forward, below)))
+            self._runtime.attend(Chore(host, "copy", partial(_copy_forward, below)))
 
 
 def _copy_forward(below: int, queue: Queue, now: Instant, pages: Pages) -> Need | None:
     return copy_forward(queue, below, COPIED_AT_ONCE, pages)
+
+
+def _holds(counts: QueueCounts | None) -> bool:
+    """Is there a body that could pin a batch?"""
+    return counts is None or counts.size_bytes > 0
 
 
 class Kept(Protocol):
@@ -86,14 +107,16 @@ async def keep_up(
     clock: Callable[[], Instant],
 ) -> None:
     """See to every entity that is in use, now and then. Runs until cancelled."""
-    while True:
+    for number in count(1):
         await asyncio.sleep(EVERY_S)
         now = clock()
         older_than = now - settings.retention_hours * _HOUR_MS
+        for upkeep in upkeeps:
+            upkeep.forget_idle()
         for entity in entities():
             host = entity.host
-            if host.queue is None:
-                continue  # not used since the start: nothing has come up
+            if host.queue is None and number % RESTING_EVERY:
+                continue
             entity.warn(now)
             try:
                 await upkeeps[host.store].trim(host, older_than, settings.retention_mb << 20)

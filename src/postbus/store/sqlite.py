@@ -8,7 +8,7 @@ from typing import Final
 from postbus.errors import StoreFailed
 from postbus.store import parts as rules
 from postbus.store import rows
-from postbus.store.base import Lease, Part, Row, RowKey, StoredBatch, Trimmed
+from postbus.store.base import Lease, Part, Row, RowKey, Standing, StoredBatch, Trimmed
 from postbus.store.database import WAL_PAGES_MAX, Database
 from postbus.store.retention import Retention
 from postbus.store.schema import OFFSET_MAX, STORE, first_id
@@ -22,6 +22,7 @@ ON CONFLICT (id) DO UPDATE SET epoch = max(epoch, ?2) + 1, broker = excluded.bro
 RETURNING epoch, checkpoint, state"""
 _RELEASE: Final = "UPDATE fragment SET epoch = epoch + 1, broker = '' WHERE id = ? AND epoch = ?"
 _HEAD: Final = "SELECT epoch, checkpoint FROM fragment WHERE id = ?"
+_STANDING: Final = "SELECT epoch, checkpoint, state FROM fragment WHERE id = ?"
 _LAST: Final = """
 SELECT id, count, total FROM journal WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT 1"""
 _CHECKPOINT: Final = "UPDATE fragment SET checkpoint = ?, state = ? WHERE id = ? AND epoch = ?"
@@ -90,6 +91,15 @@ class SqliteStore:
             head = self._find_head(fragment, epoch, checkpoint)
         self._heads[fragment] = head
         return Lease(fragment, epoch, head.offset, checkpoint, state)
+
+    def standing(self, fragment: int) -> Standing | None:
+        with self._database.reading():
+            stored = self._database.run(_STANDING, (fragment,))
+            if not stored:
+                return None
+            [(epoch, checkpoint, state)] = stored
+            head = self._find_head(fragment, epoch, checkpoint)
+        return Standing(head.offset, checkpoint, state)
 
     def release(self, lease: Lease) -> None:
         with self._database.writing():
