@@ -25,7 +25,7 @@ from typing import TypeVar
 
 from bench.brokers import BrokerFailed, Postbus
 from bench.bulk import Bulk
-from bench.client import LoadFailed, Work
+from bench.client import LoadFailed, Samples, Work
 from bench.numbers import percentile
 from bench.processes import machine, memory_of
 from postbus.amqp.performatives import RCV_SECOND
@@ -94,8 +94,7 @@ class Measurement:
                 if seen.refused:
                     raise LoadFailed(f"{seen.refused} peeks found nothing")
             received = self._step("receiving", lambda: bulk.receive(backlog.received))
-            elapsed_s = (received.last_ns - received.first_ns) / 1e9
-            found.put("received per s", received.done / elapsed_s)
+            found.put("received per s", _rate(received))
             found.put("data folder MB", _folder_mb(self._broker.folder / "data"))
             self._restart()
         return found
@@ -103,13 +102,14 @@ class Measurement:
     def _fill(self, bulk: Bulk) -> None:
         backlog = self._backlog
         sent = backlog.waiting + backlog.deferred
-        began = time.monotonic()
-        self._step("sending", lambda: bulk.send(sent))
-        self.found.put("sent per s", sent / (time.monotonic() - began))
+        seen = self._step("sending", lambda: bulk.send(sent))
+        self.found.put("sent per s", _rate(seen))
         if backlog.deferred:
-            self._step("deferring", lambda: bulk.defer(backlog.deferred))
+            seen = self._step("deferring", lambda: bulk.defer(backlog.deferred))
+            self.found.put("deferred per s", _rate(seen))
         if backlog.scheduled:
-            self._step("scheduling", lambda: bulk.send(backlog.scheduled, DUE_IN_S))
+            seen = self._step("scheduling", lambda: bulk.send(backlog.scheduled, DUE_IN_S))
+            self.found.put("scheduled per s", _rate(seen))
 
     def _restart(self) -> None:
         self._broker.kill()
@@ -153,6 +153,10 @@ class Measurement:
         memory = memory_of(self._broker.pid)
         self.found.put(f"MB {name}", memory.resident_mb)
         self.found.put(f"MB {name}, peak", memory.peak_mb)
+
+
+def _rate(seen: Samples) -> float:
+    return seen.done / ((seen.last_ns - seen.first_ns) / 1e9)
 
 
 def _folder_mb(folder: Path) -> float:

@@ -74,6 +74,7 @@ class BatchWire(SendingWire):
         ):
             count = min(BATCH_MESSAGES, self.quota - self.started)
             payload = self._batch(self.started, count)
+            self.samples.first_ns = self.samples.first_ns or time.monotonic_ns()
             tag = self.started.to_bytes(8, "big")
             self.link.send(tag, payload, message_format=BATCH_FORMAT, context=count)
             self.started += count
@@ -88,6 +89,7 @@ class BatchWire(SendingWire):
                     self.samples.refused += delivery.context
                 self.done += delivery.context
                 self.samples.done += delivery.context
+            self.samples.last_ns = time.monotonic_ns()
             self._pump()
         elif isinstance(event, CreditChanged):
             self._pump()
@@ -99,10 +101,13 @@ class DeferringWire(ReceivingWire):
     def on_event(self, event: Event) -> None:
         if isinstance(event, MessageReceived):
             self.started += 1
+            self.samples.first_ns = self.samples.first_ns or time.monotonic_ns()
             self.link.settle(event.delivery, Modified(undeliverable_here=True), settled=False)
             self._top_up()
         elif isinstance(event, SettledBySender):
             self.done += len(event.deliveries)
+            self.samples.done += len(event.deliveries)
+            self.samples.last_ns = time.monotonic_ns()
 
 
 class PeekingWire(Wire):
@@ -173,14 +178,15 @@ class Bulk:
         self._work = work
         self._chance = random.Random(1)
 
-    def send(self, count: int, due_in_s: int | None = None) -> None:
+    def send(self, count: int, due_in_s: int | None = None) -> Samples:
         samples = Samples()
         kind = "send" if due_in_s is None else "schedule"
-        self._run([BatchWire(self._work, f"bulk-{kind}", count, samples, due_in_s)], samples)
+        wire = BatchWire(self._work, f"bulk-{kind}", count, samples, due_in_s)
+        return self._run([wire], samples)
 
-    def defer(self, count: int) -> None:
+    def defer(self, count: int) -> Samples:
         samples = Samples()
-        self._run([DeferringWire(self._work, "bulk-defer", count, samples)], samples)
+        return self._run([DeferringWire(self._work, "bulk-defer", count, samples)], samples)
 
     def peek(self, count: int, last: int) -> Samples:
         samples = Samples()
