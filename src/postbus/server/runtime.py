@@ -143,7 +143,7 @@ class Runtime:
         if written:
             self._commit(written, hosts, requests, outputs, now)
         else:
-            self._finish(hosts, outputs, now)
+            self._finish(hosts, outputs)
         # After the commit, so that a page shows what this very turn has written.
         wanted, self._wanted = self._wanted, []
         for request, need in wanted:
@@ -251,7 +251,7 @@ class Runtime:
             for part in written:
                 if part.host.fragment in passed:
                     _committed(part)
-            self._finish(hosts, outputs, now)
+            self._finish(hosts, outputs)
 
         def failed(error: BaseException) -> None:
             self._committing = False
@@ -263,7 +263,7 @@ class Runtime:
                 else StoreUnavailable(f"The store did not take the write: {error}")
             )
             self._failed([part.host for part in written], requests, outputs, refusal)
-            self._finish(hosts, outputs, now)
+            self._finish(hosts, outputs)
 
         self._thread.submit(partial(self._write, written, now), done, failed)
 
@@ -316,9 +316,10 @@ class Runtime:
         for call in lost:
             _safely(host, partial(call, refusal))
 
-    def _finish(self, hosts: dict[Host, None], outputs: list[Output], now: Instant) -> None:
+    def _finish(self, hosts: dict[Host, None], outputs: list[Output]) -> None:
         for host, output in outputs:
             _safely(host, output)
+        now = self._clock()  # the commit may have taken long, and timers count from here
         for host in hosts:
             self._arm(host, now)
         if self._residence.crowded:

@@ -260,6 +260,25 @@ def test_a_message_scheduled_in_a_forgotten_engine_comes_on_time() -> None:
     assert bed.host.wakes_at == due + 60 * MINUTE
 
 
+def test_a_slow_commit_does_not_delay_what_comes_due_meanwhile() -> None:
+    bed = Bed()
+    bed.send()
+    message = Message(b"body", "id", scheduled_at=bed.machine.now + 1_000)
+    answers: list[Any] = []
+    bed.runtime.submit(
+        Call(bed.host, lambda queue, now, _: queue.send([message], now), answers.append, _fail)
+    )
+    bed.machine.run_one()
+    bed.thread.run_one()
+    bed.machine.pass_time(2_000)
+    bed.run()
+    bed.machine.pass_time(1)
+    bed.run()
+    assert answers == [[2]]
+    assert bed.host.queue is not None
+    assert bed.host.queue.ledger.count(MAIN, ACTIVE) == 2
+
+
 def test_an_engine_with_work_soon_is_not_forgotten() -> None:
     bed = Bed()
     due = bed.machine.now + 5 * MINUTE
