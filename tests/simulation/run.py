@@ -167,9 +167,11 @@ class Run:
 
     def _check_due(self) -> None:
         """Whether or not the engine is in memory, as long as the store answers."""
-        now = self._sim.now
         if self._sim.thread.failing:
             return
+        self._sim.machine.pass_time(1)  # a timer waits that long at the least
+        self._rest()
+        now = self._sim.now - 1
         for entry in self._sim.model.durable.values():
             if entry.lane == SCHEDULED and entry.enqueued_at <= now:
                 text = f"due at {entry.enqueued_at}, it is {now}"
