@@ -18,7 +18,7 @@ from postbus.model.rows import RowKey
 PEEK_COUNT_MAX: Final = 250
 DELETE_COUNT_MAX: Final = 4_000
 RECEIVE_BYTES_MAX: Final = 4 << 20
-"""Deferred messages had in one call: they are all in memory at once, and in one response."""
+"""Bodies of messages named in one call: they are all in memory at once. One alone may be larger."""
 PEEK_ROWS: Final = 256
 """Rows read at a time, however few are asked for: many of them may be gone since."""
 

@@ -19,6 +19,7 @@ from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
 from postbus.broker.window import WindowLimits
 from postbus.errors import MessageSizeExceeded
+from postbus.server.requests import bodies_needed
 from tests.support.engine import Engine
 
 BACKLOG = 100_000
@@ -193,6 +194,23 @@ def test_deferred_messages_are_not_had_by_the_gigabyte() -> None:
         engine.receive_deferred(*range(1, 31))
     assert not engine.queue.locks
     assert len(engine.receive_deferred(*range(1, 21))) == 20
+
+
+def test_properties_are_not_changed_by_the_gigabyte() -> None:
+    engine = Engine(limits=WindowLimits(messages_max=64, body_bytes_max=0))
+    tokens = []
+    for _ in range(30):
+        engine.send(b"x" * 200_000)
+        message = engine.receive()
+        assert message is not None
+        assert message.token is not None
+        engine.queue.windows[MAIN].release_body(message)
+        tokens.append(message.token)
+    with pytest.raises(MessageSizeExceeded):
+        bodies_needed(engine.queue, tokens, engine.now, None)
+    need = bodies_needed(engine.queue, tokens[:20], engine.now, None)
+    assert need is not None
+    assert len(need.pages) == 20
 
 
 def test_one_deferred_message_may_be_as_large_as_it_likes() -> None:
