@@ -1,10 +1,11 @@
 """What a backlog costs: `make bench-backlog`, or `python -m bench.backlog --large 1000000`.
 
-A queue is filled with few messages and another, in a data folder of its own, with many. On top come
-deferred and scheduled ones. Then peeks from random numbers, and messages received and completed.
-At last the broker is killed (kill -9) and started again. After each step its resident memory is
-read. The table shows both sizes side by side: what matters is how little the second one is larger.
-Nothing runs on after it, and its data is deleted, whatever happens.
+A queue is filled with few messages and another, of another broker, with many. On top come deferred
+and scheduled ones, then peeks from random numbers. From both queues messages are received and
+completed, in turns, so that both have the same minute of the machine. At last each broker is killed
+(kill -9) and started again. After each step its resident memory is read. The table shows both sizes
+side by side: what matters is how little the second one is larger. Nothing runs on after it, and its
+data is deleted, whatever happens.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from types import FrameType
 from typing import TypeVar
 
@@ -71,36 +74,20 @@ class Found:
 
 
 class Measurement:
-    """One backlog, from an empty folder to the restart."""
+    """One backlog, from an empty folder to the restart. Its broker runs while it is entered."""
 
-    def __init__(self, backlog: Backlog, folder: Path, limit_s: float, stall_s: float) -> None:
+    def __init__(self, backlog: Backlog, folder: Path, deadline: float, stall_s: float) -> None:
         self._backlog = backlog
-        self._broker = Postbus(folder, [QUEUE], QUEUE_SIZE_MB)
-        self._deadline = time.monotonic() + limit_s
+        self.broker = Postbus(folder, [QUEUE], QUEUE_SIZE_MB)
+        self._deadline = deadline
         self._stall_s = stall_s
+        self._rates: list[float] = []
         self.found = Found()
 
-    def run(self) -> Found:
-        backlog, found = self._backlog, self.found
-        with self._broker:
-            bulk = self._bulk()
-            self._remember("idle")
-            self._fill(bulk)
-            if backlog.peeks:
-                seen = self._step(
-                    "random peeks", lambda: bulk.peek(backlog.peeks, backlog.last_number)
-                )
-                found.put("peek p50 ms", percentile(sorted(seen.settle_us), 0.5))
-                if seen.refused:
-                    raise LoadFailed(f"{seen.refused} peeks found nothing")
-            received = self._step("receiving", lambda: bulk.receive(backlog.received))
-            found.put("received per s", _rate(received))
-            found.put("data folder MB", _folder_mb(self._broker.folder / "data"))
-            self._restart()
-        return found
-
-    def _fill(self, bulk: Bulk) -> None:
-        backlog = self._backlog
+    def fill(self) -> None:
+        backlog, bulk = self._backlog, self._bulk()
+        say(f"{backlog}")
+        self._remember("idle")
         sent = backlog.waiting + backlog.deferred
         seen = self._step("sending", lambda: bulk.send(sent))
         self.found.put("sent per s", _rate(seen))
@@ -110,18 +97,30 @@ class Measurement:
         if backlog.scheduled:
             seen = self._step("scheduling", lambda: bulk.send(backlog.scheduled, DUE_IN_S))
             self.found.put("scheduled per s", _rate(seen))
+        if backlog.peeks:
+            seen = self._step("random peeks", lambda: bulk.peek(backlog.peeks, backlog.last_number))
+            self.found.put("peek p50 ms", percentile(sorted(seen.settle_us), 0.5))
+            if seen.refused:
+                raise LoadFailed(f"{seen.refused} peeks found nothing")
 
-    def _restart(self) -> None:
-        self._broker.kill()
+    def receive(self) -> None:
+        """Receive and complete some; the rate is the median of all such rounds."""
+        seen = self._step("receiving", lambda: self._bulk().receive(self._backlog.received))
+        self._rates.append(_rate(seen))
+        self.found.put("received per s", median(self._rates))
+
+    def restart(self) -> None:
+        self.found.put("data folder MB", _folder_mb(self.broker.folder / "data"))
+        self.broker.kill()
         began = time.monotonic()
-        self._broker.start()
+        self.broker.start()
         self.found.put("restart: port open s", time.monotonic() - began)
         self._bulk().receive(1)
         self.found.put("restart: first message s", time.monotonic() - began)
         self._step("restart and receiving", lambda: self._bulk().receive(self._backlog.received))
 
     def _bulk(self) -> Bulk:
-        broker = self._broker
+        broker = self.broker
         return Bulk(
             Work(
                 "127.0.0.1",
@@ -144,13 +143,13 @@ class Measurement:
             raise LoadFailed(f"the time is up before {name}")
         say(f"  {name} ...")
         result = call()
-        self._broker.check()
+        self.broker.check()
         time.sleep(SETTLE_S)
         self._remember(f"after {name}")
         return result
 
     def _remember(self, name: str) -> None:
-        memory = memory_of(self._broker.pid)
+        memory = memory_of(self.broker.pid)
         self.found.put(f"MB {name}", memory.resident_mb)
         self.found.put(f"MB {name}, peak", memory.peak_mb)
 
@@ -186,26 +185,34 @@ def say(text: str) -> None:
 
 def measure(given: argparse.Namespace, folder: Path) -> int:
     facts = machine(folder)
-    found: list[Found] = []
-    titles: list[str] = []
-    for waiting in (given.small, given.large):
-        # In proportion, so that the large backlog is large in every lane.
-        share = waiting / given.large
-        backlog = Backlog(
-            waiting,
-            round(given.deferred * share),
-            round(given.scheduled * share),
-            given.peeks,
-            min(given.received, given.small // 4),
-        )
-        titles.append(f"{waiting:,}")
-        say(f"{backlog}")
-        place = folder / str(waiting)
-        found.append(Measurement(backlog, place, given.limit, given.stall).run())
-        shutil.rmtree(place)
+    sizes = {"small": given.small, "large": given.large}
+    deadline = time.monotonic() + given.limit
+    with ExitStack() as running:
+        both: list[Measurement] = []
+        for name, waiting in sizes.items():
+            # In proportion, so that the large backlog is large in every lane.
+            share = waiting / given.large
+            backlog = Backlog(
+                waiting,
+                round(given.deferred * share),
+                round(given.scheduled * share),
+                given.peeks,
+                min(given.received, given.small // (2 * given.rounds + 2)),
+            )
+            both.append(Measurement(backlog, folder / name, deadline, given.stall))
+            running.enter_context(both[-1].broker)
+            both[-1].fill()
+        for number in range(given.rounds):
+            for one in both if number % 2 else reversed(both):
+                one.receive()
+        for one in both:
+            one.restart()
+    found = [one.found for one in both]
+    titles = [f"{waiting:,}" for waiting in sizes.values()]
     say(f"\n{datetime.now(UTC):%Y-%m-%d %H:%M UTC}, {', '.join(map(': '.join, facts.items()))}")
     say(f"{SIZE_BYTES} B; {given.deferred:,} deferred and {given.scheduled:,} scheduled beside")
-    say(f"the large backlog, as many in proportion beside the small one; {given.peeks} peeks.\n")
+    say(f"the large backlog, as many in proportion beside the small one; {given.peeks} peeks;")
+    say(f"received in {given.rounds} rounds, in turns.\n")
     say(table(found[0], found[1], (titles[0], titles[1])))
     if given.output:
         numbers = {title: each.numbers for title, each in zip(titles, found, strict=True)}
@@ -221,9 +228,10 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--deferred", type=int, default=1_000_000, help="beside the many")
     parser.add_argument("--scheduled", type=int, default=1_000_000, help="beside the many")
     parser.add_argument("--peeks", type=int, default=300)
-    parser.add_argument("--received", type=int, default=50_000, help="received and completed")
+    parser.add_argument("--received", type=int, default=30_000, help="received in each round")
+    parser.add_argument("--rounds", type=int, default=5, help="of receiving from both in turns")
     parser.add_argument("--stall", type=float, default=60, help="give up after s without progress")
-    parser.add_argument("--limit", type=float, default=3_600, help="seconds for a backlog, at most")
+    parser.add_argument("--limit", type=float, default=3_600, help="seconds in all, at most")
     parser.add_argument("--folder", type=Path, default=ROOT / "build", help="where data is kept")
     parser.add_argument("--output", type=Path, help="a file for all numbers, as JSON")
     return parser
@@ -236,6 +244,8 @@ def main() -> int:
         parser.error("--small is from 1000 to --large")
     if given.large + given.deferred + given.scheduled > MESSAGES_MAX:
         parser.error(f"at most {MESSAGES_MAX} messages fit into a queue of {QUEUE_SIZE_MB} MB")
+    if not 1 <= given.rounds <= 100:
+        parser.error("--rounds is from 1 to 100")
     if min(given.deferred, given.scheduled, given.peeks) < 0 or given.received < 1:
         parser.error(
             "--deferred, --scheduled and --peeks are not negative, --received is 1 or more"
