@@ -64,10 +64,7 @@ class Residence:
         leaving, self._leaving = self._leaving, {}
         retired = self._retire(leaving, now, may_ask=False)
         if len(self._hosts) > self._look_at:
-            # An eighth more than needed, so that a long list is not sorted for each engine.
-            surplus = len(self._hosts) - self._loaded_max + self._loaded_max // 8
-            idlest = sorted(self._hosts, key=lambda host: (host.used, host.idle_since))
-            found = self._retire(idlest[:surplus], now, may_ask=True)
+            found = self._retire(self._surplus(), now, may_ask=True)
             retired.forgotten.extend(found.forgotten)
             retired.unwritten.extend(found.unwritten)
         # Where most are in use there is nothing to be had: look again when there are more.
@@ -77,16 +74,26 @@ class Residence:
         return retired
 
     def age(self, now: Instant) -> Retired:
-        """Forget the engines that nobody has used for as long as is set. Called now and then."""
-        idle: list[Host] = []
+        """Forget the engines that nobody has used for as long as is set, and those that are too
+        many. Called now and then."""
+        leaving = dict.fromkeys(self._surplus())
         for host in self._hosts:
             if host.used:
                 host.used = False
                 host.idle_since = now
             elif host.idle_since + self._idle_ms <= now:
-                idle.append(host)
+                leaving[host] = None
         self._look_at = self._loaded_max
-        return self._retire(idle, now, may_ask=True)
+        return self._retire(leaving, now, may_ask=True)
+
+    def _surplus(self) -> list[Host]:
+        """Those that were not used for longest, when there are too many; an eighth more than that,
+        so that a long list is not sorted for each engine."""
+        surplus = len(self._hosts) - self._loaded_max
+        if surplus <= 0:
+            return []
+        idlest = sorted(self._hosts, key=lambda host: (host.used, host.idle_since))
+        return idlest[: surplus + self._loaded_max // 8]
 
     def _retire(self, hosts: Iterable[Host], now: Instant, may_ask: bool) -> Retired:
         retired = Retired([], [])

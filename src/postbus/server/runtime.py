@@ -385,8 +385,6 @@ class Runtime:
         """Forget the engines that nobody has used for a while."""
         now = self._clock()
         self._retired(self._residence.age(now), now)
-        if self._residence.crowded:
-            self._retired(self._residence.make_room(now), now)
 
     def _retired(self, retired: Retired, now: Instant) -> None:
         for host in retired.forgotten:

@@ -75,9 +75,9 @@ class Upkeep:
             host.checkpoint_wanted = True
             self._runtime.wake(host)
         below = await self._thread.run(find_tail)
-        if resting and (below == before or not _holds(host.counts)):
-            return  # nothing has come up that an engine would have to be loaded for
-        if host.gone is None and "copy" not in host.chores:
+        # An engine is loaded for it only where something has come up.
+        pinned = resting and below > before and _holds(host.counts)
+        if (host.queue is not None or pinned) and host.gone is None and "copy" not in host.chores:
             host.chores.add("copy")
             self._runtime.attend(Chore(host, "copy", partial(_copy_forward, below)))
 

@@ -170,7 +170,7 @@ def test_an_engine_that_nobody_uses_is_forgotten_after_a_while() -> None:
     bed.send()
     bed.wait(IDLE_MS)
     assert bed.host.queue is not None
-    bed.wait(20_000)
+    bed.wait(10_000)
     assert bed.host.queue is None
     assert bed.runtime.loaded == 0
     standing = bed.store.standing(bed.host.fragment)
