@@ -65,7 +65,7 @@ bench: $(RUNTIME)
 	@$(BIN)/python -m compileall -q src bench
 	@$(BIN)/python -m bench.run $(ARGS)
 
-# Takes a quarter of an hour and 6 GB of disk with its default sizes.
+# Takes about ten minutes and 5 GB of disk with its default sizes.
 bench-backlog: $(RUNTIME)
 	@$(BIN)/python -m compileall -q src bench
 	@$(BIN)/python -m bench.backlog $(ARGS)
