@@ -9,6 +9,7 @@
 #   make bench ARGS='--rounds 3'     measure the speed, beside RabbitMQ where that is installed
 #   make bench-sdk, bench-hostile    an official client beside a stub; what others notice of a bad peer
 #   make bench-soak ARGS='--minutes 30'   what stays behind after a long time at full rate
+#   make bench-backlog ARGS='--large 1000000'   what a backlog costs in memory and speed
 #   make lock                        write the locked lists anew         make clean
 #
 # Needs python3 >= 3.11 with venv, make, and a C compiler for the tests. Node comes from the test list.
@@ -34,9 +35,10 @@ COMPILED := build/compiled/.ready
 # What is run: the compiled modules where there are any that are not older than the sources.
 CODE = $(shell $(MAKE) -q $(COMPILED) 2>/dev/null && echo PYTHONPATH=$(CURDIR)/build/compiled)
 
-.PHONY: help serve test test-compiled test-long compile simulate fuzz check format bench bench-sdk bench-hostile bench-soak lock clean dev
+.PHONY: help serve test test-compiled test-long compile simulate fuzz check format
+.PHONY: bench bench-backlog bench-hostile bench-sdk bench-soak lock clean dev
 help:
-	@sed -n '3,12s/^# \{0,3\}//p' Makefile
+	@sed -n '3,13s/^# \{0,3\}//p' Makefile
 
 # Compiled first, so that a start spends its time on starting, also where Python may write no cache.
 serve: $(RUNTIME)
@@ -83,6 +85,10 @@ bench-hostile: $(COMPILED)
 
 bench-soak: $(COMPILED)
 	@PYTHONPATH=build/compiled $(BIN)/python -m bench.soak $(ARGS)
+
+# Takes about ten minutes and 5 GB of disk with its default sizes.
+bench-backlog: $(COMPILED)
+	@PYTHONPATH=build/compiled $(BIN)/python -m bench.backlog $(ARGS)
 
 dev: $(DEV) $(NODE)
 

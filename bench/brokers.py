@@ -106,6 +106,13 @@ class Broker:
                     process.wait()
         self.stop_s = time.monotonic() - began
 
+    def kill(self) -> None:
+        """End the processes at once, with no chance to put anything in order (kill -9)."""
+        while self.processes:
+            process = self.processes.pop()
+            process.kill()
+            process.wait()
+
     def launch(self, command: Sequence[str], environment: dict[str, str] | None = None) -> None:
         """Start a process of this broker, out of reach of the terminal's Ctrl-C: it is stopped
         when the measurement is wound up, not before."""
@@ -139,11 +146,18 @@ class Postbus(Broker):
     user = "RootManageSharedAccessKey"
     password = "SAS_KEY_VALUE"
 
-    def __init__(self, folder: Path, queues: Sequence[str], flags: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        queues: Sequence[str],
+        flags: Sequence[str] = (),
+        max_size_mb: int = 1_024,
+    ) -> None:
         super().__init__(folder)
         self._flags = flags
         self._config = folder / "postbus.toml"
-        self._config.write_text("".join(f'[queues."{queue}"]\n' for queue in queues))
+        size = f"max_size_in_megabytes = {max_size_mb}\n"
+        self._config.write_text("".join(f'[queues."{queue}"]\n{size}' for queue in queues))
 
     @property
     def full_name(self) -> str:

@@ -57,6 +57,20 @@ def _resident_mb(pid: int) -> float:
     return sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What one process holds in memory now, and what it held at the most since it started."""
+
+    resident_mb: float
+    peak_mb: float
+
+
+def memory_of(pid: int) -> Memory:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    kb = {line.split(":")[0]: int(line.split()[1]) for line in lines if line.startswith("Vm")}
+    return Memory(kb["VmRSS"] / 1024, kb["VmHWM"] / 1024)
+
+
 def machine_cpu_s() -> float:
     """CPU seconds in which the machine was busy, whoever with."""
     numbers = [int(text) for text in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]

@@ -172,6 +172,19 @@ class Settings(BaseSettings):
         16_777_216, "Message bodies of an entity held in memory", ge=65_536, le=1_073_741_824
     )
 
+    loaded_entities_max: int = _setting(
+        1_000,
+        "Entities held in memory at a time; more are only while that many are in use",
+        ge=1,
+        le=1_000_000,
+    )
+    idle_entity_timeout_ms: int = _setting(
+        60_000,
+        "An entity that nobody uses is not held in memory after this",
+        ge=1_000,
+        le=86_400_000,
+    )
+
     # Running it
     log_level: Literal["debug", "info", "warning", "error"] = _setting(
         "info", "Least severe log lines to write"

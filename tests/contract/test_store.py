@@ -3,7 +3,7 @@
 import pytest
 
 from postbus.store import batch
-from postbus.store.base import MessageStore, Part, Row, RowKey
+from postbus.store.base import MessageStore, Part, Row, RowKey, Standing
 from tests.contract.fragments import T0, Writer, body_of, change, dump, key_of
 
 
@@ -254,3 +254,16 @@ def test_keys_are_told_apart_by_every_part(store: MessageStore) -> None:
     writer.checkpoint([], [rows[2]])
 
     assert store.load_rows(1, [key_of(r) for r in rows]) == [rows[0], rows[1], rows[3]]
+
+
+def test_where_a_fragment_stands_is_told_without_taking_it_over(store: MessageStore) -> None:
+    assert store.standing(1) is None
+    writer = Writer(store)
+    assert store.standing(1) == Standing(0, 0, b"")
+    rows = writer.send(b"a", b"b")
+    assert store.standing(1) == Standing(2, 0, b"")
+    writer.checkpoint(rows, state=b"two")
+    assert store.standing(1) == Standing(2, 2, b"two")
+    writer.send(b"c")
+    assert store.standing(1) == Standing(3, 2, b"two")
+    assert writer.send(b"d")

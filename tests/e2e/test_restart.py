@@ -188,6 +188,26 @@ async def test_a_stop_under_load_answers_or_keeps_every_send(
     assert set(acknowledged) <= set(kept)
 
 
+@ENDINGS
+async def test_what_was_scheduled_comes_on_time_although_nobody_asks_for_the_queue(
+    server: Server, open_bus: Callable[..., Bus], ending: str
+) -> None:
+    queue = Administration(server.connection_string).make_queue()
+    due = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=5)
+    async with open_bus(server).sender(queue) as sender:
+        await sender.schedule_messages(ServiceBusMessage("later"), due)
+    end(server, ending)
+    server.start()
+
+    # Counts are told without loading anything; the engine comes by itself when it is time.
+    counts = Administration(server.connection_string).counts(queue)
+    assert (counts.scheduled_message_count, counts.active_message_count) == (1, 0)
+    await asyncio.sleep((due - datetime.now(UTC)).total_seconds() + 2)
+    [message] = await open_bus(server).peek(queue)
+    assert message.state is ServiceBusMessageState.ACTIVE
+    assert timedelta(0) <= message.enqueued_time_utc - due < timedelta(seconds=1.5)
+
+
 def test_a_second_signal_forces_the_stop(server: Server) -> None:
     """Design §6."""
     server.signal(signal.SIGTERM)

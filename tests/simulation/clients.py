@@ -73,7 +73,7 @@ class Clients:
             self.send: 8,
             self.schedule: 2,
             self.cancel: 1,
-            self.settle: 10,
+            self.settle: 40,
             self.renew: 3,
             self.settle_late: 1,
             self.fetch_deferred: 3,

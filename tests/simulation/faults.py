@@ -15,7 +15,9 @@ from postbus.broker.message import Message
 from postbus.broker.pages import Pages
 from postbus.broker.queue import Queue
 from postbus.broker.records import Kind
+from postbus.model.instant import NEVER
 from postbus.model.rows import Row
+from postbus.server import residence
 from postbus.server.host import Host
 from postbus.server.runtime import Output
 from postbus.store.base import Trimmed
@@ -134,6 +136,20 @@ def _count_not_indexed(to_row: Any) -> Any:
     return faulty
 
 
+def _asleep(forget: Any) -> Any:
+    def faulty(host: Host) -> None:
+        forget(host)
+        host.wakes_at = NEVER
+
+    return faulty
+
+
+def _unsurveyed(_: Any) -> Any:
+    def faulty(runtime: WatchedRuntime, hosts: list[Host]) -> None: ...
+
+    return faulty
+
+
 @dataclass(frozen=True)
 class Fault:
     """What is wrong, and which promises are seen to be broken by it."""
@@ -158,6 +174,7 @@ _ONE_PLACE = "a message is in one place"
 _PEEK = "a peek shows what is there"
 _ORDER = "ready messages go out by number"
 _TIME = "time never goes back"
+_DUE = "what is due comes on time"
 
 FAULTS = [
     Fault("answer before commit", frozenset({_LOST, _RETURNS, _COUNT}), simulation=_Early),
@@ -189,6 +206,12 @@ FAULTS = [
     ),
     Fault("sync not done", frozenset({STAYS}), simulation=_Unsynced),
     Fault("time forgotten by a restart", frozenset({_TIME}), simulation=_Timeless),
+    Fault("engine forgotten for good", frozenset({_DUE}), _patched(residence, "_forget", _asleep)),
+    Fault(
+        "work not looked for at the start",
+        frozenset({_DUE}),
+        _patched(WatchedRuntime, "survey", _unsurveyed),
+    ),
 ]
 
 

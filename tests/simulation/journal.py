@@ -75,6 +75,6 @@ class Journal:
             raise Violation(STAYS, None, f"other batches after {start} than were written")
 
     @property
-    def standing(self) -> Lease:
+    def stands(self) -> Lease:
         """Where the fragment stands, without taking it over."""
         return self._standing

@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 from postbus.broker import browse, chores, queue
-from postbus.server import host, line, loading, runtime
+from postbus.server import host, line, loading, residence, runtime
 
 
 class _Silent:
@@ -35,6 +35,7 @@ def tiny(chance: random.Random) -> Iterator[None]:
         (line, {"SERVED_AT_ONCE": chance.choice([1, few])}),
         (host, {"CHECKPOINT_CHANGES": chance.choice([1, 6, 40])}),
         (host, {"CHECKPOINT_RECORDS": chance.choice([3, 50, 1_000])}),
+        (residence, {"SOON_MS": chance.choice([0, 300])}),
         (runtime, {"GIVEN_PER_TURN": chance.choice([1, few, 50]), "REQUESTS_PER_TURN": few}),
         (loading, {"REPLAY_BYTES": chance.choice([1, 500]), "log": _Silent()}),
         # A client's complaint is a failure here, not a line in the log.

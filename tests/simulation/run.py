@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from postbus.broker.message import DEAD_LETTER, DEFERRED, MAIN
+from postbus.broker.message import DEAD_LETTER, DEFERRED, MAIN, SCHEDULED
 from postbus.broker.policy import Policy
 from tests.contract.disk import PowerCut
 from tests.simulation.history import Violation, fault_of
@@ -61,12 +61,14 @@ class Run:
             self._answer: chance.choice([1, 3, 20]),
             simulation.clients.act: 10,
             self._receive: chance.choice([1, 3, 6]),
-            self._time: chance.choice([0.5, 1, 2]),
-            self._idle: chance.choice([0, 0.3, 1]),
+            self._time: chance.choice([0.1, 0.5, 2]),
+            self._idle: chance.choice([0, 0.1, 0.6]),
             simulation.trim: chance.choice([0, 0.5, 2]),
             self._checkpoint: 0.3,
             simulation.crash: chance.choice(simulation.crash_weights),
             self._set_clock: chance.choice([0, 0.1]),
+            simulation.forget_idle: chance.choice([0, 0.5, 3]),
+            self._desert: chance.choice([0, 0, 0.1, 0.4]),
             self.audit: 0.15,
         }
 
@@ -108,7 +110,7 @@ class Run:
         ring = machine.next_ring
         jumps = [1, 10, 300, self._jump]
         if ring is not None and ring <= _SOON:
-            jumps += [max(1, ring)] * 5 + [max(1, ring // 2)] * 2
+            jumps += [max(1, ring)] * 2 + [max(1, ring // 2)] * 2
         elif ring is not None:
             jumps.append(ring)  # an hour of nothing, in which all that can run out does
         machine.pass_time(self._chance.choice(jumps))
@@ -124,6 +126,19 @@ class Run:
     def _checkpoint(self) -> None:
         self._sim.host.checkpoint_wanted = True
         self._sim.runtime.wake(self._sim.host)
+
+    def _desert(self) -> None:
+        """Everybody leaves. When the locks have run out the engine is not needed any more."""
+        sim = self._sim
+        while sim.receivers:
+            sim.detach()
+        sim.machine.pass_time(sim.policy.lock_ms)
+        for _ in range(2):  # a checkpoint may have to be written first
+            self._rest()
+            sim.forget_idle()
+        sim.machine.pass_time(self._chance.choice([1, 300, self._jump]))
+        self._rest()
+        self._check_due()
 
     # -- quiet moments --------------------------------------------------------------------------
 
@@ -143,6 +158,8 @@ class Run:
         sim.spare()
         failing, sim.thread.failing = sim.thread.failing, 0.0
         self._rest()
+        if not failing:
+            self._check_due()
         sim.runtime.wake(sim.host)  # what failed before is asked again
         self._rest()
         sim.thread.failing = failing
@@ -154,13 +171,25 @@ class Run:
         live = take_stock(queue, read_from(sim.journal.store))
         for checker in sim.checkers:
             checker.seen(live, queue)
-        second = from_index_and_tail(sim.journal.store, sim.journal.standing, sim.policy)
+        second = from_index_and_tail(sim.journal.store, sim.journal.stands, sim.policy)
         same(live, take_stock(second, read_from(sim.journal.store)), "replay equals live")
         third, read = from_every_record(sim.journal.batches, sim.policy)
         same(live, take_stock(third, read), "index and tail equal a full replay")
         for other in (second, third):
             for checker in sim.checkers:
                 checker.seen(live, other)
+
+    def _check_due(self) -> None:
+        """Whether or not the engine is in memory, as long as the store answers."""
+        if self._sim.thread.failing:
+            return
+        self._sim.machine.pass_time(1)  # a timer waits that long at the least
+        self._rest()
+        now = self._sim.now - 1
+        for entry in self._sim.model.durable.values():
+            if entry.lane == SCHEDULED and entry.enqueued_at <= now:
+                text = f"due at {entry.enqueued_at}, it is {now}"
+                raise Violation("what is due comes on time", entry.name, text)
 
     def _drain(self) -> None:
         """Whatever is there can be had."""

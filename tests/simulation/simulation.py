@@ -20,6 +20,7 @@ from postbus.server.host import Chore, Host
 from postbus.server.loading import Loader
 from postbus.server.meters import StoreMeter
 from postbus.server.requests import Call
+from postbus.server.residence import Residence, Retired
 from postbus.server.runtime import Output, Runtime
 from postbus.store.memory import MemoryStore
 from tests.simulation.checkers import all_checkers
@@ -44,6 +45,12 @@ class WatchedRuntime(Runtime):
     def _written(self, host: Host) -> Any:
         self.simulation.absorb()
         return super()._written(host)
+
+    def _retired(self, retired: Retired, now: int) -> None:
+        for host in retired.forgotten:
+            wakes_at = host.wakes_at % 10_000_000
+            self.simulation.note(None, f"engine forgotten, wakes at {wakes_at}")
+        super()._retired(retired, now)
 
     def discard(self, host: Host, refusal: ServiceBusError) -> None:
         self.simulation.engine_lost(str(refusal))
@@ -93,11 +100,12 @@ class Simulation:
         loader = Loader(store, thread, "here", self._limits, lambda: 12345)
         with mock.patch("asyncio.get_running_loop", return_value=self.machine):
             self.runtime = self.runtime_class(
-                store, thread, lambda: self.machine.now, loader, StoreMeter()
+                store, thread, lambda: self.machine.now, loader, StoreMeter(), Residence(1, 0)
             )
         self.runtime.simulation = self
         self.host = Host(FRAGMENT, 0, 0, "orders", self.policy)
         self.receivers = []
+        self.runtime.survey([self.host])
 
     @property
     def crash_weights(self) -> list[float]:
@@ -309,6 +317,11 @@ class Simulation:
             self.ask(
                 Asked("release", token), lambda q, now, _: q.release(token, now), lambda _: None
             )
+
+    def forget_idle(self) -> None:
+        """As `server.upkeep` does it; nobody has used the engine for long enough."""
+        self.host.used = False
+        self.runtime.forget_idle()
 
     # -- upkeep, and what is noticed -------------------------------------------------------------
 

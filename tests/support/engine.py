@@ -95,9 +95,9 @@ class Engine:
 
     # -- pages -------------------------------------------------------------------------------
 
-    def paged(self, call: Callable[[Pages], Any]) -> Any:
+    def paged(self, call: Callable[[Pages], Any], pages: Pages | None = None) -> Any:
         """Call, load what it needs, call again."""
-        pages = Pages()
+        pages = pages or Pages()
         for _ in range(100):
             result = self.turn(lambda: call(pages))
             if not isinstance(result, Need):

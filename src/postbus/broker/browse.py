@@ -11,12 +11,14 @@ from postbus.broker.message import ACTIVE, DEFERRED, MAIN, SCHEDULED, CorruptRow
 from postbus.broker.pages import BodyPage, LanePage, Need, Pages, RowPage
 from postbus.broker.queue import Queue
 from postbus.broker.records import Kind
-from postbus.errors import InvalidArgument, MessageNotFound
+from postbus.errors import InvalidArgument, MessageNotFound, MessageSizeExceeded
 from postbus.model.instant import Instant
 from postbus.model.rows import RowKey
 
 PEEK_COUNT_MAX: Final = 250
 DELETE_COUNT_MAX: Final = 4_000
+RECEIVE_BYTES_MAX: Final = 4 << 20
+"""Bodies of messages named in one call: they are all in memory at once. One alone may be larger."""
 PEEK_ROWS: Final = 256
 """Rows read at a time, however few are asked for: many of them may be gone since."""
 
@@ -91,6 +93,12 @@ def receive_deferred(
         raise MessageNotFound(
             "Failed to lock one or more specified messages. Either the message is already "
             "locked or does not exist."
+        )
+    size = sum(message.length for message in found)
+    if size > RECEIVE_BYTES_MAX and len(found) > 1:
+        raise MessageSizeExceeded(
+            f"The messages asked for take {size} bytes, {RECEIVE_BYTES_MAX} bytes are allowed in "
+            "one request: ask for fewer at a time."
         )
     result = _with_bodies(found, pages)
     if isinstance(result, Need):

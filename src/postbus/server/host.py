@@ -1,7 +1,8 @@
 """A fragment in this process: its engine, its lease, and who waits for it.
 
 The engine is loaded on first use and thrown away when a commit fails, for memory is then ahead
-of the disk; what was waiting is refused, and the next use loads it again from the store.
+of the disk; what was waiting is refused, and the next use loads it again from the store. One that
+nobody uses is forgotten after a while (`postbus.server.residence`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
 from postbus.errors import ServiceBusError
-from postbus.model.instant import Instant
+from postbus.model.description import QueueCounts
+from postbus.model.instant import NEVER, Instant
 from postbus.model.rows import Checkpoint
 from postbus.server.line import Line
 from postbus.store.base import Lease
@@ -102,6 +104,13 @@ class Host:
         """Requests that came while the engine is being loaded; None when it is not."""
         self.gone: ServiceBusError | None = None
         """Why nothing can be asked of it any more (the entity was deleted)."""
+        self.used = False
+        """Somebody asked something since `idle_since` was last looked at."""
+        self.idle_since: Instant = 0
+        self.counts: QueueCounts | None = None
+        """What is in the fragment, while its engine is not here; None when that is not known."""
+        self.wakes_at: Instant = NEVER
+        """When the engine has work of its own, while it is not here."""
         self.chores: set[str] = set()
         self.loads = 0
         self.checkpoint_wanted = False

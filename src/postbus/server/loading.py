@@ -8,19 +8,23 @@ import structlog
 
 from postbus.broker import records
 from postbus.broker.ledger import Layout, Ledger
-from postbus.broker.message import CorruptRow
+from postbus.broker.message import MAIN, SCHEDULED, CorruptRow
 from postbus.broker.pages import Loaded, Need, Page, Pages
 from postbus.broker.queue import Queue
 from postbus.broker.window import WindowLimits
 from postbus.errors import InternalError, ServiceBusError, StoreFailed, StoreUnavailable
+from postbus.model.instant import NEVER
 from postbus.server.host import Host, Request
 from postbus.server.paging import load_page
+from postbus.server.residence import counts_of
 from postbus.server.storethread import StoreThread
 from postbus.store import batch
-from postbus.store.base import Lease, MessageStore, StoredBatch
+from postbus.store.base import Lease, MessageStore, Standing, StoredBatch
 
 REPLAY_BYTES: Final = 256 * 1024
 """Journal replayed between two turns of the loop."""
+
+SURVEYED_AT_ONCE: Final = 64
 
 Done = Callable[[ServiceBusError | None], None]
 
@@ -51,12 +55,7 @@ class Loader:
 
         def acquired(lease: Lease) -> None:
             try:
-                ledger = Ledger(
-                    Layout(batch.HEADER_SIZE, batch.RECORD_PREFIX_SIZE),
-                    host.index << 48,
-                    lease.checkpoint,
-                    lease.state,
-                )
+                ledger = _ledger(host, lease)
             except Exception as error:  # whatever it is, those who wait must be told
                 _refuse(host.name, done, error)
                 return
@@ -106,6 +105,31 @@ class Loader:
             host.queue.receivers[subqueue] = len(line.receivers)
         done(None)
 
+    def survey(self, hosts: list[Host], done: Done) -> None:
+        """Tell hosts without an engine what is in their fragments, and when one has work; in
+        slices, so that others have their turn between."""
+        now, later = hosts[:SURVEYED_AT_ONCE], hosts[SURVEYED_AT_ONCE:]
+
+        def read() -> list[tuple[Standing | None, int | None]]:
+            return [self._stands(host.fragment) for host in now]
+
+        def found(standings: list[tuple[Standing | None, int | None]]) -> None:
+            for host, (standing, due) in zip(now, standings, strict=True):
+                _learn(host, standing, due)
+            if later:
+                self.survey(later, done)
+            else:
+                done(None)
+
+        self._thread.submit(read, found, partial(_refuse, "(all)", done))
+
+    def _stands(self, fragment: int) -> tuple[Standing | None, int | None]:
+        standing = self._store.standing(fragment)
+        due = None
+        if standing is not None and standing.head == standing.checkpoint:
+            due = self._store.next_due(fragment, MAIN, SCHEDULED, -1)
+        return standing, due
+
     def load_pages(self, request: Request, need: Need, done: Done) -> None:
         """Read what the request needs into its pages."""
         fragment = request.host.fragment
@@ -129,6 +153,30 @@ class Loader:
             done(None)
 
         self._thread.submit(read, loaded, partial(_refuse, request.host.name, done))
+
+
+def _learn(host: Host, standing: Standing | None, due: int | None) -> None:
+    if host.queue is not None or host.waiting is not None or host.counts is not None:
+        return  # in use meanwhile, so more is known than was read
+    if standing is not None and standing.head > standing.checkpoint:
+        host.wakes_at = 0
+        return
+    try:
+        ledger = _ledger(host, standing or Standing(0, 0, b""))
+    except Exception as error:  # told to whoever uses it; the others must be surveyed
+        log.error("fragment cannot be read", entity=host.name, error=repr(error))
+        return
+    host.counts = counts_of(ledger)
+    host.wakes_at = min(host.wakes_at, NEVER if due is None else due)
+
+
+def _ledger(host: Host, standing: Lease | Standing) -> Ledger:
+    return Ledger(
+        Layout(batch.HEADER_SIZE, batch.RECORD_PREFIX_SIZE),
+        host.index << 48,
+        standing.checkpoint,
+        standing.state,
+    )
 
 
 def _refuse(name: str, done: Done, error: BaseException) -> None:

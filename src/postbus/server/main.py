@@ -34,6 +34,7 @@ from postbus.server.loading import Loader
 from postbus.server.logs import configure
 from postbus.server.metrics import EntityReading, Metrics
 from postbus.server.namespace import Namespace
+from postbus.server.residence import Residence
 from postbus.server.runtime import Runtime
 from postbus.server.service import Service
 from postbus.server.storethread import StoreThread
@@ -153,7 +154,8 @@ class Server:
             self._threads.append(thread)
             loader = self._loader(store, thread)
             meter = self._metrics.store(str(number))
-            runtimes.append(Runtime(store, thread, self._clock, loader, meter))
+            residence = Residence(settings.loaded_entities_max, settings.idle_entity_timeout_ms)
+            runtimes.append(Runtime(store, thread, self._clock, loader, meter, residence))
             upkeeps.append(Upkeep(store, thread, runtimes[-1], loader, meter))
         tracking = TrackingIds(settings.namespace_name, self._clock)
         self.namespace = Namespace(
@@ -222,6 +224,7 @@ class Server:
         if self._control is not None:
             await self._control.open()
         ports = await self._listener.listen_as_set(settings)
+        self.namespace.survey()
         self._upkeep = asyncio.create_task(
             keep_up(self.namespace.queues, self.namespace.upkeeps, settings, self._clock)
         )

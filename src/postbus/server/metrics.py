@@ -37,7 +37,7 @@ class EntityReading(NamedTuple):
     entity: str
     meter: EntityMeter
     counts: QueueCounts | None
-    """None while its engine is not loaded: nothing has used it since the start."""
+    """None for a moment after the start, and while its engine cannot be loaded."""
     senders: int
     receivers: int
     prefetch_lock_ratio: float

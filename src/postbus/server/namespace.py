@@ -10,7 +10,6 @@ from typing import Final, TypeVar
 import structlog
 
 from postbus.amqp.link import Link
-from postbus.broker.message import ACTIVE, DEAD_LETTER, DEFERRED, MAIN, TRANSFER_DEAD_LETTER
 from postbus.broker.pages import Pages
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
@@ -28,6 +27,7 @@ from postbus.server.host import Host
 from postbus.server.meters import EntityMeter
 from postbus.server.prefetch import PrefetchWatch
 from postbus.server.requests import Call
+from postbus.server.residence import counts_of
 from postbus.server.runtime import Runtime
 from postbus.server.storethread import StoreThread
 from postbus.server.upkeep import Upkeep
@@ -202,12 +202,21 @@ class Namespace:
         log.info("entity deleted", entity=entity.name)
 
     async def counts(self, name: str) -> QueueCounts:
-        return await self._call(self._existing(name).host, _counts)
+        host = self._existing(name).host
+        if host.queue is None and host.counts is not None:
+            return host.counts  # or a list of all entities would load every engine
+        return await self._call(host, _counts)
 
     def known_counts(self, entity: QueueEntity) -> QueueCounts | None:
-        """Counts without asking the engine; None while it is not in memory."""
+        """Counts without asking the engine; None while it was never in memory, or is on its way."""
         queue = entity.host.queue
-        return None if queue is None else _counts(queue, 0, Pages())
+        return entity.host.counts if queue is None else counts_of(queue.ledger)
+
+    def survey(self) -> None:
+        """Learn of the entities what must be known without loading them."""
+        hosts = [entity.host for entity in self.queues()]
+        for store, runtime in enumerate(self.runtimes):
+            runtime.survey([host for host in hosts if host.store == store])
 
     def _existing(self, name: str) -> QueueEntity:
         entity = self.queue(name)
@@ -246,12 +255,4 @@ class Namespace:
 
 
 def _counts(queue: Queue, now: Instant, pages: Pages) -> QueueCounts:
-    ledger = queue.ledger
-    return QueueCounts(
-        active=ledger.count(MAIN, ACTIVE) + ledger.count(MAIN, DEFERRED),
-        dead_letter=ledger.count(DEAD_LETTER, ACTIVE) + ledger.count(DEAD_LETTER, DEFERRED),
-        scheduled=ledger.scheduled_count,
-        transfer=0,
-        transfer_dead_letter=ledger.count(TRANSFER_DEAD_LETTER, ACTIVE),
-        size_bytes=ledger.size_bytes,
-    )
+    return counts_of(queue.ledger)

@@ -9,10 +9,11 @@ from postbus.amqp.deliveries import IncomingDelivery, OutgoingDelivery
 from postbus.amqp.outcomes import Accepted, Modified, Outcome, Rejected, Released
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sending import SenderLink
+from postbus.broker.browse import RECEIVE_BYTES_MAX
 from postbus.broker.message import CorruptRow, Message
 from postbus.broker.pages import BodyPage, Need, Pages
 from postbus.broker.queue import Queue
-from postbus.errors import ServiceBusError
+from postbus.errors import MessageSizeExceeded, ServiceBusError
 from postbus.model.instant import Instant
 from postbus.server.envelope import Changes, change_properties
 from postbus.server.host import Host
@@ -248,13 +249,18 @@ def bodies_needed(
     queue: Queue, tokens: list[bytes], now: Instant, pages: Pages | None
 ) -> Need | None:
     """The bodies that must be read before properties of these messages can be changed."""
-    wanted = []
+    bodies = []
     for token in tokens:
         message = queue.locks.get(token)
         if message is not None and message.raw is None and message.properties is None:
-            page = BodyPage(message.base, message.position, message.length)
-            if pages is None or page not in pages:
-                wanted.append(page)
+            bodies.append(BodyPage(message.base, message.position, message.length))
+    size = sum(page.length for page in bodies)
+    if size > RECEIVE_BYTES_MAX and len(bodies) > 1:
+        raise MessageSizeExceeded(
+            f"The messages whose properties are to be changed take {size} bytes, "
+            f"{RECEIVE_BYTES_MAX} bytes are allowed in one request: name fewer at a time."
+        )
+    wanted = [page for page in bodies if pages is None or page not in pages]
     return Need(tuple(wanted)) if wanted else None
 
 

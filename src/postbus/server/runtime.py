@@ -12,79 +12,31 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
 from postbus.broker.pages import Need
-from postbus.broker.queue import Queue
 from postbus.errors import InternalError, ServiceBusError, StoreUnavailable
-from postbus.model.instant import Instant
-from postbus.model.rows import Checkpoint
-from postbus.server.accounting import account
+from postbus.model.instant import NEVER, Instant
+from postbus.server.commits import Commit, Output, Written, note_committed
 from postbus.server.host import GIVEN_PER_TURN, Host, Request
 from postbus.server.loading import Loader
 from postbus.server.meters import StoreMeter
+from postbus.server.residence import Residence, Retired
 from postbus.server.storethread import StoreThread
 from postbus.store import batch
-from postbus.store.base import Lease, MessageStore, Part
+from postbus.store.base import MessageStore, Part
 
 REQUESTS_PER_TURN: Final = 4_096
 BYTES_PER_TURN: Final = 4 << 20
 QUEUED_REQUESTS_MAX: Final = 20_000
 QUEUED_BYTES_MAX: Final = 64 << 20
 READ_AGAIN_S: Final = 1.0
+LOAD_AGAIN_MS: Final = 10_000
+"""An engine that was thrown away may have had work of its own: it is loaded again after this."""
 
 log = structlog.get_logger()
-
-
-Output = tuple[Host, Callable[[], None]]
-"""Something that leaves the process when its fragment's records are durable."""
-
-
-class _Written(NamedTuple):
-    """One fragment's part of a turn, as it goes to the store."""
-
-    host: Host
-    queue: Queue
-    lease: Lease
-    base: int
-    records: list[bytes]
-    checkpoint: Checkpoint | None
-
-
-class _Commit:
-    """A turn whose records are on their way to the disk.
-
-    A class and not two nested functions: those would refer to each other through what they share,
-    and keep every message of every turn until the garbage collector comes by.
-    """
-
-    __slots__ = ("_runtime", "hosts", "now", "outputs", "requests", "started", "written")
-
-    def __init__(
-        self,
-        runtime: "Runtime",
-        written: list[_Written],
-        hosts: dict[Host, None],
-        requests: list[Request],
-        outputs: list[Output],
-        now: Instant,
-    ) -> None:
-        self._runtime = runtime
-        self.written = written
-        self.hosts = hosts
-        self.requests = requests
-        self.outputs = outputs
-        self.now = now
-        self.started = perf_counter()
-
-    def done(self, result: tuple[frozenset[int], int]) -> None:
-        passed, size = result
-        self._runtime.committed(self, passed, size)
-
-    def failed(self, error: BaseException) -> None:
-        self._runtime.not_committed(self, error)
 
 
 class Runtime:
@@ -97,12 +49,14 @@ class Runtime:
         clock: Callable[[], Instant],
         loader: Loader,
         meter: StoreMeter,
+        residence: Residence | None = None,
     ) -> None:
         self._store = store
         self._writer = thread
         self._clock = clock
         self._loader = loader
         self._meter = meter
+        self._residence = Residence() if residence is None else residence
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[Request] = deque()
         self._queued_bytes = 0
@@ -118,6 +72,11 @@ class Runtime:
 
     def submit(self, request: Request) -> None:
         """Ask something of a fragment."""
+        request.host.used = True
+        self.attend(request)
+
+    def attend(self, request: Request) -> None:
+        """Have something done that nobody asked for: it does not count as use."""
         self._inbox.append(request)
         self._queued_bytes += request.size
         self._schedule()
@@ -154,7 +113,7 @@ class Runtime:
         requests: list[Request] = []
         outputs: list[Output] = []
         hosts = self._decide(now, requests, outputs)
-        written: list[_Written] = []
+        written: list[Written] = []
         for host in hosts:
             try:
                 self._serve(host, now, outputs)
@@ -167,7 +126,7 @@ class Runtime:
         if written:
             self._commit(written, hosts, requests, outputs, now)
         else:
-            self._finish(hosts, outputs, now)
+            self._finish(hosts, outputs)
         # After the commit, so that a page shows what this very turn has written.
         wanted, self._wanted = self._wanted, []
         for request, need in wanted:
@@ -242,7 +201,7 @@ class Runtime:
 
     # -- commit ----------------------------------------------------------------------------
 
-    def _written(self, host: Host) -> _Written | None:
+    def _written(self, host: Host) -> Written | None:
         queue, lease = host.queue, host.lease
         if queue is None or lease is None:
             return None
@@ -250,23 +209,28 @@ class Runtime:
         checkpoint = host.due_checkpoint(queue)
         if not ledger.pending and checkpoint is None:
             return None
-        return _Written(host, queue, lease, ledger.head, ledger.pending, checkpoint)
+        return Written(host, queue, lease, ledger.head, ledger.pending, checkpoint)
 
     def _commit(
         self,
-        written: list[_Written],
+        written: list[Written],
         hosts: dict[Host, None],
         requests: list[Request],
         outputs: list[Output],
         now: Instant,
     ) -> None:
         self._committing = True
-        commit = _Commit(self, written, hosts, requests, outputs, now)
-        self._writer.submit(partial(self._write, written, now), commit.done, commit.failed)
+        commit = Commit(written, hosts, requests, outputs)
+        self._writer.submit(
+            partial(self._write, written, now),
+            partial(self._committed, commit),
+            partial(self._not_committed, commit),
+        )
 
-    def committed(self, commit: "_Commit", passed: frozenset[int], size: int) -> None:
+    def _committed(self, commit: Commit, result: tuple[frozenset[int], int]) -> None:
         """The store has it, but for the fragments that another broker has taken over."""
         self._committing = False
+        passed, size = result
         records = sum([len(part.records) for part in commit.written])
         self._meter.committed(perf_counter() - commit.started, records, size)
         fenced = [part.host for part in commit.written if part.host.fragment not in passed]
@@ -275,10 +239,10 @@ class Runtime:
             self._failed(fenced, commit.requests, commit.outputs, refusal)
         for part in commit.written:
             if part.host.fragment in passed:
-                _committed(part)
-        self._finish(commit.hosts, commit.outputs, commit.now)
+                note_committed(part)
+        self._finish(commit.hosts, commit.outputs)
 
-    def not_committed(self, commit: "_Commit", error: BaseException) -> None:
+    def _not_committed(self, commit: Commit, error: BaseException) -> None:
         """The store refused it, or broke."""
         self._committing = False
         self._meter.failures += 1
@@ -290,9 +254,9 @@ class Runtime:
         )
         hosts = [part.host for part in commit.written]
         self._failed(hosts, commit.requests, commit.outputs, refusal)
-        self._finish(commit.hosts, commit.outputs, commit.now)
+        self._finish(commit.hosts, commit.outputs)
 
-    def _write(self, written: list[_Written], now: Instant) -> tuple[frozenset[int], int]:
+    def _write(self, written: list[Written], now: Instant) -> tuple[frozenset[int], int]:
         """On the store's thread."""
         parts: list[Part] = []
         size = 0
@@ -326,21 +290,29 @@ class Runtime:
 
     def discard(self, host: Host, refusal: ServiceBusError) -> None:
         """Forget the engine; the next use loads it from the store."""
-        host.queue = None
-        host.lease = None
+        host.queue = host.lease = host.counts = None
+        self._residence.moved_out(host)
         host.chores.clear()
         if host.timer is not None:
             host.timer.cancel()
             host.timer = None
+        now = self._clock()
+        # What cannot be read stays so until somebody has seen to it.
+        lasting = host.gone is not None or isinstance(refusal, InternalError)
+        host.wakes_at = NEVER if lasting else now + LOAD_AGAIN_MS
+        self._arm(host, now)
         lost, host.on_lost = host.on_lost, []
         for call in lost:
             _safely(host, partial(call, refusal))
 
-    def _finish(self, hosts: dict[Host, None], outputs: list[Output], now: Instant) -> None:
+    def _finish(self, hosts: dict[Host, None], outputs: list[Output]) -> None:
         for host, output in outputs:
             _safely(host, output)
+        now = self._clock()  # the commit may have taken long, and timers count from here
         for host in hosts:
             self._arm(host, now)
+        if self._residence.crowded:
+            self._retired(self._residence.make_room(now), now)
         if self._inbox or self._awake:
             self._schedule()
 
@@ -357,9 +329,9 @@ class Runtime:
     def _arm(self, host: Host, now: Instant) -> None:
         """Wake the host when its engine next wants to be called."""
         queue = host.queue
-        if queue is None or self._stopping:
+        deadline = host.wakes_at if queue is None else queue.next_deadline()
+        if self._stopping or (queue is None and deadline >= NEVER):
             return
-        deadline = queue.next_deadline()
         if host.timer is not None:
             if host.timer_at <= deadline and not host.timer.cancelled():
                 return
@@ -370,7 +342,44 @@ class Runtime:
 
     def _ring(self, host: Host) -> None:
         host.timer = None
-        if host.queue is not None and not self._stopping:
+        if self._stopping or host.gone is not None:
+            return
+        now = self._clock()
+        if host.queue is not None or host.wakes_at <= now:
+            self.wake(host)
+        else:
+            self._arm(host, now)
+
+    def survey(self, hosts: list[Host]) -> None:
+        """Learn when fragments have work of their own, and what is in them, without loading them.
+
+        One whose index is behind its journal can tell neither: it is loaded."""
+
+        def surveyed(error: ServiceBusError | None) -> None:
+            for host in hosts:
+                self._arm(host, self._clock())
+            if error is not None and not self._stopping:
+                self._loop.call_later(LOAD_AGAIN_MS / 1000, self.survey, hosts)
+
+        self._loader.survey(hosts, surveyed)
+
+    # -- room ------------------------------------------------------------------------------
+
+    @property
+    def loaded(self) -> int:
+        """Engines in memory."""
+        return len(self._residence)
+
+    def forget_idle(self) -> None:
+        """Forget the engines that nobody has used for a while."""
+        now = self._clock()
+        self._retired(self._residence.age(now), now)
+
+    def _retired(self, retired: Retired, now: Instant) -> None:
+        for host in retired.forgotten:
+            self._arm(host, now)
+        for host in retired.unwritten:
+            host.checkpoint_wanted = True
             self.wake(host)
 
     # -- the end ---------------------------------------------------------------------------
@@ -387,13 +396,14 @@ class Runtime:
             try:
                 if ledger.head > ledger.checkpoint:
                     checkpoint = ledger.make_checkpoint()
-                    part = _Written(host, queue, lease, ledger.head, [], checkpoint)
+                    part = Written(host, queue, lease, ledger.head, [], checkpoint)
                     await self._writer.run(partial(self._write, [part], self._clock()))
                 await self._writer.run(partial(self._store.release, lease))
             except ServiceBusError as error:
                 # Nothing is lost by it: the next start replays more.
                 log.warning("fragment not released", entity=host.name, error=str(error))
             host.queue = host.lease = None
+            self._residence.moved_out(host)
 
     async def quiet(self) -> None:
         """Wait until everything that has arrived is answered."""
@@ -415,6 +425,7 @@ class Runtime:
                     _safely(host, partial(each.refuse, error))
                 self.discard(host, error)
                 return
+            self._residence.moved_in(host, self._clock())
             for each in reversed(waiting):
                 self._inbox.appendleft(each)
                 self._queued_bytes += each.size
@@ -440,16 +451,6 @@ class Runtime:
             self._schedule()
 
         self._loader.load_pages(request, need, loaded)
-
-
-def _committed(part: _Written) -> None:
-    """The part is durable; its engine may have been thrown away meanwhile (entity deleted)."""
-    if part.host.meter is not None:
-        account(part.host.meter, part.records)
-    ledger = part.queue.ledger
-    ledger.committed()
-    if part.checkpoint is not None:
-        ledger.checkpointed(part.checkpoint)
 
 
 def _safely(host: Host, call: Callable[[], None]) -> None:

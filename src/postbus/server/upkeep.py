@@ -10,6 +10,7 @@ import structlog
 from postbus.broker.chores import copy_forward
 from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
+from postbus.model.description import QueueCounts
 from postbus.model.instant import Instant
 from postbus.server.host import Chore, Host
 from postbus.server.loading import Loader
@@ -28,6 +29,9 @@ ten seconds of journal would be a fifth of what may be kept, or more."""
 TRIM_SLICE: Final = 256
 DROP_SLICE: Final = 2_000
 COPIED_AT_ONCE: Final = 256
+RESTING_EVERY: Final = 600
+"""Looks after which the journals of engines that are not in memory are looked at as well: what
+is past its retention goes from them too, but nothing comes in."""
 _HOUR_MS: Final = 3_600_000
 
 log = structlog.get_logger("upkeep")
@@ -71,6 +75,10 @@ class Upkeep:
         self._trimmed_at_bytes = written
         return True
 
+    def forget_idle(self) -> None:
+        """Forget the engines that nobody uses."""
+        self._runtime.forget_idle()
+
     async def trim(self, host: Host, older_than: Instant, bytes_max: int) -> None:
         """Let go of journal past its retention, unless nothing was added to it since."""
         head = 0 if host.queue is None else host.queue.ledger.head
@@ -89,19 +97,31 @@ class Upkeep:
 
     async def tidy(self, host: Host, older_than: Instant, bytes_max: int) -> None:
         """Trim, see that the next trim gets further, copy forward what few live bodies pin."""
+        resting = host.queue is None
+        if resting and host.counts is None:
+            return  # on its way into memory, or out of reach
+        find_tail = partial(self._store.tail, host.fragment)
+        before = await self._thread.run(find_tail) if resting else 0
         await self._trim(host, older_than, bytes_max)
         queue = host.queue
         if queue is not None and queue.ledger.head > queue.ledger.checkpoint:
             host.checkpoint_wanted = True
             self._runtime.wake(host)
-        below = await self._thread.run(partial(self._store.tail, host.fragment))
-        if host.queue is not None and host.gone is None and "copy" not in host.chores:
+        below = await self._thread.run(find_tail)
+        # An engine is loaded for it only where something has come up.
+        pinned = resting and below > before and _holds(host.counts)
+        if (host.queue is not None or pinned) and host.gone is None and "copy" not in host.chores:
             host.chores.add("copy")
-            self._runtime.submit(Chore(host, "copy", partial(_copy_forward, below)))
+            self._runtime.attend(Chore(host, "copy", partial(_copy_forward, below)))
 
 
 def _copy_forward(below: int, queue: Queue, now: Instant, pages: Pages) -> Need | None:
     return copy_forward(queue, below, COPIED_AT_ONCE, pages)
+
+
+def _holds(counts: QueueCounts | None) -> bool:
+    """Is there a body that could pin a batch?"""
+    return counts is None or counts.size_bytes > 0
 
 
 class Kept(Protocol):
@@ -131,10 +151,13 @@ async def keep_up(
             continue
         now = clock()
         older_than = now - settings.retention_hours * _HOUR_MS
+        if is_thorough:
+            for upkeep in upkeeps:
+                upkeep.forget_idle()
         for entity in entities():
             host = entity.host
-            if host.queue is None:
-                continue  # not used since the start: nothing has come up
+            if host.queue is None and looks % RESTING_EVERY:
+                continue
             try:
                 if is_thorough:
                     entity.warn(now)

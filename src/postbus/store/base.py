@@ -14,7 +14,17 @@ from typing import NamedTuple, Protocol
 from postbus.model.instant import Instant
 from postbus.model.rows import Checkpoint, Row, RowKey
 
-__all__ = ["Checkpoint", "Lease", "MessageStore", "Part", "Row", "RowKey", "StoredBatch", "Trimmed"]
+__all__ = [
+    "Checkpoint",
+    "Lease",
+    "MessageStore",
+    "Part",
+    "Row",
+    "RowKey",
+    "Standing",
+    "StoredBatch",
+    "Trimmed",
+]
 
 
 class Lease(NamedTuple):
@@ -28,6 +38,14 @@ class Lease(NamedTuple):
     """Offset the index stands at; replay starts here."""
     state: bytes
     """Engine state as of that checkpoint; empty for a new fragment."""
+
+
+class Standing(NamedTuple):
+    """Where a fragment stands; the fields are those of a lease."""
+
+    head: int
+    checkpoint: int
+    state: bytes
 
 
 class Part(NamedTuple):
@@ -65,6 +83,9 @@ class MessageStore(Protocol):
 
         The new epoch is greater than the stored one and than `seen_epoch`.
         """
+
+    def standing(self, fragment: int) -> Standing | None:
+        """Where the fragment stands, without taking it over; None when there is none."""
 
     def commit(self, parts: Sequence[Part]) -> frozenset[int]:
         """Return the fragments whose part survives a crash; one left out was fenced.

@@ -8,7 +8,16 @@ from typing import Any, NamedTuple, NoReturn
 from postbus.errors import NotSupported
 from postbus.model.instant import Instant
 from postbus.store import parts as rules
-from postbus.store.base import Checkpoint, Lease, Part, Row, RowKey, StoredBatch, Trimmed
+from postbus.store.base import (
+    Checkpoint,
+    Lease,
+    Part,
+    Row,
+    RowKey,
+    Standing,
+    StoredBatch,
+    Trimmed,
+)
 from postbus.store.trim import TrimCursor, TrimRule
 
 
@@ -153,6 +162,10 @@ class MemoryStore:
         kept = self._fragments.setdefault(fragment, _Fragment())
         kept.epoch = max(kept.epoch, seen_epoch) + 1
         return Lease(fragment, kept.epoch, kept.head, kept.checkpoint, kept.state)
+
+    def standing(self, fragment: int) -> Standing | None:
+        kept = self._fragments.get(fragment)
+        return None if kept is None else Standing(kept.head, kept.checkpoint, kept.state)
 
     def release(self, lease: Lease) -> None:
         kept = self._fragments.get(lease.fragment)

@@ -42,9 +42,11 @@ _KEYED: Final = """
 fragment = ? AND subqueue = ? AND lane = ? AND number IN (SELECT value FROM carray(?))"""
 _BY_KEY: Final = _PAGE.format(f"SELECT * FROM message WHERE {_KEYED}")
 _REMOVE: Final = f"DELETE FROM message WHERE {_KEYED}"
-# The plus sign keeps SQLite from walking through every old batch instead of the keys.
-_BASES: Final = f"""
-SELECT json_group_array(DISTINCT base) FROM message WHERE {_KEYED} AND +base < ?"""
+# CROSS JOIN keeps the keys on the outside: left to itself SQLite walks through all of a fragment
+# in the index by batch, which has every column that is asked for.
+_BASES: Final = """
+SELECT json_group_array(DISTINCT base) FROM carray(?4) CROSS JOIN message
+ON fragment = ?1 AND subqueue = ?2 AND lane = ?3 AND number = value AND +base < ?5"""
 
 
 def page_of(select: str) -> str:

@@ -9,7 +9,7 @@ from postbus.errors import StoreFailed
 from postbus.model.instant import Instant
 from postbus.store import parts as rules
 from postbus.store import rows
-from postbus.store.base import Lease, Part, Row, RowKey, StoredBatch, Trimmed
+from postbus.store.base import Lease, Part, Row, RowKey, Standing, StoredBatch, Trimmed
 from postbus.store.damage import check_batch, check_blob, check_numbers
 from postbus.store.database import WAL_PAGES_MAX, Database
 from postbus.store.retention import Retention
@@ -102,6 +102,15 @@ class SqliteStore:
             head = self._find_head(fragment, epoch, checkpoint)
         self._heads[fragment] = head
         return Lease(fragment, epoch, head.offset, checkpoint, state)
+
+    def standing(self, fragment: int) -> Standing | None:
+        with self._database.reading():
+            stored = self._database.run(_STANDING, (fragment,))
+            if not stored:
+                return None
+            [(epoch, checkpoint, state)] = stored
+            head = self._find_head(fragment, epoch, checkpoint)
+        return Standing(head.offset, checkpoint, state)
 
     def release(self, lease: Lease) -> None:
         with self._database.writing():

@@ -1,74 +1,110 @@
-"""A store is trimmed sooner the more is written to it, and not where nothing was."""
+"""Journals past their retention go, whether or not their engine is in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any, cast
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 
+from postbus.broker.message import MAIN, Message
+from postbus.broker.pages import Pages
+from postbus.broker.policy import Policy
+from postbus.broker.queue import Queue
+from postbus.broker.window import WindowLimits
 from postbus.server.host import Host
+from postbus.server.loading import Loader
 from postbus.server.meters import StoreMeter
-from postbus.server.upkeep import GROWTH_SHARE, Upkeep
-from postbus.store.base import Trimmed
+from postbus.server.requests import Call
+from postbus.server.residence import Residence
+from postbus.server.runtime import Runtime
+from postbus.server.storethread import StoreThread
+from postbus.server.upkeep import Upkeep
+from postbus.store.memory import MemoryStore
 
-KEPT = 1 << 20
-
-
-class Trims:
-    """A store that counts how often it is trimmed, with so many slices to each trim."""
-
-    def __init__(self, slices: int = 1) -> None:
-        self.calls: list[int] = []
-        self._slices = slices
-
-    def trim(self, fragment: int, older_than: int, bytes_max: int, limit: int) -> Trimmed:
-        self.calls.append(fragment)
-        return Trimmed(1, 1, len(self.calls) % self._slices != 0)
+NOW = 1_700_000_000_000
 
 
-class Inline:
-    async def run(self, call: Callable[[], Any]) -> Any:
-        return call()
+class Bed:
+    """One queue whose engine is forgotten as soon as nobody needs it."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.thread = StoreThread("store", asyncio.get_running_loop())
+        loader = Loader(self.store, self.thread, "test", WindowLimits(), lambda: 7)
+        residence = Residence(10, idle_ms=0)
+        meter = StoreMeter()
+        self.runtime = Runtime(self.store, self.thread, lambda: NOW, loader, meter, residence)
+        self.upkeep = Upkeep(self.store, self.thread, self.runtime, loader, meter)
+        self.host = Host(1, 0, 0, "orders", Policy())
+
+    async def ask(self, call: Callable[[Queue, int, Pages], Any]) -> Any:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.runtime.submit(Call(self.host, call, future.set_result, future.set_exception))
+        return await future
+
+    async def send_and_take(self, count: int) -> None:
+        """Each in a batch of its own."""
+        for _ in range(count):
+            await self.ask(lambda queue, now, _: queue.send([Message(b"body", "id")], now))
+        for _ in range(count):
+            await self.ask(lambda queue, now, _: queue.take_and_delete(MAIN, now))
+
+    async def forget(self) -> None:
+        while self.host.queue is not None:
+            self.runtime.forget_idle()
+            await self.runtime.quiet()
+
+    @property
+    def batches(self) -> int:
+        return len(self.store.read(1, 0, 1 << 40))
 
 
-def make(store: Trims, meter: StoreMeter) -> Upkeep:
-    return Upkeep(cast(Any, store), cast(Any, Inline()), cast(Any, None), cast(Any, None), meter)
+@pytest.fixture
+async def bed() -> AsyncIterator[Bed]:
+    bed = Bed()
+    yield bed
+    await bed.runtime.quiet()
+    await bed.thread.stop()
 
 
-def host(head: int) -> Host:
-    queue = SimpleNamespace(ledger=SimpleNamespace(head=head))
-    return cast(Host, SimpleNamespace(fragment=7, queue=queue, gone=None))
+async def test_the_journal_of_a_forgotten_engine_is_trimmed_without_loading_it(bed: Bed) -> None:
+    await bed.send_and_take(5)
+    await bed.forget()
+    assert bed.batches == 10
+
+    await bed.upkeep.tidy(bed.host, NOW + 1, 0)
+    assert bed.batches == 0
+    assert bed.host.queue is None
 
 
-def test_a_store_has_grown_when_a_share_of_the_retention_was_written_since_the_last_time() -> None:
-    meter = StoreMeter()
-    upkeep = make(Trims(), meter)
-    assert not upkeep.has_grown(KEPT)
-
-    meter.committed(0.0, 1, KEPT // GROWTH_SHARE)
-    assert not upkeep.has_grown(KEPT)
-    meter.committed(0.0, 1, 1)
-    assert upkeep.has_grown(KEPT)
-    assert not upkeep.has_grown(KEPT)
-
-    meter.committed(0.0, 1, KEPT // GROWTH_SHARE + 1)
-    assert upkeep.has_grown(KEPT)
+async def test_a_journal_within_retention_stays(bed: Bed) -> None:
+    await bed.send_and_take(5)
+    await bed.forget()
+    await bed.upkeep.tidy(bed.host, NOW, 1 << 30)
+    assert bed.batches == 10
+    assert bed.host.queue is None
 
 
-async def test_a_trim_goes_on_until_there_is_no_more_to_let_go_of() -> None:
-    store = Trims(slices=3)
-    await make(store, StoreMeter()).trim(host(5), 0, KEPT)
-    assert store.calls == [7, 7, 7]
+async def test_bodies_that_pin_old_batches_of_a_forgotten_engine_are_copied(bed: Bed) -> None:
+    # given a large batch of which one message is left
+    messages = [Message(b"x" * 1_000, f"id-{n}") for n in range(20)]
+    await bed.ask(lambda queue, now, _: queue.send(messages, now))
+    await bed.ask(lambda q, now, _: [q.take_and_delete(MAIN, now) for _ in range(19)])
+    await bed.forget()
+
+    # when it passes out of retention, its engine is loaded once and the body copied
+    await bed.upkeep.tidy(bed.host, NOW + 1, 0)
+    await bed.runtime.quiet()
+    assert bed.host.queue is not None
+    await bed.forget()
+    await bed.upkeep.tidy(bed.host, NOW + 1, 0)
+    assert bed.batches == 1
+    assert len(bed.store.read(1, 0, 1 << 40)[0].data) < 2_000
+    assert (await bed.ask(lambda queue, now, _: queue.ledger.count(MAIN))) == 1
 
 
-@pytest.mark.parametrize(("head", "trims"), [(5, 1), (6, 2)])
-async def test_a_journal_to_which_nothing_was_added_is_not_looked_at_again(
-    head: int, trims: int
-) -> None:
-    store = Trims()
-    upkeep = make(store, StoreMeter())
-    await upkeep.trim(host(5), 0, KEPT)
-    await upkeep.trim(host(head), 0, KEPT)
-    assert len(store.calls) == trims
+async def test_an_engine_that_cannot_be_loaded_is_left_alone(bed: Bed) -> None:
+    await bed.upkeep.tidy(bed.host, NOW + 1, 0)
+    assert bed.store.standing(1) is None
