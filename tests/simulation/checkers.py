@@ -40,11 +40,29 @@ class Checker:
 
     def shown(self, name: str, raw: bytes) -> None: ...
 
-    def delivered(self, message: Message) -> None: ...
+    def delivered(self, name: str, count: int, subqueue: int) -> None: ...
 
     def confirmed(self, verb: str, names: Iterable[str]) -> None: ...
 
     def seen(self, inventory: Seen, queue: Queue) -> None: ...
+
+
+class DurableFirst(Checker):
+    promise = "nothing is told before it is durable"
+
+    def delivered(self, name: str, count: int, subqueue: int) -> None:
+        self._is_durable(name, "delivered")
+
+    def confirmed(self, verb: str, names: Iterable[str]) -> None:
+        for name in names:
+            if verb == "send":
+                self._is_durable(name, "acknowledged")
+            elif verb in ENDS and name in self.model.durable:
+                raise self.broken(name, f"{verb} was confirmed, and it is still there")
+
+    def _is_durable(self, name: str, what: str) -> None:
+        if name not in self.model.durable and name not in self.model.gone:
+            raise self.broken(name, f"{what}, and the store has not got it")
 
 
 class NothingIsLost(Checker):
@@ -186,8 +204,8 @@ class CountIsRight(Checker):
             _settled_by_holder(self, event, "dead_letter", now)
         return False
 
-    def delivered(self, message: Message) -> None:
-        self._within(message.message_id, message.delivery_count, message.subqueue)
+    def delivered(self, name: str, count: int, subqueue: int) -> None:
+        self._within(name, count, subqueue)
 
     def seen(self, inventory: Seen, queue: Queue) -> None:
         for name, (entry, _) in inventory.items():
@@ -284,6 +302,6 @@ def _settled_by_holder(checker: Checker, event: Event, verb: str, now: int) -> N
 
 
 def all_checkers(model: Model) -> list[Checker]:
-    kinds = [NothingIsLost, NothingReturns, OneHolder, CountIsRight, OrderIsKept]
+    kinds = [DurableFirst, NothingIsLost, NothingReturns, OneHolder, CountIsRight, OrderIsKept]
     kinds += [TotalsAreRight, BodiesAreRight, TimeIsKept, ModelIsMatched]
     return [kind(model) for kind in kinds]

@@ -74,7 +74,7 @@ class Clients:
             self.schedule: 2,
             self.cancel: 1,
             self.settle: 40,
-            self.renew: 3,
+            self.renew: 10,
             self.settle_late: 1,
             self.fetch_deferred: 3,
             self.peek: 3,

@@ -17,7 +17,7 @@ from postbus.broker.queue import Queue
 from postbus.broker.records import Kind
 from postbus.model.instant import NEVER
 from postbus.model.rows import Row
-from postbus.server import residence
+from postbus.server import commits, residence
 from postbus.server.host import Host
 from postbus.server.runtime import Output
 from postbus.store.base import Trimmed
@@ -41,6 +41,16 @@ class _EarlyRuntime(WatchedRuntime):
         super()._commit(written, hosts, [], [], now)
         for _, output in outputs:
             output()
+
+
+def _leave_at_once(_: Any) -> Any:
+    """A turn that writes nothing does not wait for the commit that is under way."""
+
+    def join(_: Any, hosts: dict[Host, None], requests: list[Any], outputs: list[Output]) -> None:
+        for _, output in outputs:
+            output()
+
+    return join
 
 
 class _Early(Simulation):
@@ -160,6 +170,7 @@ class Fault:
     simulation: type[Simulation] = field(default=Simulation)
 
 
+_FIRST = "nothing is told before it is durable"
 _LOST = "nothing acknowledged is lost"
 _RETURNS = "nothing completed returns"
 _HOLDER = "one holder per lock"
@@ -177,10 +188,10 @@ _TIME = "time never goes back"
 _DUE = "what is due comes on time"
 
 FAULTS = [
-    Fault("answer before commit", frozenset({_LOST, _RETURNS, _COUNT}), simulation=_Early),
+    Fault("answer before commit", frozenset({_FIRST}), simulation=_Early),
     Fault(
         "completion not written",
-        frozenset({_LOST, _RETURNS, _REPLAY, _MATCH, _TOTALS, _PEEK, _ORDER}),
+        frozenset({_FIRST, _LOST, _RETURNS, _REPLAY, _MATCH, _TOTALS, _PEEK, _ORDER}),
         _patched(Ledger, "remove", _unwritten_completion),
     ),
     Fault(
@@ -203,6 +214,11 @@ FAULTS = [
         "count left out of the index",
         frozenset({_COUNT, _REPLAY, _FULL, _MATCH}),
         _patched(delta, "to_row", _count_not_indexed),
+    ),
+    Fault(
+        "given out before the commit under way",
+        frozenset({_FIRST}),
+        _patched(commits.Commit, "join", _leave_at_once),
     ),
     Fault("sync not done", frozenset({STAYS}), simulation=_Unsynced),
     Fault("time forgotten by a restart", frozenset({_TIME}), simulation=_Timeless),

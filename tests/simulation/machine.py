@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from postbus.errors import StoreUnavailable
@@ -99,14 +100,16 @@ Call = tuple[Callable[[], Any], Callable[[Any], None], Callable[[BaseException],
 
 
 class Thread:
-    """The store's thread. Calls happen in order; their answers are delayed, and may overtake."""
+    """The store's thread. Calls happen in order; their answers are delayed, and may overtake each
+    other, but for those of commits."""
 
     def __init__(self, chance: random.Random, failing: float) -> None:
         self._chance = chance
         self.failing = failing
         """How often the store refuses a call before it has done anything."""
         self.calls: deque[Call] = deque()
-        self.answers: list[Callable[[], None]] = []
+        self.answers: list[tuple[bool, Callable[[], None]]] = []
+        """Each with whether it is that of a commit."""
 
     def submit(
         self,
@@ -120,16 +123,27 @@ class Thread:
         call, done, failed = self.calls.popleft()
         if self._chance.random() < self.failing:
             error = StoreUnavailable("The disk is full.")
-            self.answers.append(lambda: failed(error))
+            self.answers.append((_is_commit(done), lambda: failed(error)))
             return
-        result = call()
-        self.answers.append(lambda: done(result))
+        try:
+            result = call()
+        except ValueError as error:
+            # Decided on top of a commit that failed: it does not fit where the journal ends.
+            self.answers.append((_is_commit(done), partial(failed, error)))
+            return
+        self.answers.append((_is_commit(done), lambda: done(result)))
 
     def answer_one(self, in_order: bool = False) -> None:
         place = 0 if in_order else self._chance.randrange(len(self.answers))
-        self.answers.pop(place)()
+        if self.answers[place][0]:
+            place = [is_commit for is_commit, _ in self.answers].index(True)
+        self.answers.pop(place)[1]()
 
     def crash(self) -> None:
         """What was not done yet will not be; what was done stays, and nobody hears of it."""
         self.calls.clear()
         self.answers.clear()
+
+
+def _is_commit(done: Callable[[Any], None]) -> bool:
+    return isinstance(done, partial) and done.func.__name__ == "_committed"

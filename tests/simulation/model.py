@@ -167,6 +167,9 @@ class Model:
             else:
                 self.durable[entry.name] = entry
                 self.gone.pop(entry.name, None)
+
+    def sealed(self) -> None:
+        """The batch is closed; the next record is the first of another one."""
         self._seen = 0
 
     def roll_back(self) -> None:

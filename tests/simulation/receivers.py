@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from postbus.broker.message import Message
+from postbus.server.line import Parcel
 
 
 class Watch(Protocol):
@@ -12,8 +13,8 @@ class Watch(Protocol):
 
     def before_take(self) -> None: ...
     def after_take(self, receiver: SimReceiver) -> None: ...
-    def delivered(self, receiver: SimReceiver, message: Message, raw: bytes) -> None: ...
-    def give_back(self, message: Message, raw: bytes) -> None: ...
+    def delivered(self, receiver: SimReceiver, parcel: Parcel) -> None: ...
+    def give_back(self, parcel: Parcel) -> None: ...
 
 
 class SimReceiver:
@@ -33,18 +34,19 @@ class SimReceiver:
         self.watch.before_take()
         return max(0, self.credit - self._reserved)
 
-    def reserve(self, size: int) -> None:
+    def reserve(self, message: Message, raw: bytes) -> Parcel:
         self._reserved += 1
         self.watch.after_take(self)
+        return Parcel(message, raw, (b"%d" % message.delivery_count,))
 
-    def deliver(self, taken: list[tuple[Message, bytes]]) -> None:
-        self._reserved -= len(taken)
-        for message, raw in taken:
+    def deliver(self, parcels: list[Parcel]) -> None:
+        self._reserved -= len(parcels)
+        for parcel in parcels:
             if self.attached:
                 self.credit -= 1
-                self.watch.delivered(self, message, raw)
+                self.watch.delivered(self, parcel)
             else:
-                self.watch.give_back(message, raw)
+                self.watch.give_back(parcel)
 
     def drained(self) -> None:
         self.credit = 0
@@ -53,3 +55,9 @@ class SimReceiver:
     def lost(self) -> None:
         """The engine was thrown away: what was reserved will not come."""
         self._reserved = 0
+
+
+def shown_count(parcel: Parcel) -> int:
+    """The delivery count as the receiver is told."""
+    assert parcel.payload is not None
+    return int(parcel.payload[0])

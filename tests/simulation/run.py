@@ -68,7 +68,7 @@ class Run:
             simulation.crash: chance.choice(simulation.crash_weights),
             self._set_clock: chance.choice([0, 0.1]),
             simulation.forget_idle: chance.choice([0, 0.5, 3]),
-            self._desert: chance.choice([0, 0, 0.1, 0.4]),
+            self._desert: chance.choice([0, 0.1, 0.5]),
             self.audit: 0.15,
         }
 

@@ -17,6 +17,7 @@ from postbus.broker.queue import Queue
 from postbus.broker.window import WindowLimits
 from postbus.errors import InternalError, MessageLockLost, ServiceBusError
 from postbus.server.host import Chore, Host
+from postbus.server.line import Parcel
 from postbus.server.loading import Loader
 from postbus.server.meters import StoreMeter
 from postbus.server.requests import Call
@@ -31,7 +32,7 @@ from tests.simulation.inventory import FRAGMENT
 from tests.simulation.journal import Journal
 from tests.simulation.machine import Machine, Thread
 from tests.simulation.model import Asked, Model, Sent
-from tests.simulation.receivers import SimReceiver
+from tests.simulation.receivers import SimReceiver, shown_count
 
 RETENTION_MS = 2_000
 RETENTION_BYTES = 600
@@ -44,7 +45,9 @@ class WatchedRuntime(Runtime):
 
     def _written(self, host: Host) -> Any:
         self.simulation.absorb()
-        return super()._written(host)
+        written = super()._written(host)
+        self.simulation.model.sealed()
+        return written
 
     def _retired(self, retired: Retired, now: int) -> None:
         for host in retired.forgotten:
@@ -180,7 +183,8 @@ class Simulation:
                 raise fault_of(error)
             self.note(None, f"refused {asked.verb}: {type(error).__name__}")
 
-        self.runtime.submit(Call(self.host, decide, done, refused))
+        exclusive = asked.verb in ("peek", "deferred")
+        self.runtime.submit(Call(self.host, decide, done, refused, exclusive=exclusive))
 
     def _release(self, token: bytes, queue: Queue) -> bool:
         """Nothing is written for it, so the model must be told."""
@@ -297,21 +301,23 @@ class Simulation:
         self.note(message.message_id, f"locked until {message.locked_until % 10_000_000}")
         self.model.lock(message)
 
-    def delivered(self, receiver: SimReceiver, message: Message, raw: bytes) -> None:
-        name = message.message_id
-        self.note(name, f"delivered to {receiver.holder}, count {message.delivery_count}")
+    def delivered(self, receiver: SimReceiver, parcel: Parcel) -> None:
+        name = parcel.message.message_id
+        count = shown_count(parcel)
+        self.note(name, f"delivered to {receiver.holder}, count {count}")
         for checker in self.checkers:
-            checker.delivered(message)
-            checker.shown(name, raw)
+            checker.delivered(name, count, receiver.subqueue)
+            checker.shown(name, parcel.raw)
         if receiver.deletes:
             self.confirm("complete", [name])
         else:
-            assert message.token is not None
-            self.clients.known.held.append(Held(name, message.number, message.token))
+            assert parcel.token is not None
+            self.clients.known.held.append(Held(name, parcel.message.number, parcel.token))
 
-    def give_back(self, message: Message, raw: bytes) -> None:
-        token = message.token
+    def give_back(self, parcel: Parcel) -> None:
+        token = parcel.token
         if token is None:
+            message, raw = parcel.message, parcel.raw
             self.ask(Asked("put_back"), lambda q, *_: q.put_back(message, raw), lambda _: None)
         else:
             self.ask(

@@ -70,7 +70,7 @@ class Engine:
         assert len(positions) == len(ledger.pending)
         part = Part(self.lease, ledger.head, len(ledger.pending), self.now, data, made)
         assert self.store.commit([part]) == {FRAGMENT}
-        ledger.committed()
+        ledger.seal()
         if made is not None:
             ledger.checkpointed(made)
 

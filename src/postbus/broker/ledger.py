@@ -156,11 +156,12 @@ class Ledger:
 
     # -- commit and checkpoint ---------------------------------------------------------------
 
-    def committed(self) -> None:
-        """What was pending is durable."""
-        self.head += len(self.pending)
-        self.pending = []
+    def seal(self) -> list[bytes]:
+        """Close the batch: these records are on their way to the store, the next ones follow."""
+        records, self.pending = self.pending, []
+        self.head += len(records)
         self._at = self._layout.header_size
+        return records
 
     def make_checkpoint(self) -> Checkpoint:
         """Sum up everything until now, what is pending included."""

@@ -1,14 +1,20 @@
 """What a turn hands to the store, and what is told when it comes back."""
 
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 from typing import NamedTuple
 
+import structlog
+
 from postbus.broker.queue import Queue
+from postbus.errors import ServiceBusError
 from postbus.model.rows import Checkpoint
 from postbus.server.accounting import account
 from postbus.server.host import Host, Request
 from postbus.store.base import Lease
+
+log = structlog.get_logger("runtime")
 
 Output = tuple[Host, Callable[[], None]]
 """Something that leaves the process when its fragment's records are durable."""
@@ -47,12 +53,35 @@ class Commit:
         self.outputs = outputs
         self.started = perf_counter()
 
+    def join(self, hosts: dict[Host, None], requests: list[Request], outputs: list[Output]) -> None:
+        """Let a turn that writes nothing wait for this one."""
+        self.hosts |= hosts
+        self.requests += requests
+        self.outputs += outputs
+
 
 def note_committed(part: Written) -> None:
     """The part is durable; its engine may have been thrown away meanwhile (entity deleted)."""
     if part.host.meter is not None:
         account(part.host.meter, part.records)
-    ledger = part.queue.ledger
-    ledger.committed()
     if part.checkpoint is not None:
-        ledger.checkpointed(part.checkpoint)
+        part.queue.ledger.checkpointed(part.checkpoint)
+
+
+def refuse(
+    lost: set[Host], requests: list[Request], outputs: list[Output], refusal: ServiceBusError
+) -> None:
+    """Memory is ahead of the disk there: nothing that was decided leaves, everybody is refused."""
+    outputs[:] = [output for output in outputs if output[0] not in lost]
+    refused = [request for request in requests if request.host in lost]
+    requests[:] = [request for request in requests if request.host not in lost]
+    for request in refused:
+        safely(request.host, partial(request.refuse, refusal))
+
+
+def safely(host: Host, call: Callable[[], None]) -> None:
+    """Tell one client; whatever goes wrong with it, the others must be told too."""
+    try:
+        call()
+    except Exception:
+        log.exception("answer lost", entity=host.name)

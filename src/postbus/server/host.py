@@ -47,6 +47,9 @@ class Request(Protocol):
     """Bytes it keeps in memory while it waits."""
     pages: Pages | None
     """What was loaded for it; None until it needs something."""
+    exclusive: bool
+    """Its answer is put into words after the commit, from messages as they are then: nothing more
+    may be decided before."""
 
     def decide(self, queue: Queue, now: Instant) -> Need | None:
         """Do it. Raises ServiceBusError to refuse; returns Need, and is called again with it."""
@@ -61,7 +64,7 @@ class Request(Protocol):
 class Chore:
     """A request that nobody made; there is at most one of a name under way in a host."""
 
-    __slots__ = ("_call", "_name", "host", "pages", "size")
+    __slots__ = ("_call", "_name", "exclusive", "host", "pages", "size")
 
     def __init__(
         self, host: Host, name: str, call: Callable[[Queue, Instant, Pages], Need | None]
@@ -69,6 +72,7 @@ class Chore:
         self.host = host
         self.size = 0
         self.pages: Pages | None = Pages()
+        self.exclusive = False
         self._name = name
         self._call = call
 
@@ -145,20 +149,21 @@ class Host:
             self.chores.add(name)
             found.append(Chore(self, name, call))
 
-    def due_checkpoint(self, queue: Queue) -> Checkpoint | None:
+    def checkpoint_due(self, queue: Queue) -> bool:
         ledger = queue.ledger
         changes = ledger.delta.size
         records = ledger.head + len(ledger.pending) - ledger.checkpoint
         patience = CHECKPOINT_PATIENCE if self.loads else 1
-        if (
+        return (
             changes >= CHECKPOINT_CHANGES * patience
             or records >= CHECKPOINT_RECORDS * patience
             or ledger.bytes_since_checkpoint >= CHECKPOINT_BYTES
-            or (self.checkpoint_wanted and records and not self.loads)
-        ):
-            self.checkpoint_wanted = False
-            return ledger.make_checkpoint()
-        return None
+            or (self.checkpoint_wanted and records > 0 and not self.loads)
+        )
+
+    def make_checkpoint(self, queue: Queue) -> Checkpoint:
+        self.checkpoint_wanted = False
+        return queue.ledger.make_checkpoint()
 
 
 def _refill(subqueue: int, queue: Queue, now: Instant, pages: Pages) -> Need | None:

@@ -13,6 +13,22 @@ SERVED_AT_ONCE: Final = 32
 """A receiver with much credit lets the next one have a turn after so many messages."""
 
 
+class Parcel:
+    """A message on its way to a receiver, as it was when it was taken: it leaves after the commit,
+    and by then more may have been decided about it."""
+
+    __slots__ = ("delivered_at", "message", "payload", "raw", "token")
+
+    def __init__(self, message: Message, raw: bytes, payload: tuple[bytes, ...] | None) -> None:
+        self.message = message
+        self.raw = raw
+        self.payload = payload
+        """As the client gets it; None if it cannot be put into words."""
+        self.token = message.token
+        """Its lock; None if it was removed for good."""
+        self.delivered_at = message.delivered_at
+
+
 class Receiver(Protocol):
     """One who wants messages: a link, or a long poll over HTTP."""
 
@@ -26,10 +42,10 @@ class Receiver(Protocol):
     def capacity(self) -> int:
         """How many messages it can take right now."""
 
-    def reserve(self, size: int) -> None:
-        """A message of so many bytes is on its way."""
+    def reserve(self, message: Message, raw: bytes) -> Parcel:
+        """The message is taken for it, and on its way."""
 
-    def deliver(self, taken: list[tuple[Message, bytes]]) -> None:
+    def deliver(self, parcels: list[Parcel]) -> None:
         """These messages are its own: locked for it or removed, durably."""
 
     def drained(self) -> None:
@@ -105,9 +121,9 @@ class Line:
 
 def _take(
     queue: Queue, subqueue: int, receiver: Receiver, wanted: int, now: Instant
-) -> list[tuple[Message, bytes]]:
+) -> list[Parcel]:
     """As many messages as are wanted, or as can be had now."""
-    taken: list[tuple[Message, bytes]] = []
+    taken: list[Parcel] = []
     deletes, holder = receiver.deletes, receiver.holder
     while len(taken) < wanted:
         found = (
@@ -115,6 +131,5 @@ def _take(
         )
         if found is None:
             break
-        receiver.reserve(len(found[1]))
-        taken.append(found)
+        taken.append(receiver.reserve(*found))
     return taken

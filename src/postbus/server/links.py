@@ -15,6 +15,7 @@ from postbus.amqp.sending import SenderLink
 from postbus.broker.message import Message
 from postbus.errors import InvalidArgument, NotSupported, ServiceBusError
 from postbus.server.envelope import read_transfer, write_delivery
+from postbus.server.line import Parcel
 from postbus.server.requests import GiveBack, Send, Settle
 
 if TYPE_CHECKING:
@@ -150,29 +151,33 @@ class Outlet:
             return 0
         return self._link.room_beside(self._reserved, self._promises.count)
 
-    def reserve(self, size: int) -> None:
+    def reserve(self, message: Message, raw: bytes) -> Parcel:
         self._reserved += 1
         self._promises.count += 1
-        self.gateway.promised_bytes += size
+        self.gateway.promised_bytes += len(raw)
+        payload: tuple[bytes, ...] | None = None
+        try:
+            payload = write_delivery(message, raw)
+        except Exception:  # whatever is wrong with one, the others must go out
+            log.exception("message unreadable", entity=self.entity.name, number=message.number)
+        return Parcel(message, raw, payload)
 
-    def deliver(self, taken: list[tuple[Message, bytes]]) -> None:
-        self._reserved -= len(taken)
-        self._promises.count -= len(taken)
-        self.gateway.promised_bytes -= sum([len(raw) for _, raw in taken])
-        for message, raw in taken:
-            try:
-                self._deliver(message, raw)
-            except Exception:  # whatever is wrong with one, the others must go out
-                log.exception("message not sent", entity=self.entity.name, number=message.number)
+    def deliver(self, parcels: list[Parcel]) -> None:
+        self._reserved -= len(parcels)
+        self._promises.count -= len(parcels)
+        self.gateway.promised_bytes -= sum([len(parcel.raw) for parcel in parcels])
+        for parcel in parcels:
+            self._deliver(parcel)
         self.gateway.touch()
 
-    def _deliver(self, message: Message, raw: bytes) -> None:
+    def _deliver(self, parcel: Parcel) -> None:
         link = self._link
-        token = message.token
-        if not link.attached or (token is not None and link.credit <= 0):
-            self._runtime.submit(GiveBack(self.host, message, raw))
+        token, payload = parcel.token, parcel.payload
+        if payload is None:
             return
-        payload = write_delivery(message, raw)
+        if not link.attached or (token is not None and link.credit <= 0):
+            self._runtime.submit(GiveBack(self.host, parcel))
+            return
         self._waited = False
         if token is None:
             # No lock, no token: Azure leaves the tag of a settled delivery empty, and the SDKs
@@ -180,11 +185,11 @@ class Outlet:
             link.send(b"", payload, settled=True, in_flight=True)
         else:
             self.tokens.add(token)
-            link.send(token, payload, settled=False, context=message.delivered_at)
+            link.send(token, payload, settled=False, context=parcel.delivered_at)
         meter = self.host.meter
         if meter is not None:
             meter.receives += 1
-            meter.bytes_out += len(raw)
+            meter.bytes_out += len(parcel.raw)
 
     def drained(self) -> None:
         if self._waited and self.host.meter is not None:

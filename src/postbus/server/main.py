@@ -67,6 +67,8 @@ _NO_START: Final = (
 )
 """What is told in one line; anything else is a fault of ours and shows where it is."""
 
+SWITCH_S: Final = 0.0005
+
 log = structlog.get_logger("main")
 
 
@@ -117,6 +119,13 @@ def _collect_seldom() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER, 10, 20)
+
+
+def _take_turns() -> None:
+    """The store's thread needs the interpreter for moments only, but it needs it at once: while it
+    waits for its turn the disk is idle. With the usual 5 ms twenty clients that send one message
+    after the other get a tenth less."""
+    sys.setswitchinterval(SWITCH_S)
 
 
 def _newest(folder: DataFolder, wall: Instant) -> Instant:
@@ -231,6 +240,7 @@ class Server:
         hidden = not (settings.on_loopback or self._key.fresh)
         text = connection_string(settings.host, ports.port, self._key, hidden=hidden)
         _collect_seldom()
+        _take_turns()
         # On standard output, for people and for programs that wait for it; the log is elsewhere.
         sys.stdout.write(f"Postbus is ready: {text}\n")
         sys.stdout.flush()

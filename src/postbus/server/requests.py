@@ -17,6 +17,7 @@ from postbus.errors import MessageSizeExceeded, ServiceBusError
 from postbus.model.instant import Instant
 from postbus.server.envelope import Changes, change_properties
 from postbus.server.host import Host
+from postbus.server.line import Parcel
 from postbus.server.refusals import Refusals
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Send:
         "_messages",
         "_refusals",
         "_sender",
+        "exclusive",
         "host",
         "pages",
         "size",
@@ -51,6 +53,7 @@ class Send:
         self.host = host
         self.size = len(delivery.payload)
         self.pages: Pages | None = None
+        self.exclusive = False
         self._messages = messages
         self._link = link
         self._delivery = delivery
@@ -84,6 +87,7 @@ class Settle:
         "_receiver",
         "_refusals",
         "_state",
+        "exclusive",
         "host",
         "pages",
         "size",
@@ -101,6 +105,7 @@ class Settle:
         self.host = host
         self.size = 0
         self.pages: Pages | None = None
+        self.exclusive = False
         self._link = link
         self._deliveries = deliveries
         self._state = state
@@ -162,12 +167,13 @@ class Settle:
 class Lose:
     """A connection broke: its locks end as if they had run out (R-SETTLE-10)."""
 
-    __slots__ = ("_tokens", "host", "pages", "size")
+    __slots__ = ("_tokens", "exclusive", "host", "pages", "size")
 
     def __init__(self, host: Host, tokens: list[bytes]) -> None:
         self.host = host
         self.size = 0
         self.pages: Pages | None = None
+        self.exclusive = False
         self._tokens = tokens
 
     def decide(self, queue: Queue, now: Instant) -> Need | None:
@@ -185,21 +191,21 @@ class Lose:
 class GiveBack:
     """A message was taken for a link that is gone by now: nobody has seen it."""
 
-    __slots__ = ("_message", "_raw", "_token", "host", "pages", "size")
+    __slots__ = ("_parcel", "exclusive", "host", "pages", "size")
 
-    def __init__(self, host: Host, message: Message, raw: bytes) -> None:
+    def __init__(self, host: Host, parcel: Parcel) -> None:
         self.host = host
-        self.size = len(raw)
+        self.size = len(parcel.raw)
         self.pages: Pages | None = None
-        self._token = message.token
-        self._message = message
-        self._raw = raw
+        self.exclusive = False
+        self._parcel = parcel
 
     def decide(self, queue: Queue, now: Instant) -> Need | None:
-        if self._token is None:
-            queue.put_back(self._message, self._raw)
+        parcel = self._parcel
+        if parcel.token is None:
+            queue.put_back(parcel.message, parcel.raw)
         else:
-            queue.release(self._token, now)
+            queue.release(parcel.token, now)
         return None
 
     def answer(self) -> None:
@@ -212,7 +218,7 @@ class GiveBack:
 class Call:
     """A call with an answer: the result of `decide`, unless that is Need."""
 
-    __slots__ = ("_call", "_done", "_failed", "_result", "host", "pages", "size")
+    __slots__ = ("_call", "_done", "_failed", "_result", "exclusive", "host", "pages", "size")
 
     def __init__(
         self,
@@ -221,9 +227,11 @@ class Call:
         done: Callable[[Any], None],
         failed: Callable[[ServiceBusError], None],
         size: int = 0,
+        exclusive: bool = True,
     ) -> None:
         self.host = host
         self.size = size
+        self.exclusive = exclusive
         self.pages: Pages | None = Pages()
         self._call = call
         self._done = done

@@ -2,9 +2,11 @@
 
 One Runtime for each store. A turn takes what has arrived since the last one, lets the engines
 decide, and writes one transaction; every output of the turn (answers, refusals, deliveries)
-leaves after that commit, in order. While it is under way nothing more is decided: what arrives
-meanwhile is the next batch. There is no timer in this, so a lone client waits for no one and a
-busy store commits many messages at a time.
+leaves after that commit, in order. What arrives while a commit is under way is the next batch.
+When that has become large it is decided ahead, on top of what is not durable yet, and written
+behind it: its outputs wait for both commits, and if the first one fails so does the second. There
+is no timer in this, so a lone client waits for no one and a busy store commits many messages at a
+time.
 """
 
 import asyncio
@@ -19,7 +21,8 @@ import structlog
 from postbus.broker.pages import Need
 from postbus.errors import InternalError, ServiceBusError, StoreUnavailable
 from postbus.model.instant import NEVER, Instant
-from postbus.server.commits import Commit, Output, Written, note_committed
+from postbus.model.rows import Checkpoint
+from postbus.server.commits import Commit, Output, Written, note_committed, refuse, safely
 from postbus.server.host import GIVEN_PER_TURN, Host, Request
 from postbus.server.loading import Loader
 from postbus.server.meters import StoreMeter
@@ -32,6 +35,10 @@ REQUESTS_PER_TURN: Final = 4_096
 BYTES_PER_TURN: Final = 4 << 20
 QUEUED_REQUESTS_MAX: Final = 20_000
 QUEUED_BYTES_MAX: Final = 64 << 20
+AHEAD_REQUESTS_MIN: Final = 64
+"""Requests that are worth a turn while a commit is under way. Fewer wait for it and make the next
+batch larger: a commit costs as much as twenty messages."""
+COMMITS_MAX: Final = 2
 READ_AGAIN_S: Final = 1.0
 LOAD_AGAIN_MS: Final = 10_000
 """An engine that was thrown away may have had work of its own: it is loaded again after this."""
@@ -62,7 +69,11 @@ class Runtime:
         self._queued_bytes = 0
         self._awake: dict[Host, None] = {}
         self._scheduled = False
-        self._committing = False
+        self._commits: deque[Commit] = deque()
+        """Under way, the oldest first."""
+        self._exclusive = False
+        """Nothing may be decided until they are back: a checkpoint is among them, or is due, or an
+        answer that must show what was decided and no more."""
         self._resume: list[Callable[[], None]] = []
         self._wanted: list[tuple[Request, Need]] = []
         self._loading = 0
@@ -94,16 +105,23 @@ class Runtime:
     @property
     def idle(self) -> bool:
         """Nothing is waiting, nothing is being read and nothing written."""
-        return not (self._inbox or self._committing or self._scheduled or self._loading)
+        return not (self._inbox or self._commits or self._scheduled or self._loading)
 
     def when_relieved(self, resume: Callable[[], None]) -> None:
         """Call back once when the congestion is over."""
         self._resume.append(resume)
 
     def _schedule(self) -> None:
-        if not self._scheduled and not self._committing:
-            self._scheduled = True
-            self._loop.call_soon(self._turn)
+        if self._scheduled:
+            return
+        if self._commits and (
+            self._exclusive
+            or len(self._commits) >= COMMITS_MAX
+            or len(self._inbox) < AHEAD_REQUESTS_MIN
+        ):
+            return
+        self._scheduled = True
+        self._loop.call_soon(self._turn)
 
     # -- one turn --------------------------------------------------------------------------
 
@@ -125,7 +143,11 @@ class Runtime:
                     written.append(part)
         if written:
             self._commit(written, hosts, requests, outputs, now)
+        elif self._commits:
+            # What it gives out may not be durable yet.
+            self._commits[-1].join(hosts, requests, outputs)
         else:
+            self._exclusive = False
             self._finish(hosts, outputs)
         # After the commit, so that a page shows what this very turn has written.
         wanted, self._wanted = self._wanted, []
@@ -173,6 +195,8 @@ class Runtime:
                     self._wanted.append((request, need))
                     continue
                 bytes_left -= request.size
+                if request.exclusive:
+                    self._exclusive = True
                 outputs.append((host, request.answer))
             decided.append(request)
         self._relieve()
@@ -205,11 +229,20 @@ class Runtime:
         queue, lease = host.queue, host.lease
         if queue is None or lease is None:
             return None
+        checkpoint: Checkpoint | None = None
+        if host.checkpoint_due(queue):
+            # It sums up all there is, so it must be of nothing that could still fail, and nothing
+            # may change before it is written.
+            self._exclusive = True
+            if self._commits:
+                self._awake[host] = None
+            else:
+                checkpoint = host.make_checkpoint(queue)
         ledger = queue.ledger
-        checkpoint = host.due_checkpoint(queue)
         if not ledger.pending and checkpoint is None:
             return None
-        return Written(host, queue, lease, ledger.head, ledger.pending, checkpoint)
+        base = ledger.head
+        return Written(host, queue, lease, base, ledger.seal(), checkpoint)
 
     def _commit(
         self,
@@ -219,8 +252,8 @@ class Runtime:
         outputs: list[Output],
         now: Instant,
     ) -> None:
-        self._committing = True
         commit = Commit(written, hosts, requests, outputs)
+        self._commits.append(commit)
         self._writer.submit(
             partial(self._write, written, now),
             partial(self._committed, commit),
@@ -229,14 +262,13 @@ class Runtime:
 
     def _committed(self, commit: Commit, result: tuple[frozenset[int], int]) -> None:
         """The store has it, but for the fragments that another broker has taken over."""
-        self._committing = False
+        self._returned(commit)
         passed, size = result
         records = sum([len(part.records) for part in commit.written])
         self._meter.committed(perf_counter() - commit.started, records, size)
-        fenced = [part.host for part in commit.written if part.host.fragment not in passed]
+        fenced = [part for part in commit.written if part.host.fragment not in passed]
         if fenced:
-            refusal = StoreUnavailable("Another broker took the entity over.")
-            self._failed(fenced, commit.requests, commit.outputs, refusal)
+            self._lost(fenced, commit, StoreUnavailable("Another broker took the entity over."))
         for part in commit.written:
             if part.host.fragment in passed:
                 note_committed(part)
@@ -244,7 +276,7 @@ class Runtime:
 
     def _not_committed(self, commit: Commit, error: BaseException) -> None:
         """The store refused it, or broke."""
-        self._committing = False
+        self._returned(commit)
         self._meter.failures += 1
         log.error("commit failed", error=str(error), fragments=len(commit.written))
         refusal = (
@@ -252,9 +284,22 @@ class Runtime:
             if isinstance(error, ServiceBusError)
             else StoreUnavailable(f"The store did not take the write: {error}")
         )
-        hosts = [part.host for part in commit.written]
-        self._failed(hosts, commit.requests, commit.outputs, refusal)
+        self._lost(commit.written, commit, refusal)
         self._finish(commit.hosts, commit.outputs)
+
+    def _returned(self, commit: Commit) -> None:
+        assert self._commits[0] is commit, "a store answers in order"
+        self._commits.popleft()
+        if not self._commits:
+            self._exclusive = False
+
+    def _lost(self, parts: list[Written], commit: Commit, refusal: ServiceBusError) -> None:
+        """These parts are not durable, nor is what was decided on top of them since."""
+        for each in (commit, *self._commits):
+            refuse({part.host for part in parts}, each.requests, each.outputs, refusal)
+        for part in parts:
+            if part.host.queue is part.queue:  # and not thrown away already, and loaded again
+                self.discard(part.host, refusal)
 
     def _write(self, written: list[Written], now: Instant) -> tuple[frozenset[int], int]:
         """On the store's thread."""
@@ -272,22 +317,6 @@ class Runtime:
                 self._loader.checkpoints[part.host.fragment] = part.checkpoint.offset
         return passed, size
 
-    def _failed(
-        self,
-        hosts: list[Host],
-        requests: list[Request],
-        outputs: list[Output],
-        refusal: ServiceBusError,
-    ) -> None:
-        """Memory is ahead of the disk: throw the engines away, acknowledge nothing."""
-        lost = set(hosts)
-        outputs[:] = [output for output in outputs if output[0] not in lost]
-        for request in requests:
-            if request.host in lost:
-                _safely(request.host, partial(request.refuse, refusal))
-        for host in hosts:
-            self.discard(host, refusal)
-
     def discard(self, host: Host, refusal: ServiceBusError) -> None:
         """Forget the engine; the next use loads it from the store."""
         host.queue = host.lease = host.counts = None
@@ -303,11 +332,11 @@ class Runtime:
         self._arm(host, now)
         lost, host.on_lost = host.on_lost, []
         for call in lost:
-            _safely(host, partial(call, refusal))
+            safely(host, partial(call, refusal))
 
     def _finish(self, hosts: dict[Host, None], outputs: list[Output]) -> None:
         for host, output in outputs:
-            _safely(host, output)
+            safely(host, output)
         now = self._clock()  # the commit may have taken long, and timers count from here
         for host in hosts:
             self._arm(host, now)
@@ -322,7 +351,9 @@ class Runtime:
         """The fragment cannot go on: nothing it decided in this turn has happened."""
         log.error("fragment stopped", entity=host.name, fragment=host.fragment, exc_info=error)
         refusal = InternalError(f"The messaging entity '{host.name}' cannot be read.")
-        self._failed([host], requests, outputs, refusal)
+        # What was decided before it is on its way to the disk, and stands.
+        refuse({host}, requests, outputs, refusal)
+        self.discard(host, refusal)
 
     # -- time ------------------------------------------------------------------------------
 
@@ -422,7 +453,7 @@ class Runtime:
             host.waiting = None
             if error is not None:
                 for each in waiting:
-                    _safely(host, partial(each.refuse, error))
+                    safely(host, partial(each.refuse, error))
                 self.discard(host, error)
                 return
             self._residence.moved_in(host, self._clock())
@@ -442,7 +473,7 @@ class Runtime:
             host.loads -= 1
             self._loading -= 1
             if error is not None:
-                _safely(host, partial(request.refuse, error))
+                safely(host, partial(request.refuse, error))
                 # Whoever waits for what was to be read has no other reason to be looked at.
                 self._loop.call_later(READ_AGAIN_S, self.wake, host)
                 return
@@ -451,11 +482,3 @@ class Runtime:
             self._schedule()
 
         self._loader.load_pages(request, need, loaded)
-
-
-def _safely(host: Host, call: Callable[[], None]) -> None:
-    """Tell one client; whatever goes wrong with it, the others must be told too."""
-    try:
-        call()
-    except Exception:
-        log.exception("answer lost", entity=host.name)

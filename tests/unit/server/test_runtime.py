@@ -17,10 +17,11 @@ from postbus.broker.window import WindowLimits
 from postbus.errors import EntityNotFound, InternalError, ServiceBusError, StoreUnavailable
 from postbus.model.instant import Instant
 from postbus.server.host import Host
+from postbus.server.line import Parcel
 from postbus.server.loading import Loader
 from postbus.server.meters import EntityMeter, StoreMeter
-from postbus.server.requests import Call
-from postbus.server.runtime import Runtime
+from postbus.server.requests import Call, Lose
+from postbus.server.runtime import AHEAD_REQUESTS_MIN, Runtime
 from postbus.server.storethread import StoreThread
 from postbus.store.base import Part
 from postbus.store.memory import MemoryStore
@@ -60,11 +61,12 @@ class Taker:
     def capacity(self) -> int:
         return self.credit
 
-    def reserve(self, size: int) -> None:
+    def reserve(self, message: Message, raw: bytes) -> Parcel:
         self.credit -= 1
+        return Parcel(message, raw, (raw,))
 
-    def deliver(self, taken: list[tuple[Message, bytes]]) -> None:
-        self.taken += [raw for _, raw in taken]
+    def deliver(self, parcels: list[Parcel]) -> None:
+        self.taken += [parcel.raw for parcel in parcels]
 
     def drained(self) -> None:
         self.draining = False
@@ -276,3 +278,135 @@ async def test_a_clean_stop_leaves_nothing_to_replay(bed: Bed) -> None:
     await bed.runtime.stop([bed.host])
     lease = bed.store.acquire(1, "next", 0)
     assert lease.checkpoint == lease.head == 1
+
+
+# Deciding ahead of a commit that is under way
+
+
+def many(bed: Bed, host: Host | None = None, count: int = AHEAD_REQUESTS_MIN) -> list[Any]:
+    """Sends that are worth a turn of their own, each a request that needs no answer in words."""
+    answers = []
+    for number in range(count):
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        messages = [Message(b"many %d" % number)]
+
+        def call(queue: Queue, now: Instant, _: Pages, messages: list[Message] = messages) -> Any:
+            return queue.send(messages, now)
+
+        request = Call(
+            host or bed.host, call, answer.set_result, answer.set_exception, exclusive=False
+        )
+        bed.runtime.submit(request)
+        answers.append(answer)
+    return answers
+
+
+async def test_a_large_batch_is_decided_ahead_and_answered_in_order(bed: Bed) -> None:
+    await bed.send(b"0")
+    bed.store.open.clear()
+    first = many(bed, count=1)
+    await settled()
+    ahead = many(bed)
+    await settled()
+    assert bed.host.queue is not None
+    assert bed.host.queue.ledger.count(MAIN) == 2 + AHEAD_REQUESTS_MIN, "decided"
+    assert not any(answer.done() for answer in first + ahead), "and not answered"
+
+    bed.store.open.set()
+    numbers = [number for answer in first + ahead for number in await answer]
+    assert numbers == list(range(2, 3 + AHEAD_REQUESTS_MIN))
+
+
+async def test_what_was_decided_on_top_of_a_failed_commit_is_refused_too(bed: Bed) -> None:
+    await bed.send(b"kept")
+    bed.store.open.clear()
+    first = many(bed, count=1)
+    await settled()
+    ahead = many(bed)
+    await settled()
+    bed.store.failure = StoreUnavailable("disk full")
+    bed.store.open.set()
+    for answer in first + ahead:
+        with pytest.raises(StoreUnavailable):
+            await answer
+    assert bed.host.queue is None
+
+    assert await bed.send(b"later") == [2], "none of it left a trace"
+    taker = Taker(bed.host, credit=100)
+    bed.join(taker)
+    await settled()
+    assert taker.taken == [b"kept", b"later"]
+
+
+async def test_another_entity_gets_nothing_that_was_not_durable(bed: Bed) -> None:
+    """Its part of the second turn writes nothing, so nothing of it fails by itself."""
+    other = Host(2, 1, 0, "letters", Policy())
+    await bed.send(b"load")
+    await asyncio.gather(*many(bed, other, count=1))
+    bed.store.open.clear()
+    lost = many(bed, other, count=1)
+    await settled()
+    taker = Taker(other, credit=10)
+    other.lines[MAIN].join(taker)
+    other.lines[MAIN].wants(taker)
+    bed.runtime.wake(other)
+    ahead = many(bed)
+    await settled()
+    assert taker.credit == 8, "two messages are on their way"
+    bed.store.failure = StoreUnavailable("disk full")
+    bed.store.open.set()
+    for answer in lost:
+        with pytest.raises(StoreUnavailable):
+            await answer
+    await asyncio.gather(*ahead)
+    assert taker.taken == []
+
+
+async def test_a_turn_that_writes_nothing_waits_for_the_commit_before_it(bed: Bed) -> None:
+    await bed.send(b"0")
+    bed.store.open.clear()
+    sent = many(bed, count=1)
+    await settled()
+    taker = Taker(bed.host, credit=5)
+    line = bed.host.lines[MAIN]
+    line.join(taker)
+    line.wants(taker)
+    bed.runtime.wake(bed.host)
+    for _ in range(AHEAD_REQUESTS_MIN):
+        bed.runtime.submit(Lose(bed.host, [b"no lock"]))
+    await settled()
+    assert taker.credit == 3, "taken"
+    assert taker.taken == [], "and not given out"
+    bed.store.open.set()
+    await asyncio.gather(*sent)
+    await settled()
+    assert taker.taken == [b"0", b"many 0"]
+
+
+async def test_nothing_is_decided_ahead_of_an_answer_in_words(bed: Bed) -> None:
+    await bed.send(b"0")
+    bed.store.open.clear()
+    bed.send(b"1")
+    await settled()
+    many(bed)
+    await settled()
+    assert bed.host.queue is not None
+    assert bed.host.queue.ledger.count(MAIN) == 2
+    bed.store.open.set()
+
+
+async def test_a_checkpoint_waits_until_nothing_is_under_way(bed: Bed) -> None:
+    await bed.send(b"0")
+    bed.store.open.clear()
+    first = many(bed, count=1)
+    await settled()
+    bed.host.checkpoint_wanted = True
+    ahead = many(bed)
+    await settled()
+    assert bed.host.checkpoint_wanted
+    bed.store.open.set()
+    await asyncio.gather(*first, *ahead)
+    await settled()
+    assert bed.host.queue is not None
+    ledger = bed.host.queue.ledger
+    assert ledger.checkpoint == ledger.head == 2 + AHEAD_REQUESTS_MIN
