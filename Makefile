@@ -94,11 +94,11 @@ dev: $(DEV) $(NODE)
 
 # Beside the sources and not among them: a source that is changed is what runs next.
 compile: $(COMPILED)
-$(COMPILED): setup.py pyproject.toml $(shell find src -name '*.py') $(DEV)
+$(COMPILED): setup.py pyproject.toml $(shell find src -name '*.py') | $(DEV)
 	@echo "Compiling the hot modules (two minutes, once)"
-	@rm -rf build/compiled build/mypyc
+	@rm -rf build/compiled build/mypyc && mkdir -p build && touch build/.compiling
 	POSTBUS_COMPILE=1 $(PIP) install --no-deps --no-build-isolation --target build/compiled .
-	@touch $@
+	@mv build/.compiling $@
 
 $(RUNTIME): requirements/build.txt requirements/runtime.txt pyproject.toml
 	@if [ -z "$(PYTHON)" ]; then echo "Postbus needs python3 3.11 or newer" >&2; exit 1; fi

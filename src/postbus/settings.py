@@ -192,6 +192,12 @@ class Settings(BaseSettings):
     log_format: Literal["console", "json"] = _setting(
         "console", "Log lines for people or for programs"
     )
+    clock_behind_max_ms: int = _setting(
+        86_400_000,
+        "How far the clock may be behind the latest time in the data folder for a start",
+        ge=1_000,
+        le=4_000_000_000_000,
+    )
     shutdown_grace_ms: int = _setting(
         10_000, "Time for work in hand when told to stop", ge=0, le=600_000
     )

@@ -25,6 +25,7 @@ BATCH = 1 << 40
 Reading = Callable[[SqliteStore], Any]
 READINGS: dict[str, Reading] = {
     "acquire": lambda store: store.acquire(1, "broker-b", 0),
+    "standing": lambda store: store.standing(1),
     "newest": lambda store: store.newest(),
     "read": lambda store: store.read(1, 0, ALL),
     "read_within": lambda store: store.read(1, 1, ALL),
@@ -108,7 +109,10 @@ CASES = {
         WHOLE,
     ),
     "a batch without a count": Damage(journal("count"), (None,), NOTHING, "read_within trim"),
-    "a batch with text for a count": Damage(last("count"), ("x",), TEXT_FOR_NUMBER, "acquire"),
+    "a batch with text for a count": Damage(
+        last("count"), ("x",), TEXT_FOR_NUMBER, "acquire standing"
+    ),
+    "a batch with another count": Damage(journal("count"), (4,), "has 3 records, not 4", WHOLE),
     "a batch with text for a time": Damage(last("at"), ("x",), TEXT_FOR_NUMBER, "newest"),
     "a batch with no total": Damage(last("total"), (None,), NOTHING, "acquire trim"),
     "a batch without a size": Damage(journal("data"), (None,), NOTHING, "trim load_pinned drop"),
@@ -137,11 +141,11 @@ CASES = {
         FRAGMENT.format("epoch"), ("x",), TEXT_FOR_NUMBER, "acquire"
     ),
     "a fragment with text for a checkpoint": Damage(
-        FRAGMENT.format("checkpoint"), ("x",), TEXT_FOR_NUMBER, "acquire trim"
+        FRAGMENT.format("checkpoint"), ("x",), TEXT_FOR_NUMBER, "acquire standing trim"
     ),
     "a fragment without a tail": Damage(FRAGMENT.format("tail"), (None,), NOTHING, "tail trim"),
     "a fragment without a state": Damage(
-        FRAGMENT.format("state"), (None,), "the state of fragment 1 has nothing", "acquire"
+        FRAGMENT.format("state"), (None,), "the state of fragment 1 has nothing", "acquire standing"
     ),
     "a fragment with a state that is text": Damage(
         FRAGMENT.format("state"), ("x",), "the state of fragment 1 has a value of type", "acquire"

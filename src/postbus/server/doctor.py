@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import version
 from pathlib import Path
+from pkgutil import walk_packages
 from statistics import median
 from tempfile import TemporaryFile
 from typing import Final, NamedTuple
@@ -53,10 +54,13 @@ def examine(settings: Settings) -> list[Finding]:
 
 
 def compiled_modules() -> list[str]:
-    """The modules of this installation that are machine code."""
-    root = Path(postbus.__file__).parent
-    found = [path for suffix in EXTENSION_SUFFIXES for path in root.rglob(f"*{suffix}")]
-    return sorted({f"{path.parent.name}.{path.name.split('.')[0]}" for path in found})
+    """The modules of this installation that are machine code, as this Python finds them."""
+    found = []
+    for module in walk_packages(postbus.__path__, "postbus."):
+        spec = module.module_finder.find_spec(module.name, None)
+        if spec is not None and str(spec.origin).endswith(tuple(EXTENSION_SUFFIXES)):
+            found.append(module.name)
+    return sorted(found)
 
 
 def _build() -> Finding:

@@ -95,6 +95,7 @@ class Outlet:
         self.holder = gateway.id
         self.draining = False
         self._reserved = 0
+        self._reserved_bytes = 0
         if link.session.owner is None:
             link.session.owner = Promises()
         self._promises: Promises = link.session.owner
@@ -111,6 +112,9 @@ class Outlet:
 
     def close(self) -> None:
         self._line.leave(self)
+        # What was promised comes no more where a commit has failed, and is given back where it
+        # comes.
+        self._return(self._reserved, self._reserved_bytes)
         self._count_receivers()
         if self._lost in self.host.on_lost:
             self.host.on_lost.remove(self._lost)
@@ -153,6 +157,7 @@ class Outlet:
 
     def reserve(self, message: Message, raw: bytes) -> Parcel:
         self._reserved += 1
+        self._reserved_bytes += len(raw)
         self._promises.count += 1
         self.gateway.promised_bytes += len(raw)
         payload: tuple[bytes, ...] | None = None
@@ -163,12 +168,17 @@ class Outlet:
         return Parcel(message, raw, payload)
 
     def deliver(self, parcels: list[Parcel]) -> None:
-        self._reserved -= len(parcels)
-        self._promises.count -= len(parcels)
-        self.gateway.promised_bytes -= sum([len(parcel.raw) for parcel in parcels])
+        if self._reserved:  # and not returned by a close
+            self._return(len(parcels), sum([len(parcel.raw) for parcel in parcels]))
         for parcel in parcels:
             self._deliver(parcel)
         self.gateway.touch()
+
+    def _return(self, count: int, size: int) -> None:
+        self._reserved -= count
+        self._reserved_bytes -= size
+        self._promises.count -= count
+        self.gateway.promised_bytes -= size
 
     def _deliver(self, parcel: Parcel) -> None:
         link = self._link

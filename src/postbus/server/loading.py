@@ -69,6 +69,8 @@ class Loader:
         self._thread.submit(acquire, acquired, partial(_refuse, host.name, done))
 
     def _replay(self, host: Host, lease: Lease, ledger: Ledger, done: Done) -> None:
+        start = ledger.head
+
         def read(batches: list[StoredBatch]) -> None:
             try:
                 for stored in batches:
@@ -79,7 +81,7 @@ class Loader:
             except Exception as error:  # as above
                 _refuse(host.name, done, error)
                 return
-            if batches and ledger.head < lease.head:
+            if start < ledger.head < lease.head:
                 self._replay(host, lease, ledger, done)
                 return
             self._ready(host, lease, ledger, done)

@@ -56,7 +56,13 @@ COLLECT_AFTER: Final = 20_000
 CLOCK_BEHIND_MS: Final = 1_000
 """From there on an operator hears of it: the broker's time runs at half speed until it is met."""
 
+
+class ClockWrong(Exception):
+    """The machine's clock and the data folder disagree by more than a mistake."""
+
+
 _NO_START: Final = (
+    ClockWrong,
     ConfigError,
     FolderDamaged,
     FolderInUse,
@@ -128,11 +134,21 @@ def _take_turns() -> None:
     sys.setswitchinterval(SWITCH_S)
 
 
-def _newest(folder: DataFolder, wall: Instant) -> Instant:
-    """A wall clock that was set back while nothing ran must not take time back either."""
+def _newest(folder: DataFolder, wall: Instant, behind_max_ms: int) -> Instant:
+    """A wall clock that was set back while nothing ran must not take time back either.
+
+    Where it is very far behind, either it is wrong or it once was: going on in the time of the
+    folder would let every token run out and every schedule come due.
+    """
     newest = folder.newest()
-    if newest - wall > CLOCK_BEHIND_MS:
-        log.warning("clock is behind what is stored", behind_ms=newest - wall)
+    behind_ms = newest - wall
+    if behind_ms > behind_max_ms:
+        raise ClockWrong(
+            f"the clock is {behind_ms} ms behind the latest time in the data folder: set it right, "
+            f"or allow as much with the setting clock_behind_max_ms ({behind_max_ms} now)"
+        )
+    if behind_ms > CLOCK_BEHIND_MS:
+        log.warning("clock is behind what is stored", behind_ms=behind_ms)
     return newest
 
 
@@ -150,7 +166,10 @@ class Server:
         loop = asyncio.get_running_loop()
         self._settings = settings
         self._config = config
-        self._clock = new_clock(0 if folder is None else _newest(folder, new_clock(0).now())).now
+        newest = 0
+        if folder is not None:
+            newest = _newest(folder, new_clock(0).now(), settings.clock_behind_max_ms)
+        self._clock = new_clock(newest).now
         self._metrics = Metrics(version("postbus"))
         self._key = choose_key(settings)
         catalog = Catalog(None, self._clock()) if folder is None else folder.catalog

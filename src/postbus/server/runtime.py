@@ -35,10 +35,10 @@ REQUESTS_PER_TURN: Final = 4_096
 BYTES_PER_TURN: Final = 4 << 20
 QUEUED_REQUESTS_MAX: Final = 20_000
 QUEUED_BYTES_MAX: Final = 64 << 20
-AHEAD_REQUESTS_MIN: Final = 64
-"""Requests that are worth a turn while a commit is under way. Fewer wait for it and make the next
-batch larger: a commit costs as much as twenty messages."""
-COMMITS_MAX: Final = 2
+AHEAD_REQUESTS_MIN: Final = 8
+"""Requests that are worth a turn while a commit is under way, and half as many as that one has.
+Fewer wait for it and make the next batch larger: a commit costs as much as several messages."""
+COMMITS_MAX: Final = 3
 READ_AGAIN_S: Final = 1.0
 LOAD_AGAIN_MS: Final = 10_000
 """An engine that was thrown away may have had work of its own: it is loaded again after this."""
@@ -66,11 +66,16 @@ class Runtime:
         self._residence = Residence() if residence is None else residence
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[Request] = deque()
+        self._waiting = 0
+        """Requests that wait for an engine to be loaded."""
         self._queued_bytes = 0
+        """Of both."""
         self._awake: dict[Host, None] = {}
         self._scheduled = False
         self._commits: deque[Commit] = deque()
         """Under way, the oldest first."""
+        self._ahead_at = 0
+        """Requests in the inbox that are worth a turn while the last of them is under way."""
         self._exclusive = False
         """Nothing may be decided until they are back: a checkpoint is among them, or is due, or an
         answer that must show what was decided and no more."""
@@ -100,7 +105,8 @@ class Runtime:
     @property
     def congested(self) -> bool:
         """More waits than should: stop reading from those who send."""
-        return len(self._inbox) > QUEUED_REQUESTS_MAX or self._queued_bytes > QUEUED_BYTES_MAX
+        queued = len(self._inbox) + self._waiting
+        return queued > QUEUED_REQUESTS_MAX or self._queued_bytes > QUEUED_BYTES_MAX
 
     @property
     def idle(self) -> bool:
@@ -112,21 +118,25 @@ class Runtime:
         self._resume.append(resume)
 
     def _schedule(self) -> None:
-        if self._scheduled:
-            return
-        if self._commits and (
-            self._exclusive
-            or len(self._commits) >= COMMITS_MAX
-            or len(self._inbox) < AHEAD_REQUESTS_MIN
+        if self._scheduled or (
+            self._commits and (len(self._inbox) < self._ahead_at or self._must_wait)
         ):
             return
         self._scheduled = True
         self._loop.call_soon(self._turn)
 
+    @property
+    def _must_wait(self) -> bool:
+        """May nothing be decided before a commit is back?"""
+        return bool(self._commits) and (self._exclusive or len(self._commits) >= COMMITS_MAX)
+
     # -- one turn --------------------------------------------------------------------------
 
     def _turn(self) -> None:
         self._scheduled = False
+        if self._must_wait:
+            # Asked for within the very turn that has put it under way, by one who was refused.
+            return
         now = self._clock()
         requests: list[Request] = []
         outputs: list[Output] = []
@@ -175,6 +185,8 @@ class Runtime:
                 continue
             queue = host.queue
             if queue is None:
+                self._waiting += 1
+                self._queued_bytes += request.size
                 if host.waiting is None:
                     self._load(host, [request])
                 else:
@@ -254,6 +266,7 @@ class Runtime:
     ) -> None:
         commit = Commit(written, hosts, requests, outputs)
         self._commits.append(commit)
+        self._ahead_at = max(AHEAD_REQUESTS_MIN, len(requests) // 2)
         self._writer.submit(
             partial(self._write, written, now),
             partial(self._committed, commit),
@@ -408,6 +421,7 @@ class Runtime:
 
     def _retired(self, retired: Retired, now: Instant) -> None:
         for host in retired.forgotten:
+            self._awake.pop(host, None)
             self._arm(host, now)
         for host in retired.unwritten:
             host.checkpoint_wanted = True
@@ -450,16 +464,17 @@ class Runtime:
 
         def loaded(error: ServiceBusError | None) -> None:
             self._loading -= 1
+            self._waiting -= len(waiting)
             host.waiting = None
             if error is not None:
+                self._queued_bytes -= sum([each.size for each in waiting])
                 for each in waiting:
                     safely(host, partial(each.refuse, error))
                 self.discard(host, error)
+                self._relieve()
                 return
             self._residence.moved_in(host, self._clock())
-            for each in reversed(waiting):
-                self._inbox.appendleft(each)
-                self._queued_bytes += each.size
+            self._inbox.extendleft(reversed(waiting))
             self.wake(host)
 
         self._loader.load_engine(host, loaded)

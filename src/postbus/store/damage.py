@@ -26,7 +26,7 @@ def check_blob(value: Any, what: str) -> None:
         raise Damaged(f"{what} has {_kind(value)} for its bytes")
 
 
-def check_batch(fragment: int, base: int, data: Any) -> None:
+def check_batch(fragment: int, base: int, count: Any, data: Any) -> None:
     """Whole, unchanged, of a known format, and in the place it was written for."""
     what = f"the batch at {base} of fragment {fragment}"
     check_blob(data, what)
@@ -38,6 +38,8 @@ def check_batch(fragment: int, base: int, data: Any) -> None:
         raise Damaged(
             f"{what} was written as the one at {header.base} of fragment {header.fragment}"
         )
+    if count != header.record_count:
+        raise Damaged(f"{what} has {header.record_count} records, not {count!r:.40}")
 
 
 def _kind(value: Any) -> str:

@@ -34,11 +34,11 @@ SELECT max((SELECT at FROM journal WHERE journal.id BETWEEN
 _NEWEST_CHECKPOINT: Final = "newest checkpoint"
 _CHECKPOINT: Final = "UPDATE fragment SET checkpoint = ?, state = ? WHERE id = ? AND epoch = ?"
 
-_BATCH: Final = "SELECT epoch, data FROM journal WHERE id = ?"
+_BATCH: Final = "SELECT epoch, count, data FROM journal WHERE id = ?"
 _HOLDING: Final = """
 SELECT id, count FROM journal WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT 1"""
 _SIZES: Final = "SELECT id, length(data) FROM journal WHERE id BETWEEN ? AND ? ORDER BY id"
-_RANGE: Final = "SELECT id, data FROM journal WHERE id BETWEEN ? AND ? ORDER BY id"
+_RANGE: Final = "SELECT id, count, data FROM journal WHERE id BETWEEN ? AND ? ORDER BY id"
 
 _LANE: Final = rows.page_of("""
 SELECT * FROM message WHERE fragment = ? AND subqueue = ? AND lane = ? AND number >= ?
@@ -109,6 +109,8 @@ class SqliteStore:
             if not stored:
                 return None
             [(epoch, checkpoint, state)] = stored
+            check_numbers((epoch, checkpoint), f"fragment {fragment}")
+            check_blob(state, f"the state of fragment {fragment}")
             head = self._find_head(fragment, epoch, checkpoint)
         return Standing(head.offset, checkpoint, state)
 
@@ -205,7 +207,7 @@ class SqliteStore:
         if not part.batch or part.base >= head.offset:
             return False
         found = self._database.run(_BATCH, (first_id(part.lease.fragment) + part.base,))
-        return found == [(part.lease.epoch, part.batch)]
+        return found == [(part.lease.epoch, part.count, part.batch)]
 
     def _head_of(self, lease: Lease) -> _Head | None:
         """None when the lease is no longer in force."""
@@ -284,14 +286,14 @@ class SqliteStore:
                         break
                     last, room = found, room - size
             batches = self._database.run(_RANGE, (row_id, last))
-            for found, data in batches:
-                check_batch(fragment, found - first, data)
-        return [StoredBatch(found - first, data) for found, data in batches]
+            for found, count, data in batches:
+                check_batch(fragment, found - first, count, data)
+        return [StoredBatch(found - first, data) for found, _, data in batches]
 
     def read_batch(self, fragment: int, base: int) -> bytes | None:
         with self._database.reading():
-            for _, data in self._database.run(_BATCH, (first_id(fragment) + base,)):
-                check_batch(fragment, base, data)
+            for _, count, data in self._database.run(_BATCH, (first_id(fragment) + base,)):
+                check_batch(fragment, base, count, data)
                 return bytes(data)
         return None
 

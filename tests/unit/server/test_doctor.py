@@ -22,7 +22,7 @@ def test_it_says_which_code_runs(tmp_path: Path) -> None:
     compiled = not str(postbus.broker.queue.__file__).endswith(".py")
     fact = found(Settings(data=tmp_path))["hot modules"].fact
     assert fact.startswith("compiled, ") if compiled else fact == "interpreted"
-    assert ("broker.queue" in doctor.compiled_modules()) is compiled
+    assert ("postbus.broker.queue" in doctor.compiled_modules()) is compiled
 
 
 def test_a_sound_machine_gives_no_trouble(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from postbus.broker.message import MAIN, Message
 from postbus.model.description import QueueDescription
 from postbus.server.clock import SystemClock
 from postbus.server.configfile import NamespaceConfig
-from postbus.server.main import Server
+from postbus.server.main import ClockWrong, Server
 from postbus.server.requests import Call
 from postbus.settings import Settings
 from postbus.store.folder import DataFolder
@@ -54,3 +54,11 @@ async def test_time_goes_on_after_a_restart_with_a_clock_that_was_set_back(tmp_p
     # Nothing passes on the monotonic clock, so the time stands where the journal ended.
     assert await life(tmp_path, T0, b"two") == [T0 + HOUR] * 2
     assert await life(tmp_path, T0 + HOUR + 1, b"three") == [T0 + HOUR] * 2 + [T0 + HOUR + 1]
+
+
+@pytest.mark.usefixtures("capsys")
+async def test_a_clock_that_is_days_behind_is_not_believed(tmp_path: Path) -> None:
+    await life(tmp_path, T0 + 25 * HOUR, b"one")
+    with pytest.raises(ClockWrong, match=r"90000000 ms behind .* clock_behind_max_ms"):
+        await life(tmp_path, T0, b"two")
+    assert len(await life(tmp_path, T0 + HOUR, b"two")) == 2

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from postbus.broker import browse
 from postbus.broker.message import MAIN, Message
 from postbus.broker.pages import Pages
 from postbus.broker.policy import Policy
@@ -21,7 +22,7 @@ from postbus.server.line import Parcel
 from postbus.server.loading import Loader
 from postbus.server.meters import EntityMeter, StoreMeter
 from postbus.server.requests import Call, Lose
-from postbus.server.runtime import AHEAD_REQUESTS_MIN, Runtime
+from postbus.server.runtime import AHEAD_REQUESTS_MIN, QUEUED_REQUESTS_MAX, Runtime
 from postbus.server.storethread import StoreThread
 from postbus.store.base import Part
 from postbus.store.memory import MemoryStore
@@ -410,3 +411,51 @@ async def test_a_checkpoint_waits_until_nothing_is_under_way(bed: Bed) -> None:
     assert bed.host.queue is not None
     ledger = bed.host.queue.ledger
     assert ledger.checkpoint == ledger.head == 2 + AHEAD_REQUESTS_MIN
+
+
+async def test_one_who_is_refused_within_a_turn_starts_no_turn_beside_its_commit(bed: Bed) -> None:
+    """A settlement that is refused lets its link ask for more, at once."""
+    broken = Host(2, 1, 0, "broken", Policy())
+    await bed.send(b"0")
+    await asyncio.gather(*many(bed, broken, count=1))
+    bed.store.open.clear()
+
+    def fault(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    def refused(_: ServiceBusError) -> None:
+        bed.runtime.wake(broken)
+
+    bed.runtime.submit(Call(broken, fault, lambda _: None, refused))
+    bed.host.checkpoint_wanted = True
+    first = bed.send(b"1")
+    await asyncio.sleep(0)
+    rest = many(bed, count=70)
+    await settled()
+    assert bed.host.queue is not None
+    assert bed.host.queue.ledger.count(MAIN) == 2, "nothing was decided beside a checkpoint"
+
+    bed.store.open.set()
+    await asyncio.gather(first, *rest)
+    bed.runtime.discard(bed.host, StoreUnavailable("restart"))
+    found = await bed.ask(lambda queue, _, pages: browse.peek(queue, MAIN, 0, 250, 1 << 20, pages))
+    assert len(found) == 72
+
+
+async def test_what_waits_for_an_engine_counts_as_waiting(bed: Bed) -> None:
+    await bed.send(b"0")
+    bed.runtime.discard(bed.host, StoreUnavailable("restart"))
+    bed.store.open.clear()
+    busy = Host(2, 1, 0, "busy", Policy())
+    many(bed, busy, count=1)  # its commit keeps the store from loading anything
+    await settled()
+    relieved: list[bool] = []
+    answers = many(bed, count=QUEUED_REQUESTS_MAX + 2)
+    for _ in range(200):
+        await asyncio.sleep(0.001)
+    assert bed.runtime.congested
+    bed.runtime.when_relieved(lambda: relieved.append(True))
+    bed.store.open.set()
+    await asyncio.gather(*answers)
+    await settled()
+    assert relieved and not bed.runtime.congested
