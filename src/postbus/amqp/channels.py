@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postbus.amqp.faults import DecodeError, FramingError, NotAllowed, ProtocolError
+from postbus.amqp.frame_readers import MORE, SETTLED, read_transfer
 from postbus.amqp.performatives import (
     Attach,
     Begin,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 # Looked up once: it is asked for with every frame.
 _MAPPED = SessionState.MAPPED
+_TRANSFER = b"\x00\x53\x14"
 
 
 class Channels:
@@ -49,6 +51,8 @@ class Channels:
         if session.state is not _MAPPED:
             return self._on_late_frame(channel, session, body)
         try:
+            if self._took_message(session, body):
+                return None
             performative, start = decode_performative(body)
             if isinstance(performative, Transfer):
                 session.on_transfer(performative, body, start)
@@ -69,6 +73,16 @@ class Channels:
                 raise
             session.fail(fault)
         return None
+
+    def _took_message(self, session: Session, body: bytes) -> bool:
+        """Take a frame that is a whole message, as nearly all are, without making a performative
+        of it; say whether it was one."""
+        if body[:3] != _TRANSFER:
+            return False
+        handle, delivery_id, tag, message_format, bits, start = read_transfer(body)
+        if start == 0 or bits & (SETTLED | MORE) or delivery_id < 0 or tag is None:
+            return False
+        return session.on_message(handle, delivery_id, tag, max(message_format, 0), body, start)
 
     def _on_late_frame(self, channel: int, session: Session, body: bytes) -> Composite | None:
         """Wait for the end of a session that we have ended; all else of it is dropped."""

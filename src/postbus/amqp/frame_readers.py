@@ -42,27 +42,39 @@ def _extent(body: bytes) -> tuple[int, int, int]:
     return (count, offset, end) if end <= len(body) else (0, 0, 0)
 
 
-def _transfer_tails() -> dict[bytes, tuple[int, bool | None, bool, bool]]:
-    tails: dict[bytes, tuple[int, bool | None, bool, bool]] = {}
+# What a transfer says with its flags, as bits.
+SETTLED, NOT_SETTLED, MORE, BATCHABLE = 1, 2, 4, 8
+_SETTLED_BITS: dict[bool | None, int] = {None: 0, True: SETTLED, False: NOT_SETTLED}
+
+
+def _transfer_tails() -> dict[bytes, tuple[int, int]]:
+    tails: dict[bytes, tuple[int, int]] = {}
     null = (b"\x40",)
     for fields in product(_FLAGS, _FLAGS, null, null, _NOT_TRUE, _NOT_TRUE, _FLAGS):
         for length in range(len(fields) + 1):
             settled, more, batchable = (
                 _FLAGS[fields[index]] if index < length else None for index in (0, 1, 6)
             )
-            tail = b"".join(fields[:length])
-            tails[tail] = (4 + length, settled, more is True, batchable is True)
+            bits = _SETTLED_BITS[settled] | (MORE if more else 0) | (BATCHABLE if batchable else 0)
+            tails[b"".join(fields[:length])] = (4 + length, bits)
     return tails
 
 
 # What can follow a transfer's message-format when nothing unusual is said (rcv-settle-mode and
-# state null, not resumed, not aborted), cut short anywhere: the number of fields that makes,
-# then settled, more and batchable.
+# state null, not resumed, not aborted), cut short anywhere: the number of fields that makes, and
+# the bits.
 _TRANSFER_TAILS = _transfer_tails()
 
+_UNUSUAL: tuple[int, int, bytes | None, int, int, int] = (0, -1, None, -1, 0, 0)
 
-def decode_transfer(body: bytes) -> tuple[Transfer, int] | None:  # noqa: PLR0915 - unrolled
-    """Decode a transfer that starts `00 53 14`, if its encoding is a usual one."""
+
+def read_transfer(body: bytes) -> tuple[int, int, bytes | None, int, int, int]:  # noqa: PLR0915
+    """Of a transfer that starts `00 53 14`: handle, delivery-id, tag, message-format, bits, and
+    where its payload starts, which is 0 if its encoding is no usual one.
+
+    A delivery-id or message-format that is null is -1. No object is made: one comes with every
+    message.
+    """
     try:
         count, offset, end = _extent(body)
         code = body[offset]
@@ -76,9 +88,8 @@ def decode_transfer(body: bytes) -> tuple[Transfer, int] | None:  # noqa: PLR091
             handle = _U32(body, offset + 1)[0]
             offset += 5
         else:
-            return None
+            return _UNUSUAL
 
-        delivery_id: int | None
         code = body[offset]
         if code == 0x52:
             delivery_id = body[offset + 1]
@@ -90,10 +101,10 @@ def decode_transfer(body: bytes) -> tuple[Transfer, int] | None:  # noqa: PLR091
             delivery_id = 0
             offset += 1
         elif code == 0x40:
-            delivery_id = None
+            delivery_id = -1
             offset += 1
         else:
-            return None
+            return _UNUSUAL
 
         tag: bytes | None
         code = body[offset]
@@ -105,9 +116,8 @@ def decode_transfer(body: bytes) -> tuple[Transfer, int] | None:  # noqa: PLR091
             tag = None
             offset += 1
         else:
-            return None
+            return _UNUSUAL
 
-        message_format: int | None
         code = body[offset]
         if code == 0x43:
             message_format = 0
@@ -116,23 +126,41 @@ def decode_transfer(body: bytes) -> tuple[Transfer, int] | None:  # noqa: PLR091
             message_format = _U32(body, offset + 1)[0]
             offset += 5
         elif code == 0x40:
-            message_format = None
+            message_format = -1
             offset += 1
         elif code == 0x52:
             message_format = body[offset + 1]
             offset += 2
         else:
-            return None
+            return _UNUSUAL
 
         if offset > end:
-            return None
-        fields, settled, more, batchable = _TRANSFER_TAILS[body[offset:end]]
+            return _UNUSUAL
+        fields, bits = _TRANSFER_TAILS[body[offset:end]]
     except (IndexError, KeyError, struct.error):
-        return None
+        return _UNUSUAL
     if fields != count:
+        return _UNUSUAL
+    return handle, delivery_id, tag, message_format, bits, end
+
+
+def decode_transfer(body: bytes) -> tuple[Transfer, int] | None:
+    """Decode a transfer that starts `00 53 14`, if its encoding is a usual one."""
+    handle, delivery_id, tag, message_format, bits, end = read_transfer(body)
+    if end == 0:
         return None
     transfer = Transfer(
-        handle, delivery_id, tag, message_format, settled, more, None, None, False, False, batchable
+        handle,
+        None if delivery_id < 0 else delivery_id,
+        tag,
+        None if message_format < 0 else message_format,
+        True if bits & SETTLED else False if bits & NOT_SETTLED else None,
+        bits & MORE != 0,
+        None,
+        None,
+        False,
+        False,
+        bits & BATCHABLE != 0,
     )
     return transfer, end
 

@@ -47,10 +47,10 @@ def encode_transfer_frame(
         end = _TRANSFER_END.get((message_format, settled, more))
         if end is not None and len(tag) <= 0x80:
             fields = 12 + len(tag) + len(end)
-            payload = parts[0] if len(parts) == 1 else b"".join(parts)
+            size = len(parts[0]) if len(parts) == 1 else sum([len(part) for part in parts])
             try:
                 head = _TRANSFER.pack(
-                    14 + fields + len(payload),
+                    14 + fields + size,
                     2,
                     0,
                     channel,
@@ -66,7 +66,7 @@ def encode_transfer_frame(
                 )
             except struct.error:
                 raise ValueError("a transfer field is out of range") from None
-            return head + tag + end + payload
+            return b"".join([head, tag, end, *parts])
     transfer = Transfer(handle, delivery_id, tag, message_format, settled, more)
     return encode_frame(channel, transfer, b"".join(parts))
 

@@ -106,44 +106,31 @@ class ReceiverLink(Link):
 
     # Transfers.
 
-    def on_transfer(self, transfer: Transfer, body: bytes, start: int) -> None:
-        """Take a transfer frame whose payload is what follows `start` in its body."""
-        delivery_id = transfer.delivery_id
-        tag = transfer.delivery_tag
+    def on_message(
+        self, delivery_id: int, tag: bytes, message_format: int, body: bytes, start: int
+    ) -> bool:
+        """Take a message that came in one frame: what _begin() and _complete() do, at the price of
+        neither. Says whether it could."""
         size = len(body)
         if (
             self._assembly is not None
-            or transfer.more
-            or transfer.settled
-            or transfer.aborted
-            or transfer.resume
-            or delivery_id is None
-            or tag is None
             or len(tag) > DELIVERY_TAG_MAX
             or delivery_id in self.unsettled
             or size - start > self.message_size_max
             or not self.attached
         ):
-            self._on_rare_transfer(transfer, body, start)
-            return
-        # All that follows is _begin() and _complete() at the price of neither.
+            return False
         self.delivery_count = (self.delivery_count + 1) & SERIAL_MASK
         self.credit -= 1
         delivery = IncomingDelivery(
-            self,
-            delivery_id,
-            tag,
-            transfer.message_format or 0,
-            False,
-            transfer.state,
-            body[start:],
-            size,
+            self, delivery_id, tag, message_format, False, None, body[start:], size
         )
         self.unsettled[delivery_id] = delivery
         session = self.session
         session.incoming_unsettled += 1
         session.incoming_unsettled_bytes += size
         self.connection.events.append(MessageReceived(self, delivery))
+        return True
 
     def _begin(self, transfer: Transfer) -> IncomingDelivery | None:
         """Start a delivery with its first frame, or fail the link if that frame lacks a field."""
@@ -191,7 +178,8 @@ class ReceiverLink(Link):
         self._early_bytes += delivery.size
         self.connection.usage.assembling_bytes += delivery.size
 
-    def _on_rare_transfer(self, transfer: Transfer, body: bytes, start: int) -> None:
+    def on_transfer(self, transfer: Transfer, body: bytes, start: int) -> None:
+        """Take a transfer frame whose payload is what follows `start` in its body."""
         if transfer.resume:
             self.fail(LinkError("Deliveries cannot be resumed here.", "amqp:not-implemented"))
             return

@@ -204,13 +204,34 @@ class Session:
         else:
             link.on_detach(detach)
 
-    def on_transfer(self, transfer: Transfer, body: bytes, start: int) -> None:
-        """Take a transfer frame. The window is not enforced (wire contract §1.3), the number of
-        unsettled deliveries is, at twice what an owner should let come."""
+    def on_message(
+        self,
+        handle: int,
+        delivery_id: int,
+        tag: bytes,
+        message_format: int,
+        body: bytes,
+        start: int,
+    ) -> bool:
+        """Take a message that came whole, in one frame, if nothing about it is unusual."""
+        link = self.handles.remote.get(handle)
+        if not isinstance(link, ReceiverLink) or self.incoming_unsettled >= self._unsettled_bound:
+            return False
+        if not link.on_message(delivery_id, tag, message_format, body, start):
+            return False
+        self._count_transfer()
+        return True
+
+    def _count_transfer(self) -> None:
         self._next_incoming_id = (self._next_incoming_id + 1) & SERIAL_MASK
         self._incoming_left -= 1
         if self._incoming_left * 2 <= self._incoming_window and not self._flow_due:
             self.flow_due(None)
+
+    def on_transfer(self, transfer: Transfer, body: bytes, start: int) -> None:
+        """Take a transfer frame. The window is not enforced (wire contract §1.3), the number of
+        unsettled deliveries is, at twice what an owner should let come."""
+        self._count_transfer()
         if self.incoming_unsettled >= self._unsettled_bound:
             raise WindowViolation(f"{self.incoming_unsettled} deliveries are not settled yet")
         link = self.handles.link_at(transfer.handle)
