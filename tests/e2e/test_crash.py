@@ -259,6 +259,6 @@ async def test_nothing_acknowledged_is_lost_and_nothing_removed_returns(
     faults = storm.ledger.check(await storm.inventory())
     print(dict(storm.ledger.answers))
     assert not faults, "\n".join([f"seed {seed}: {len(faults)} faults", *faults[:40]])
-    # a storm in which nothing happened proves nothing
-    assert storm.ledger.answers["sends acknowledged"] > 200
-    assert storm.ledger.answers["gone confirmed"] > 50
+    # a storm in which nothing happened proves nothing; how much depends on who else is busy
+    assert storm.ledger.answers["sends acknowledged"] > 5 * kills
+    assert storm.ledger.answers["gone confirmed"] > kills
