@@ -101,7 +101,8 @@ Call = tuple[Callable[[], Any], Callable[[Any], None], Callable[[BaseException],
 
 class Thread:
     """The store's thread. Calls happen in order; their answers are delayed, and may overtake each
-    other, but for those of commits."""
+    other, but none overtakes that of a commit: the runtime relies on hearing first that a commit
+    has failed, and then what was read behind it."""
 
     def __init__(self, chance: random.Random, failing: float) -> None:
         self._chance = chance
@@ -134,9 +135,9 @@ class Thread:
         self.answers.append((_is_commit(done), lambda: done(result)))
 
     def answer_one(self, in_order: bool = False) -> None:
-        place = 0 if in_order else self._chance.randrange(len(self.answers))
-        if self.answers[place][0]:
-            place = [is_commit for is_commit, _ in self.answers].index(True)
+        commits = [place for place, (is_commit, _) in enumerate(self.answers) if is_commit]
+        end = commits[0] + 1 if commits else len(self.answers)
+        place = 0 if in_order else self._chance.randrange(end)
         self.answers.pop(place)[1]()
 
     def crash(self) -> None:
