@@ -5,6 +5,8 @@ double, str string, bytes binary, uuid.UUID uuid, list list, dict map. The class
 the rest, so that a value that was decoded is encoded again as the type it came as.
 """
 
+from abc import ABC, abstractmethod
+
 
 class Symbol(str):
     """An ASCII name from a constrained domain (AMQP 1.6.21)."""
@@ -76,13 +78,14 @@ class Decimal128(bytes):
     __slots__ = ()
 
 
-class Encodable:
+class Encodable(ABC):
     """A value that knows its own byte form, such as a performative."""
 
     __slots__ = ()
 
+    @abstractmethod
     def encode_into(self, out: bytearray) -> None:
-        raise NotImplementedError
+        """Append it."""
 
 
 class Described:

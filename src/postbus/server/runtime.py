@@ -200,7 +200,8 @@ class Runtime:
             except ServiceBusError as error:
                 outputs.append((host, partial(request.refuse, error)))
             except Exception as error:  # a fault of ours, or of the disk's: stop the fragment
-                self._fault(host, error, [*decided, request], outputs)
+                decided.append(request)
+                self._fault(host, error, decided, outputs)
                 continue
             else:
                 if need is not None:
