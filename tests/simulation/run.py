@@ -163,11 +163,12 @@ class Run:
         sim.runtime.wake(sim.host)  # what failed before is asked again
         self._rest()
         sim.thread.failing = failing
-        queue = sim.host.queue
-        if queue is None or queue.ledger.pending:
+        engine = sim.host.engine
+        if engine is None or engine.ledger.pending:
             raise Violation("work comes to an end", None, "the engine is not there, or not written")
         if sim.model.live != sim.model.durable:
             raise Violation("replay equals live", None, "decided and written differ")
+        queue = engine.own
         live = take_stock(queue, read_from(sim.journal.store))
         for checker in sim.checkers:
             checker.seen(live, queue)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import structlog
 
-from postbus.broker.queue import Queue
+from postbus.broker.engine import Engine
 from postbus.errors import ServiceBusError
 from postbus.model.rows import Checkpoint
 from postbus.server.accounting import account
@@ -24,7 +24,7 @@ class Written(NamedTuple):
     """One fragment's part of a turn, as it goes to the store."""
 
     host: Host
-    queue: Queue
+    engine: Engine
     lease: Lease
     base: int
     records: list[bytes]
@@ -62,10 +62,9 @@ class Commit:
 
 def note_committed(part: Written) -> None:
     """The part is durable; its engine may have been thrown away meanwhile (entity deleted)."""
-    if part.host.meter is not None:
-        account(part.host.meter, part.records)
+    account(part.host, part.records)
     if part.checkpoint is not None:
-        part.queue.ledger.checkpointed(part.checkpoint)
+        part.engine.ledger.checkpointed(part.checkpoint)
 
 
 def refuse(

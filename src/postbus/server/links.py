@@ -89,7 +89,8 @@ class Outlet:
         self.entity = entity
         self.host = entity.host
         self.subqueue = subqueue
-        self._line = entity.host.lines[subqueue]
+        self._line = entity.host.line(subqueue)
+        self._meter = entity.host.meter_of(subqueue)
         self._runtime = gateway.runtime(entity.host)
         self.deletes = link.snd_settle_mode == SND_SETTLED
         self.holder = gateway.id
@@ -118,12 +119,12 @@ class Outlet:
         self._count_receivers()
         if self._lost in self.host.on_lost:
             self.host.on_lost.remove(self._lost)
-        if self._waited and self.host.meter is not None:
-            self.host.meter.empty_receives += 1
+        if self._waited and self._meter is not None:
+            self._meter.empty_receives += 1
 
     def _count_receivers(self) -> None:
-        if self.host.queue is not None:
-            self.host.queue.receivers[self.subqueue] = len(self._line.receivers)
+        if self.host.engine is not None:
+            self.host.engine.set_receivers(self.subqueue, len(self._line.receivers))
 
     def _lost(self, error: ServiceBusError) -> None:
         """The engine was thrown away, with every lock: let the client attach again."""
@@ -196,14 +197,14 @@ class Outlet:
         else:
             self.tokens.add(token)
             link.send(token, payload, settled=False, context=parcel.delivered_at)
-        meter = self.host.meter
+        meter = self._meter
         if meter is not None:
             meter.receives += 1
             meter.bytes_out += len(parcel.raw)
 
     def drained(self) -> None:
-        if self._waited and self.host.meter is not None:
-            self.host.meter.empty_receives += 1
+        if self._waited and self._meter is not None:
+            self._meter.empty_receives += 1
         self._waited = False
         self.draining = False
         self._link.drained()

@@ -10,6 +10,7 @@ from uuid import UUID
 from postbus.amqp.faults import DecodeError
 from postbus.amqp.types import AmqpArray, Int, Long, Timestamp
 from postbus.broker import browse
+from postbus.broker.engine import Engine
 from postbus.broker.message import Message
 from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
@@ -96,14 +97,16 @@ class ManagementNode:
         done: Callable[[Any], None],
         size: int = 0,
     ) -> None:
-        host = self._entity.host
+        host, subqueue = self._entity.host, self._subqueue
 
         def failed(error: ServiceBusError) -> None:
-            if host.meter is not None:
-                host.meter.refused(error.condition)
+            self._entity.meter.refused(error.condition)
             request.refuse(error, self._entity.name)
 
-        self._gateway.runtime(host).submit(Call(host, call, done, failed, size))
+        def on_queue(engine: Engine, now: Instant, pages: Pages) -> Any:
+            return call(engine.at(subqueue), now, pages)
+
+        self._gateway.runtime(host).submit(Call(host, on_queue, done, failed, size))
 
     # -- locks -----------------------------------------------------------------------------
 
@@ -116,9 +119,7 @@ class ManagementNode:
             return [queue.renew(token, now) for token in tokens]
 
         def done(until: list[Instant]) -> None:
-            meter = self._entity.host.meter
-            if meter is not None:
-                meter.lock_renewals += len(until)
+            self._entity.meter.lock_renewals += len(until)
             expirations = AmqpArray(_TIMESTAMP, [Timestamp(at) for at in until])
             request.respond(_OK, "OK", {"expirations": expirations})
 
@@ -171,9 +172,7 @@ class ManagementNode:
         self._ask(request, peek, partial(self._peeked, request))
 
     def _peeked(self, request: NodeRequest, found: list[dict[str, Any]]) -> None:
-        meter = self._entity.host.meter
-        if meter is not None:
-            meter.peeks += 1
+        self._entity.meter.peeks += 1
         if found:
             request.respond(_OK, "OK", {"messages": found})
         else:
@@ -197,12 +196,11 @@ class ManagementNode:
             for token, encoded in found:
                 entry: dict[str, Any] = {"message": encoded}
                 if token is not None:
-                    gateway.locked(host, token)
+                    gateway.locked(host, subqueue, token)
                     # In a map a lock token is a uuid in network order (wire contract §4.4).
                     entry["lock-token"] = UUID(bytes_le=token)
                 messages.append(entry)
-            if host.meter is not None:
-                host.meter.receives += len(messages)
+            self._entity.meter.receives += len(messages)
             request.respond(_OK, "OK", {"messages": messages})
 
         self._ask(request, receive, done)
@@ -239,9 +237,7 @@ class ManagementNode:
         size = sum(message.length for message in messages)
 
         def done(numbers: list[int]) -> None:
-            meter = self._entity.host.meter
-            if meter is not None:
-                meter.bytes_in += size
+            self._entity.meter.bytes_in += size
             array = AmqpArray(_LONG, [Long(number) for number in numbers])
             request.respond(_OK, "OK", {"sequence-numbers": array})
 

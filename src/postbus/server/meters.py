@@ -55,15 +55,18 @@ class EntityMeter:
 
     __slots__ = (
         "abandons",
+        "arrivals",
         "bytes_in",
         "bytes_out",
         "cancellations",
         "completions",
+        "copies",
         "dead_letters",
         "deferrals",
         "deletions",
         "empty_receives",
         "expirations",
+        "forwards",
         "lock_losses",
         "lock_renewals",
         "peeks",
@@ -89,6 +92,9 @@ class EntityMeter:
         self.expirations = 0
         self.lock_losses = 0
         self.lock_renewals = 0
+        self.copies = 0
+        self.arrivals = 0
+        self.forwards = 0
         self.dead_letters: dict[str, int] = {}
         self.refusals: dict[str, int] = {}
 

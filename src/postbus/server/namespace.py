@@ -10,9 +10,9 @@ from typing import Final, TypeVar
 import structlog
 
 from postbus.amqp.link import Link
+from postbus.broker.engine import Engine
 from postbus.broker.pages import Pages
 from postbus.broker.policy import Policy
-from postbus.broker.queue import Queue
 from postbus.errors import (
     DetachForced,
     EntityDisabled,
@@ -173,8 +173,8 @@ class Namespace:
         host = entity.host
         host.policy = entity.policy()
 
-        def update(queue: Queue, now: Instant, pages: Pages) -> None:
-            queue.update(host.policy, now)
+        def update(engine: Engine, now: Instant, pages: Pages) -> None:
+            engine.own.update(host.policy, now)
 
         await self._call(host, update)
         for link in entity.message_links():
@@ -203,14 +203,16 @@ class Namespace:
 
     async def counts(self, name: str) -> QueueCounts:
         host = self._existing(name).host
-        if host.queue is None and host.counts is not None:
-            return host.counts  # or a list of all entities would load every engine
+        if host.engine is None and host.counts is not None:
+            return host.counts[0]  # or a list of all entities would load every engine
         return await self._call(host, _counts)
 
     def known_counts(self, entity: QueueEntity) -> QueueCounts | None:
         """Counts without asking the engine; None while it was never in memory, or is on its way."""
-        queue = entity.host.queue
-        return entity.host.counts if queue is None else counts_of(queue.ledger)
+        engine, counts = entity.host.engine, entity.host.counts
+        if engine is not None:
+            return counts_of(engine.ledger)
+        return None if counts is None else counts[0]
 
     def survey(self) -> None:
         """Learn of the entities what must be known without loading them."""
@@ -224,7 +226,7 @@ class Namespace:
             raise EntityNotFound(f"sb://{self.name}/{name}")
         return entity
 
-    async def _call(self, host: Host, call: Callable[[Queue, Instant, Pages], T]) -> T:
+    async def _call(self, host: Host, call: Callable[[Engine, Instant, Pages], T]) -> T:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def done(result: T) -> None:
@@ -254,5 +256,5 @@ class Namespace:
         task.add_done_callback(self._dropping.discard)
 
 
-def _counts(queue: Queue, now: Instant, pages: Pages) -> QueueCounts:
-    return counts_of(queue.ledger)
+def _counts(engine: Engine, now: Instant, pages: Pages) -> QueueCounts:
+    return counts_of(engine.ledger)

@@ -18,6 +18,7 @@ from typing import Final
 
 import structlog
 
+from postbus.broker.message import OWNER_BITS
 from postbus.broker.pages import Need
 from postbus.errors import InternalError, ServiceBusError, StoreUnavailable
 from postbus.model.instant import NEVER, Instant
@@ -170,7 +171,7 @@ class Runtime:
         """Let the engines answer what is in the inbox; returns the hosts that took part."""
         hosts, self._awake = self._awake, {}
         for host in hosts:
-            if host.queue is None and host.gone is None and host.waiting is None:
+            if host.engine is None and host.gone is None and host.waiting is None:
                 self._load(host, [])
         inbox = self._inbox
         bytes_left = BYTES_PER_TURN
@@ -183,8 +184,8 @@ class Runtime:
             if host.gone is not None:
                 outputs.append((host, partial(request.refuse, host.gone)))
                 continue
-            queue = host.queue
-            if queue is None:
+            engine = host.engine
+            if engine is None:
                 self._waiting += 1
                 self._queued_bytes += request.size
                 if host.waiting is None:
@@ -194,9 +195,9 @@ class Runtime:
                 continue
             hosts[host] = None
             if request.pages is not None and host.lease is not None:
-                request.pages.bring_up_to(host.lease.epoch, queue.ledger.checkpoint)
+                request.pages.bring_up_to(host.lease.epoch, engine.ledger.checkpoint)
             try:
-                need = request.decide(queue, now)
+                need = request.decide(engine, now)
             except ServiceBusError as error:
                 outputs.append((host, partial(request.refuse, error)))
             except Exception as error:  # a fault of ours, or of the disk's: stop the fragment
@@ -213,7 +214,7 @@ class Runtime:
                 outputs.append((host, request.answer))
             decided.append(request)
         self._relieve()
-        return {host: None for host in hosts if host.queue is not None}
+        return {host: None for host in hosts if host.engine is not None}
 
     def _relieve(self) -> None:
         if self._resume and not self.congested:
@@ -222,40 +223,52 @@ class Runtime:
                 self._loop.call_soon(call)
 
     def _serve(self, host: Host, now: Instant, outputs: list[Output]) -> None:
-        """Let time act on the queue, and hand out what is ready."""
-        queue = host.queue
-        assert queue is not None
-        queue.tick(now)
-        if queue.policy.receives:
-            for line in host.lines.values():
-                if line.waiting:
-                    given: list[Callable[[], None]] = []
-                    if line.dispatch(queue, now, GIVEN_PER_TURN, given):
-                        self._awake[host] = None
-                    outputs += [(host, output) for output in given]
-        for chore in host.due_chores(queue, now):
+        """Let time act on the queues, and hand out what is ready."""
+        engine = host.engine
+        assert engine is not None
+        engine.tick(now)
+        # Only where something became ready, or somebody came to wait.
+        stirred, called = engine.fragment.stirred, host.called
+        looked_at = [*called, *(each for each in stirred if each not in called)]
+        called.clear()
+        stirred.clear()
+        for subqueue in looked_at:
+            line = host.lines.get(subqueue)
+            if line is None or not line.waiting:
+                continue
+            queue = engine.queues.get(subqueue >> OWNER_BITS)
+            if queue is None or not queue.policy.receives:
+                continue
+            given: list[Callable[[], None]] = []
+            if line.dispatch(queue, now, GIVEN_PER_TURN, given):
+                called[subqueue] = None
+                self._awake[host] = None
+            outputs += [(host, output) for output in given]
+        for chore in host.due_chores(engine, looked_at, now):
             self._inbox.append(chore)
+        if engine.fragment.outboxes and host.on_outbox is not None:
+            outputs += [(host, partial(host.on_outbox, n)) for n in engine.fragment.outboxes]
 
     # -- commit ----------------------------------------------------------------------------
 
     def _written(self, host: Host) -> Written | None:
-        queue, lease = host.queue, host.lease
-        if queue is None or lease is None:
+        engine, lease = host.engine, host.lease
+        if engine is None or lease is None:
             return None
         checkpoint: Checkpoint | None = None
-        if host.checkpoint_due(queue):
+        if host.checkpoint_due(engine):
             # It sums up all there is, so it must be of nothing that could still fail, and nothing
             # may change before it is written.
             self._exclusive = True
             if self._commits:
                 self._awake[host] = None
             else:
-                checkpoint = host.make_checkpoint(queue)
-        ledger = queue.ledger
+                checkpoint = host.make_checkpoint(engine)
+        ledger = engine.ledger
         if not ledger.pending and checkpoint is None:
             return None
         base = ledger.head
-        return Written(host, queue, lease, base, ledger.seal(), checkpoint)
+        return Written(host, engine, lease, base, ledger.seal(), checkpoint)
 
     def _commit(
         self,
@@ -312,7 +325,7 @@ class Runtime:
         for each in (commit, *self._commits):
             refuse({part.host for part in parts}, each.requests, each.outputs, refusal)
         for part in parts:
-            if part.host.queue is part.queue:  # and not thrown away already, and loaded again
+            if part.host.engine is part.engine:  # and not thrown away already, and loaded again
                 self.discard(part.host, refusal)
 
     def _write(self, written: list[Written], now: Instant) -> tuple[frozenset[int], int]:
@@ -333,7 +346,7 @@ class Runtime:
 
     def discard(self, host: Host, refusal: ServiceBusError) -> None:
         """Forget the engine; the next use loads it from the store."""
-        host.queue = host.lease = host.counts = None
+        host.engine = host.lease = host.counts = None
         self._residence.moved_out(host)
         host.chores.clear()
         if host.timer is not None:
@@ -373,9 +386,9 @@ class Runtime:
 
     def _arm(self, host: Host, now: Instant) -> None:
         """Wake the host when its engine next wants to be called."""
-        queue = host.queue
-        deadline = host.wakes_at if queue is None else queue.next_deadline()
-        if self._stopping or (queue is None and deadline >= NEVER):
+        engine = host.engine
+        deadline = host.wakes_at if engine is None else engine.next_deadline()
+        if self._stopping or (engine is None and deadline >= NEVER):
             return
         if host.timer is not None:
             if host.timer_at <= deadline and not host.timer.cancelled():
@@ -390,7 +403,7 @@ class Runtime:
         if self._stopping or host.gone is not None:
             return
         now = self._clock()
-        if host.queue is not None or host.wakes_at <= now:
+        if host.engine is not None or host.wakes_at <= now:
             self.wake(host)
         else:
             self._arm(host, now)
@@ -435,20 +448,20 @@ class Runtime:
         self._stopping = True
         for host in hosts:
             await self.quiet()
-            queue, lease = host.queue, host.lease
-            if queue is None or lease is None:
+            engine, lease = host.engine, host.lease
+            if engine is None or lease is None:
                 continue
-            ledger = queue.ledger
+            ledger = engine.ledger
             try:
                 if ledger.head > ledger.checkpoint:
                     checkpoint = ledger.make_checkpoint()
-                    part = Written(host, queue, lease, ledger.head, [], checkpoint)
+                    part = Written(host, engine, lease, ledger.head, [], checkpoint)
                     await self._writer.run(partial(self._write, [part], self._clock()))
                 await self._writer.run(partial(self._store.release, lease))
             except ServiceBusError as error:
                 # Nothing is lost by it: the next start replays more.
                 log.warning("fragment not released", entity=host.name, error=str(error))
-            host.queue = host.lease = None
+            host.engine = host.lease = None
             self._residence.moved_out(host)
 
     async def quiet(self) -> None:
@@ -475,6 +488,7 @@ class Runtime:
                 self._relieve()
                 return
             self._residence.moved_in(host, self._clock())
+            host.call_all()
             self._inbox.extendleft(reversed(waiting))
             self.wake(host)
 

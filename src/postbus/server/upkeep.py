@@ -8,8 +8,8 @@ from typing import Final, Protocol
 import structlog
 
 from postbus.broker.chores import copy_forward
+from postbus.broker.engine import Engine
 from postbus.broker.pages import Need, Pages
-from postbus.broker.queue import Queue
 from postbus.model.description import QueueCounts
 from postbus.model.instant import Instant
 from postbus.server.host import Chore, Host
@@ -81,7 +81,7 @@ class Upkeep:
 
     async def trim(self, host: Host, older_than: Instant, bytes_max: int) -> None:
         """Let go of journal past its retention, unless nothing was added to it since."""
-        head = 0 if host.queue is None else host.queue.ledger.head
+        head = 0 if host.engine is None else host.engine.ledger.head
         if self._trimmed_at_heads.get(host.fragment) == head:
             return
         self._trimmed_at_heads[host.fragment] = head
@@ -97,31 +97,31 @@ class Upkeep:
 
     async def tidy(self, host: Host, older_than: Instant, bytes_max: int) -> None:
         """Trim, see that the next trim gets further, copy forward what few live bodies pin."""
-        resting = host.queue is None
+        resting = host.engine is None
         if resting and host.counts is None:
             return  # on its way into memory, or out of reach
         find_tail = partial(self._store.tail, host.fragment)
         before = await self._thread.run(find_tail) if resting else 0
         await self._trim(host, older_than, bytes_max)
-        queue = host.queue
-        if queue is not None and queue.ledger.head > queue.ledger.checkpoint:
+        engine = host.engine
+        if engine is not None and engine.ledger.head > engine.ledger.checkpoint:
             host.checkpoint_wanted = True
             self._runtime.wake(host)
         below = await self._thread.run(find_tail)
         # An engine is loaded for it only where something has come up.
         pinned = resting and below > before and _holds(host.counts)
-        if (host.queue is not None or pinned) and host.gone is None and "copy" not in host.chores:
+        if (host.engine is not None or pinned) and host.gone is None and "copy" not in host.chores:
             host.chores.add("copy")
             self._runtime.attend(Chore(host, "copy", partial(_copy_forward, below)))
 
 
-def _copy_forward(below: int, queue: Queue, now: Instant, pages: Pages) -> Need | None:
-    return copy_forward(queue, below, COPIED_AT_ONCE, pages)
+def _copy_forward(below: int, engine: Engine, now: Instant, pages: Pages) -> Need | None:
+    return copy_forward(engine, below, COPIED_AT_ONCE, pages)
 
 
-def _holds(counts: QueueCounts | None) -> bool:
+def _holds(counts: dict[int, QueueCounts] | None) -> bool:
     """Is there a body that could pin a batch?"""
-    return counts is None or counts.size_bytes > 0
+    return counts is None or any(each.size_bytes > 0 for each in counts.values())
 
 
 class Kept(Protocol):
@@ -156,7 +156,7 @@ async def keep_up(
                 upkeep.forget_idle()
         for entity in entities():
             host = entity.host
-            if host.queue is None and looks % RESTING_EVERY:
+            if host.engine is None and looks % RESTING_EVERY:
                 continue
             try:
                 if is_thorough:
