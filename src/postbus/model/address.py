@@ -119,6 +119,20 @@ def check_entity_name(name: str) -> None:
         )
 
 
+def check_subscription_name(name: str) -> None:
+    """Raise InvalidArgument where no subscription can be called that (semantics part A §5.2)."""
+    if len(name) > SUBSCRIPTION_NAME_LENGTH_MAX:
+        raise InvalidArgument(
+            f"The name of the subscription has {len(name)} characters; "
+            f"{SUBSCRIPTION_NAME_LENGTH_MAX} are allowed ('URI_PATH')."
+        )
+    if _NAME.fullmatch(name) is None or "/" in name or name in (".", ".."):
+        raise InvalidArgument(
+            f"'URI_PATH' contains disallowed characters: '{name}'. The name of a subscription has "
+            "letters, digits, '.', '-' and '_', and is not only dots."
+        )
+
+
 def _ends_with(text: str, suffix: str) -> bool:
     return text[-len(suffix) :].lower() == suffix
 

@@ -1,4 +1,4 @@
-"""A namespace in memory, and a way to send requests to the application without a socket."""
+"""The application over a namespace in memory, and a way to send it requests without a socket."""
 
 from __future__ import annotations
 
@@ -10,76 +10,19 @@ from xml.etree.ElementTree import Element, fromstring
 
 from starlette.applications import Starlette
 
-from postbus.errors import EntityAlreadyExists, EntityNotFound
 from postbus.http.app import build_app
-from postbus.http.atom import ATOM, SERVICE_BUS
-from postbus.model.description import QueueCounts, QueueDescription
+from postbus.http.atom import ATOM, INSTANCE, SERVICE_BUS
+from postbus.model.description import QueueDescription
 from postbus.model.instant import Instant
 from postbus.server.auth import AccessKey, Authority, Right
 from postbus.server.sas import create_sas
 from postbus.server.tracking import TrackingIds
+from tests.unit.http.memory import T0, MemoryNamespace
 
-T0: Instant = 1_700_000_000_123
-NAMESPACE = "test-namespace"
 KEY_NAME = "RootManageSharedAccessKey"
 KEY = "SAS_KEY_VALUE"
 LISTENER = AccessKey("listener", ("listen-key",), Right.LISTEN)
 TRACKING_ID = "11111111-2222-3333-4444-555555555555"
-
-
-@dataclass
-class Queue:
-    name: str
-    description: QueueDescription
-    created_at: Instant
-    updated_at: Instant
-    accessed_at: Instant = 0
-
-
-@dataclass
-class MemoryNamespace:
-    """What `postbus.http.entities.Namespace` asks for, and nothing behind it."""
-
-    name: str = NAMESPACE
-    created_at: Instant = T0
-    now: Instant = T0
-    all_counts: dict[str, QueueCounts] = field(default_factory=dict)
-    failure: Exception | None = None
-    _queues: dict[str, Queue] = field(default_factory=dict)
-
-    def queue(self, name: str) -> Queue | None:
-        return self._queues.get(name.lower())
-
-    def queues(self) -> list[Any]:
-        return [self._queues[name] for name in sorted(self._queues)]
-
-    async def create_queue(self, name: str, description: QueueDescription) -> Queue:
-        if self.failure is not None:
-            raise self.failure
-        if name.lower() in self._queues:
-            raise EntityAlreadyExists(name)
-        queue = Queue(name, description, self.now, self.now)
-        self._queues[name.lower()] = queue
-        return queue
-
-    async def update_queue(self, name: str, description: QueueDescription) -> Queue:
-        queue = self._existing(name)
-        queue.description, queue.updated_at = description, self.now
-        return queue
-
-    async def delete_queue(self, name: str) -> None:
-        self._existing(name)
-        del self._queues[name.lower()]
-
-    async def counts(self, name: str) -> QueueCounts:
-        self._existing(name)
-        return self.all_counts.get(name.lower(), QueueCounts())
-
-    def _existing(self, name: str) -> Queue:
-        queue = self.queue(name)
-        if queue is None:
-            raise EntityNotFound(name)
-        return queue
 
 
 @dataclass
@@ -136,10 +79,16 @@ class Reply:
         assert self.xml.findtext("Code") == str(self.status)
         return self.xml.findtext("Detail") or ""
 
+    @property
+    def description(self) -> Element:
+        """The description in an entry."""
+        content = self.xml.find(f"{{{ATOM}}}content")
+        assert content is not None and len(content) == 1
+        return content[0]
+
     def value(self, element: str) -> str | None:
         """What a description in an entry says."""
-        path = f"{{{ATOM}}}content/{{{SERVICE_BUS}}}QueueDescription/{{{SERVICE_BUS}}}{element}"
-        return self.xml.findtext(path)
+        return self.description.findtext(f"{{{SERVICE_BUS}}}{element}")
 
 
 class Client:
@@ -205,5 +154,5 @@ def entry(elements: str = "", kind: str = "QueueDescription") -> bytes:
     """The body of a PUT with these elements in it."""
     return (
         f'<entry xmlns="{ATOM}"><content type="application/xml">'
-        f'<{kind} xmlns="{SERVICE_BUS}">{elements}</{kind}></content></entry>'
+        f'<{kind} xmlns="{SERVICE_BUS}" xmlns:i="{INSTANCE}">{elements}</{kind}></content></entry>'
     ).encode()

@@ -12,6 +12,7 @@ from postbus.model.address import (
     Address,
     SubQueue,
     check_entity_name,
+    check_subscription_name,
     resolve_address,
     resolve_path,
 )
@@ -112,3 +113,14 @@ def test_names_an_entity_may_not_have(name: str) -> None:
 def test_a_bad_name_is_refused_in_azures_words() -> None:
     with pytest.raises(InvalidArgument, match="'URI_PATH' contains disallowed characters"):
         check_entity_name("a b")
+
+
+@pytest.mark.parametrize("name", ["all", "a.b-c_D9", "subscriptions", "rules", "x" * 50])
+def test_names_a_subscription_may_have(name: str) -> None:
+    check_subscription_name(name)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a b", "$Default", ".", "..", "ä", "a?b", "x" * 51])
+def test_names_a_subscription_may_not_have(name: str) -> None:
+    with pytest.raises(InvalidArgument, match="'URI_PATH'"):
+        check_subscription_name(name)
