@@ -2,7 +2,7 @@
 
 A message that is to be forwarded is in the lane OUTBOX, under a number that tells the order in
 which it leaves. It is sent as it is, as often as it takes; the destination remembers the last
-number that arrived from each fragment, in the same commit as the message. So it arrives once,
+number that arrived from each outbox, in the same commit as the message. So it arrives once,
 whatever crashes (design §3). When it has arrived it is removed here.
 
 Where a destination refuses a message, that one goes to the dead-letter queue of its source before
@@ -26,6 +26,7 @@ from postbus.model.instant import NEVER, Instant
 SHIPPED_AT_ONCE: Final = 256
 SHIPPED_BYTES: Final = 1 << 20
 DIVERTED_AT_ONCE: Final = 256
+SUBQUEUE_BITS: Final = 32
 
 
 class Shipment(NamedTuple):
@@ -40,6 +41,11 @@ class Receipt(NamedTuple):
 
     arrived: int
     refusal: ServiceBusError | None
+
+
+def outbox_id(fragment: int, subqueue: int) -> int:
+    """One number for one outbox of one fragment: marks are kept by it."""
+    return fragment << SUBQUEUE_BITS | subqueue
 
 
 def collect(engine: Engine, subqueue: int, now: Instant, pages: Pages) -> Shipment | Need | None:
@@ -79,7 +85,7 @@ def _destination(message: Message) -> int:
 def accept(
     engine: Engine, origin: int, messages: Sequence[tuple[Message, bytes]], now: Instant
 ) -> Receipt:
-    """Take messages from another fragment, in order, up to the first that cannot be taken."""
+    """Take messages from an outbox, in order, up to the first that cannot be taken."""
     mark = engine.ledger.marks.get(origin, -1)
     arrived = 0
     for sent, raw in messages:
@@ -97,10 +103,7 @@ def _take_in(engine: Engine, origin: int, sent: Message, raw: bytes, now: Instan
     made = Message(raw, sent.message_id, sent.session_id, sent.ttl, now, sent.header_size)
     kind = "Queue" if engine.topic is None else "Topic"
     admit(kind, own.name, own.policy, engine.ledger.size_bytes, [made])
-    trail = Trail(made.length)
-    if sent.trail is not None:
-        trail.hops = sent.trail.hops
-        trail.envelope = sent.trail.envelope
+    trail = Trail(made.length) if sent.trail is None else sent.trail.next_leg(made.length)
     trail.hops += 1
     trail.origin, trail.origin_number = origin, sent.number
     made.trail = trail

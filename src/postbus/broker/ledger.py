@@ -55,7 +55,7 @@ class Ledger:
         self.counts: dict[tuple[int, int], int] = {}
         self.size_bytes = 0
         self.marks: dict[int, int] = {}
-        """The last number that arrived from each fragment that forwards to this one."""
+        """The last number that arrived from each outbox that forwards to this fragment."""
         self.delta = Delta()
         self.pending: list[bytes] = []
         self.bytes_since_checkpoint = 0

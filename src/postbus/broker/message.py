@@ -41,8 +41,8 @@ _DESCRIPTION: Final = 3
 _SOURCE: Final = 4
 _TRAIL: Final = 5
 
-# hops, share, cursor, destination, source fragment, source number
-_TRAIL_HEAD = struct.Struct("<BIIqqQ")
+# hops, share, cursor, destination, source fragment, source number, envelope length
+_TRAIL_HEAD = struct.Struct("<BIIqqQI")
 
 
 class CorruptRow(Exception):
@@ -53,7 +53,16 @@ class Trail:
     """What a message brings along from a topic or from the entities it was forwarded by. Most
     messages of a queue have none."""
 
-    __slots__ = ("cursor", "destination", "envelope", "hops", "origin", "origin_number", "share")
+    __slots__ = (
+        "annotations",
+        "cursor",
+        "destination",
+        "envelope",
+        "hops",
+        "origin",
+        "origin_number",
+        "share",
+    )
 
     def __init__(self, share: int) -> None:
         self.share = share
@@ -65,17 +74,18 @@ class Trail:
         self.destination = -1
         """The fragment it is on its way to; -1 for none."""
         self.origin = -1
-        """The fragment that forwarded it here, and its number there; -1 for none."""
+        """The outbox that it came here from, and its number there; -1 for none."""
         self.origin_number = 0
         self.envelope = b""
         """The properties section in place of its own, where an action has changed it."""
+        self.annotations = b""
+        """The message annotations, likewise."""
 
-    def copy(self) -> "Trail":
-        other = Trail(self.share)
-        other.hops, other.cursor = self.hops, self.cursor
-        other.destination = self.destination
-        other.origin, other.origin_number = self.origin, self.origin_number
-        other.envelope = self.envelope
+    def next_leg(self, share: int) -> "Trail":
+        """What a copy of the message, or the same one in another entity, takes over."""
+        other = Trail(share)
+        other.hops = self.hops
+        other.envelope, other.annotations = self.envelope, self.annotations
         return other
 
 
@@ -193,7 +203,7 @@ def encode_extras(message: Message) -> bytes:
             parts += (_EXTRA.pack(tag, len(data)), data)
     trail = message.trail
     if trail is not None:
-        data = trail.envelope
+        data = trail.envelope + trail.annotations
         parts += (
             _EXTRA.pack(_TRAIL, _TRAIL_HEAD.size + len(data)),
             _TRAIL_HEAD.pack(
@@ -203,6 +213,7 @@ def encode_extras(message: Message) -> bytes:
                 trail.destination,
                 trail.origin,
                 trail.origin_number,
+                len(trail.envelope),
             ),
             data,
         )
@@ -218,8 +229,10 @@ def _decode_trail(value: bytes) -> Trail:
         trail.destination,
         trail.origin,
         trail.origin_number,
+        length,
     ) = _TRAIL_HEAD.unpack_from(value)
-    trail.envelope = value[_TRAIL_HEAD.size :]
+    end = _TRAIL_HEAD.size + length
+    trail.envelope, trail.annotations = value[_TRAIL_HEAD.size : end], value[end:]
     return trail
 
 

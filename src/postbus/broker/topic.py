@@ -31,9 +31,13 @@ class Copy(NamedTuple):
     """The properties section, where an action has changed it."""
     properties: bytes | None = None
     """The application properties, likewise."""
+    annotations: bytes | None = None
+    """The message annotations, likewise."""
     message_id: str | None = None
     session_id: str | None = None
     ttl: int | None = None
+    header_size: int = 0
+    """Bytes of everything but the body, where an action has changed any of it."""
     failure: tuple[str, str] | None = None
     """A filter could not be evaluated: the reason and description of a dead letter."""
 
@@ -135,7 +139,7 @@ class Topic:
                 if not queue.policy.dead_letter_on_filter_errors:
                     continue
                 queue.choose_grave(made, *copy.failure)
-            elif made.properties is not None and queue.over_size(made):
+            elif copy.header_size > queue.policy.header_size_max:
                 queue.choose_grave(made, *HEADERS_TOO_LARGE)
             else:
                 queue.choose_place(made)
@@ -151,7 +155,7 @@ def _copy_of(message: Message, raw: bytes, copy: Copy, share: int) -> Message:
         message.session_id if copy.session_id is None else copy.session_id,
         message.ttl if copy.ttl is None else copy.ttl,
         message.enqueued_at,
-        message.header_size,
+        copy.header_size or message.header_size,
     )
     made.layout = message.layout
     made.base, made.position = message.base, message.position
@@ -159,12 +163,11 @@ def _copy_of(message: Message, raw: bytes, copy: Copy, share: int) -> Message:
     made.properties = message.properties if copy.properties is None else copy.properties
     made.reason, made.description = message.reason, message.description
     made.source = message.source
-    trail = Trail(share)
-    if message.trail is not None:
-        trail.hops = message.trail.hops
-        trail.envelope = message.trail.envelope
+    trail = Trail(share) if message.trail is None else message.trail.next_leg(share)
     if copy.envelope is not None:
         trail.envelope = copy.envelope
+    if copy.annotations is not None:
+        trail.annotations = copy.annotations
     made.trail = trail
     return made
 

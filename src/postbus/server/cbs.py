@@ -48,6 +48,6 @@ class TokenNode:
         path = resource_path(audience)
         if path:
             address = resolve_path(path)
-            if address.subscription is None and gateway.namespace.queue(address.entity) is None:
+            if gateway.namespace.at(address) is None:
                 raise EntityNotFound(gateway.service.uri(path))
         return claims

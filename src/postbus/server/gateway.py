@@ -306,9 +306,9 @@ class Gateway:
         owner = link.owner
         if isinstance(owner, (Inlet, Outlet)):
             right = Right.SEND if isinstance(owner, Inlet) else Right.LISTEN
-            if not self.allows(right, owner.entity.name):
+            if not self.allows(right, owner.entity.path):
                 self.detach(
-                    link, Unauthorized("The token of the link has expired."), owner.entity.name
+                    link, Unauthorized("The token of the link has expired."), owner.entity.path
                 )
 
     # -- closing -----------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from postbus.server.requests import GiveBack, Send, Settle
 
 if TYPE_CHECKING:
     from postbus.server.gateway import Gateway
-    from postbus.server.namespace import QueueEntity
+    from postbus.server.entities import QueueEntity, Received, TopicEntity
 
 log = structlog.get_logger("links")
 
@@ -28,7 +28,9 @@ log = structlog.get_logger("links")
 class Inlet:
     """A client's sender link: every transfer becomes a Send."""
 
-    def __init__(self, gateway: Gateway, link: ReceiverLink, entity: QueueEntity, credit: int):
+    def __init__(
+        self, gateway: Gateway, link: ReceiverLink, entity: QueueEntity | TopicEntity, credit: int
+    ) -> None:
         self.gateway = gateway
         self._link = link
         self.entity = entity
@@ -54,7 +56,7 @@ class Inlet:
             host_meter = host.meter
             if host_meter is not None:
                 host_meter.refused(error.condition)
-            self._link.settle(delivery, gateway.refusals.rejected(error, self.entity.name))
+            self._link.settle(delivery, gateway.refusals.rejected(error, self.entity.path))
             self._top_up()
             return
         self.entity.touch(gateway.now)
@@ -82,7 +84,7 @@ class Outlet:
     """A client's receiver link: takes messages from a line, and their settlements back."""
 
     def __init__(
-        self, gateway: Gateway, link: SenderLink, entity: QueueEntity, subqueue: int
+        self, gateway: Gateway, link: SenderLink, entity: Received, subqueue: int
     ) -> None:
         self.gateway = gateway
         self._link = link
@@ -128,7 +130,7 @@ class Outlet:
 
     def _lost(self, error: ServiceBusError) -> None:
         """The engine was thrown away, with every lock: let the client attach again."""
-        self.gateway.detach(self._link, error, self.entity.name)
+        self.gateway.detach(self._link, error, self.entity.path)
 
     # -- giving out --------------------------------------------------------------------------
 
@@ -165,7 +167,7 @@ class Outlet:
         try:
             payload = write_delivery(message, raw)
         except Exception:  # whatever is wrong with one, the others must go out
-            log.exception("message unreadable", entity=self.entity.name, number=message.number)
+            log.exception("message unreadable", entity=self.entity.path, number=message.number)
         return Parcel(message, raw, payload)
 
     def deliver(self, parcels: list[Parcel]) -> None:
@@ -224,7 +226,7 @@ class Outlet:
         if not isinstance(state, (Accepted, Rejected, Released, Modified)):
             if state is not None:
                 error = NotSupported("Transactions are not supported: the disposition names one.")
-                rejected = gateway.refusals.rejected(error, self.entity.name)
+                rejected = gateway.refusals.rejected(error, self.entity.path)
                 for delivery in deliveries:
                     self._link.settle(delivery, rejected)
                 gateway.touch()

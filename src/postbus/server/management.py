@@ -101,7 +101,7 @@ class ManagementNode:
 
         def failed(error: ServiceBusError) -> None:
             self._entity.meter.refused(error.condition)
-            request.refuse(error, self._entity.name)
+            request.refuse(error, self._entity.path)
 
         def on_queue(engine: Engine, now: Instant, pages: Pages) -> Any:
             return call(engine.at(subqueue), now, pages)
