@@ -205,7 +205,7 @@ def _from_json(cls: Any, values: Any) -> Any:
     for name, value in given.items():
         if name in _MAPS and isinstance(value, dict):
             given[name] = {key: TypedValue.from_json(typed) for key, typed in value.items()}
-        elif not isinstance(value, str):
+        elif name in _MAPS or not isinstance(value, str):
             raise ValueError(f"'{name}' of a rule's {cls.__name__} cannot be {value!r:.200}")
     try:
         return cls(**given)

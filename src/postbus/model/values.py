@@ -5,7 +5,6 @@ what it wrote, to the digit.
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from enum import Enum
@@ -97,13 +96,13 @@ class TypedValue:
         return {"type": self.type.value, "text": self.text}
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
+    def from_json(cls, values: Any) -> Self:
         """What to_json() wrote. Raises ValueError for anything else."""
-        kind, text = values.get("type"), values.get("text")
-        if len(values) != 2 or not isinstance(text, str):
-            raise ValueError(f"a value of a rule cannot be {dict(values)!r:.200}")
+        text = values.get("text") if isinstance(values, dict) and len(values) == 2 else None
+        if not isinstance(text, str):
+            raise ValueError(f"a value of a rule cannot be {values!r:.200}")
         try:
-            return cls(ValueType(kind), text)
+            return cls(ValueType(values.get("type")), text)
         except InvalidArgument as error:
             raise ValueError(str(error)) from None
 

@@ -12,6 +12,7 @@ from postbus.rules.conversion import converted
 from postbus.rules.expressions import Expression, Slot
 from postbus.rules.facts import Facts, fold
 from postbus.rules.system import (
+    CONTENT_TYPE,
     ID_LENGTH_MAX,
     MESSAGE_ID,
     PARTITION_KEY,
@@ -130,6 +131,9 @@ class _Draft:
                 f"The system property '{name}' has {len(value)} characters; "
                 f"{ID_LENGTH_MAX} are allowed."
             )
+        if name == CONTENT_TYPE and isinstance(value, str) and not value.isascii():
+            # AMQP 3.2.4: a symbol.
+            raise ActionFailed(f"The system property '{name}' has characters other than ASCII.")
         if name == MESSAGE_ID and not value:
             raise ActionFailed("The system property 'MessageId' cannot be removed.")
         if isinstance(value, TimeSpan) and value.ticks <= 0:

@@ -17,9 +17,6 @@ from postbus.model.values import (
 )
 from postbus.rules.values import INT64_MAX, INT64_MIN, Value
 
-_PLAIN_BELOW: Final = 1e15
-"""Doubles up to here are written without an exponent, as .NET does."""
-
 _PARSERS: Final[Mapping[type, Callable[[str], Value]]] = {
     bool: parse_boolean,
     int: parse_integer,
@@ -60,9 +57,7 @@ def _text_of_double(value: float) -> str:
         return "NaN"
     if math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"
-    if value.is_integer() and abs(value) < _PLAIN_BELOW:
-        return str(int(value))
-    return repr(value)
+    return repr(value).removesuffix(".0").replace("e", "E")
 
 
 def _parsed(text: str, wanted: type) -> Value:

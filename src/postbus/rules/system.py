@@ -7,6 +7,7 @@ from uuid import UUID
 
 from postbus.model.values import DateTime, TimeSpan
 
+CONTENT_TYPE: Final = "ContentType"
 LABEL: Final = "Label"
 MESSAGE_ID: Final = "MessageId"
 PARTITION_KEY: Final = "PartitionKey"
@@ -25,7 +26,7 @@ class SystemProperty(NamedTuple):
 
 
 _ALL: Final = (
-    SystemProperty("ContentType", str, settable=True),
+    SystemProperty(CONTENT_TYPE, str, settable=True),
     SystemProperty("CorrelationId", str, settable=True),
     SystemProperty("DeadLetterSource", str),
     SystemProperty("DeliveryCount", int),

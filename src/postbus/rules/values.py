@@ -21,15 +21,13 @@ property would make four billion otherwise."""
 
 
 class Opaque:
-    """A value that is there and cannot be compared: a list, a map, an array."""
+    """A value that is there and equals nothing: a list, a map. An action can pass it on."""
 
-    __slots__ = ()
+    __slots__ = ("content",)
 
-    def __repr__(self) -> str:
-        return "OPAQUE"
+    def __init__(self, content: object) -> None:
+        self.content = content
 
-
-OPAQUE: Final = Opaque()
 
 Value = bool | int | float | str | UUID | bytes | DateTime | TimeSpan | Opaque | None
 
