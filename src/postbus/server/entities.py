@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import structlog
 
@@ -75,7 +76,8 @@ class Entity:
 class Received(Entity):
     """One that clients receive from: a queue, or a subscription."""
 
-    description: QueueDescription | SubscriptionDescription
+    description: Any
+    """Each has its own kind; they agree in all that is asked for here."""
 
     def __init__(self, name: str, host: Host, owner: int, settings: Settings, now: Instant) -> None:
         super().__init__(name, host, owner, settings)
@@ -106,6 +108,7 @@ class Received(Entity):
 
 class QueueEntity(Received):
     kind = "queue"
+    description: QueueDescription
 
     def __init__(self, record: EntityRecord, settings: Settings, now: Instant) -> None:
         [fragment] = record.fragments
@@ -140,6 +143,7 @@ class QueueEntity(Received):
 
 class SubscriptionEntity(Received):
     kind = "subscription"
+    description: SubscriptionDescription
 
     def __init__(self, topic: TopicEntity, record: SubscriptionRecord, now: Instant) -> None:
         super().__init__(record.name, topic.host, record.owner, topic.settings, now)
@@ -186,6 +190,7 @@ class SubscriptionEntity(Received):
 
 class TopicEntity(Entity):
     kind = "topic"
+    description: TopicDescription
 
     def __init__(
         self, record: EntityRecord, settings: Settings, now: Instant, sorter: TopicSorter

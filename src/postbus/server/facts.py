@@ -97,13 +97,24 @@ class MessageFacts:
     def _read_properties(self) -> Properties:
         found = self._properties
         if found is None:
-            found = self._properties = read_properties(self._raw, self._layout())
+            trail = self._message.trail
+            if trail is not None and trail.envelope:
+                # An action of another topic has changed it on its way here.
+                found = read_properties(trail.envelope, scan(trail.envelope))
+            else:
+                found = read_properties(self._raw, self._layout())
+            self._properties = found
         return found
 
     def _annotation(self, key: str) -> Value:
         found = self._annotations
         if found is None:
-            found = self._annotations = read_annotations(self._raw, self._layout())
+            trail = self._message.trail
+            if trail is not None and trail.annotations:
+                found = read_annotations(trail.annotations, scan(trail.annotations))
+            else:
+                found = read_annotations(self._raw, self._layout())
+            self._annotations = found
         value = found.get(key)
         if key == _ANNOTATIONS["ScheduledEnqueueTimeUtc"] and value is not None:
             # The Python SDK sends one that it received back as a long (wire contract §4.3).

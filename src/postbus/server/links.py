@@ -19,8 +19,8 @@ from postbus.server.line import Parcel
 from postbus.server.requests import GiveBack, Send, Settle
 
 if TYPE_CHECKING:
-    from postbus.server.gateway import Gateway
     from postbus.server.entities import QueueEntity, Received, TopicEntity
+    from postbus.server.gateway import Gateway
 
 log = structlog.get_logger("links")
 
@@ -83,9 +83,7 @@ class Promises:
 class Outlet:
     """A client's receiver link: takes messages from a line, and their settlements back."""
 
-    def __init__(
-        self, gateway: Gateway, link: SenderLink, entity: Received, subqueue: int
-    ) -> None:
+    def __init__(self, gateway: Gateway, link: SenderLink, entity: Received, subqueue: int) -> None:
         self.gateway = gateway
         self._link = link
         self.entity = entity

@@ -25,9 +25,11 @@ from postbus.server.backup import BACKUP, back_up_running
 from postbus.server.clock import SystemClock
 from postbus.server.configfile import ConfigError, NamespaceConfig, load_config
 from postbus.server.control import Control
+from postbus.server.entities import Received
 from postbus.server.gateway import Gateway
 from postbus.server.health import Health
 from postbus.server.http_protocol import HttpHost, HttpLimits
+from postbus.server.idleness import Idleness
 from postbus.server.keys import KeyFileError, choose_key, connection_string
 from postbus.server.listener import Listener, Released, allow_open_files
 from postbus.server.loading import Loader
@@ -246,7 +248,7 @@ class Server:
         await self.namespace.open()
         for name, description in self._config.queues:
             # What is there stays as it is: a restart must not undo a change made since.
-            if self.namespace.queue(name) is None:
+            if self.namespace.entity(name) is None:
                 await self.namespace.create_queue(name, description)
         self._metrics.watch(self._readings)
         if self._control is not None:
@@ -254,7 +256,13 @@ class Server:
         ports = await self._listener.listen_as_set(settings)
         self.namespace.survey()
         self._upkeep = asyncio.create_task(
-            keep_up(self.namespace.queues, self.namespace.upkeeps, settings, self._clock)
+            keep_up(
+                self.namespace.entities,
+                self.namespace.upkeeps,
+                settings,
+                self._clock,
+                Idleness(self.namespace, self._clock).look,
+            )
         )
         hidden = not (settings.on_loopback or self._key.fresh)
         text = connection_string(settings.host, ports.port, self._key, hidden=hidden)
@@ -302,7 +310,7 @@ class Server:
         await self._listener.drain(grace_s)
         if self._control is not None:
             await self._control.close()
-        hosts = [entity.host for entity in self.namespace.queues()]
+        hosts = [entity.host for entity in self.namespace.entities()]
         for runtime in self.namespace.runtimes:
             await runtime.stop(hosts)
         for thread in self._threads:
@@ -315,16 +323,17 @@ class Server:
 
     def _readings(self) -> Iterable[EntityReading]:
         now = self._clock()
-        for entity in self.namespace.queues():
+        for entity in self.namespace.every():
             roles = [link.role for link in entity.message_links()]
+            ratio = 0.0
+            if isinstance(entity, Received):
+                ratio = entity.prefetch.lock_ratio(entity.description.lock_duration_ms, now)
             yield EntityReading(
-                entity.name,
+                entity.path,
                 entity.meter,
                 self.namespace.known_counts(entity),
                 # Our role is the other one: we receive where a client sends.
                 senders=roles.count("receiver"),
                 receivers=roles.count("sender"),
-                prefetch_lock_ratio=entity.prefetch.lock_ratio(
-                    entity.description.lock_duration_ms, now
-                ),
+                prefetch_lock_ratio=ratio,
             )

@@ -14,9 +14,10 @@ from postbus.broker.engine import Engine
 from postbus.broker.message import Message
 from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
-from postbus.errors import InvalidArgument, NotSupported, ServiceBusError
+from postbus.errors import InvalidArgument, InvalidOperation, NotSupported, ServiceBusError
 from postbus.model.instant import NEVER, Instant
 from postbus.server.auth import Right, missing_claim
+from postbus.server.entities import Entity, SubscriptionEntity
 from postbus.server.envelope import (
     REASON_LENGTH_MAX,
     Changes,
@@ -27,10 +28,10 @@ from postbus.server.envelope import (
 from postbus.server.fields import Fields, check_number
 from postbus.server.nodes import NodeRequest
 from postbus.server.requests import Call, bodies_needed, settle_with
+from postbus.server.rule_node import RULE_OPERATIONS, RuleNode
 
 if TYPE_CHECKING:
     from postbus.server.gateway import Gateway
-    from postbus.server.namespace import QueueEntity
 
 _PREFIX: Final = "com.microsoft:"
 _OK: Final = 200
@@ -51,18 +52,15 @@ LATER: Final = frozenset(
         "set-session-state",
         "get-session-state",
         "get-message-sessions",
-        "add-rule",
-        "remove-rule",
-        "enumerate-rules",
     }
 )
 """Known to the SDKs, and refused by name until Postbus does them."""
 
 
 class ManagementNode:
-    """The management node of one queue, or of one of its subqueues."""
+    """The management node of one entity, or of one of its subqueues."""
 
-    def __init__(self, gateway: Gateway, entity: QueueEntity, subqueue: int, path: str) -> None:
+    def __init__(self, gateway: Gateway, entity: Entity, subqueue: int, path: str) -> None:
         self._gateway = gateway
         self._entity = entity
         self._subqueue = subqueue
@@ -76,12 +74,17 @@ class ManagementNode:
             "update-disposition": (Right.LISTEN, self._update_disposition),
             "batch-delete-messages": (Right.LISTEN, self._delete),
         }
+        if isinstance(entity, SubscriptionEntity):
+            for name, operation in RuleNode(gateway, entity).operations().items():
+                self._operations[name] = Right.MANAGE, operation
 
     def handle(self, request: NodeRequest) -> None:
         name = request.operation.removeprefix(_PREFIX)
         if name in LATER:
-            raise NotSupported(f"The operation '{request.operation}' is not supported on queues.")
+            raise NotSupported(f"The operation '{request.operation}' is not supported.")
         found = self._operations.get(name)
+        if found is None and name in RULE_OPERATIONS:
+            raise InvalidOperation(f"'{self._path}' is no subscription: it has no rules.")
         if found is None:
             raise InvalidArgument(f"The operation '{request.operation}' is not known.")
         right, operation = found
@@ -97,16 +100,27 @@ class ManagementNode:
         done: Callable[[Any], None],
         size: int = 0,
     ) -> None:
-        host, subqueue = self._entity.host, self._subqueue
+        subqueue = self._subqueue
+
+        def on_queue(engine: Engine, now: Instant, pages: Pages) -> Any:
+            return call(engine.at(subqueue), now, pages)
+
+        self._ask_engine(request, on_queue, done, size)
+
+    def _ask_engine(
+        self,
+        request: NodeRequest,
+        call: Callable[[Engine, Instant, Pages], Any],
+        done: Callable[[Any], None],
+        size: int = 0,
+    ) -> None:
+        host = self._entity.host
 
         def failed(error: ServiceBusError) -> None:
             self._entity.meter.refused(error.condition)
             request.refuse(error, self._entity.path)
 
-        def on_queue(engine: Engine, now: Instant, pages: Pages) -> Any:
-            return call(engine.at(subqueue), now, pages)
-
-        self._gateway.runtime(host).submit(Call(host, on_queue, done, failed, size))
+        self._gateway.runtime(host).submit(Call(host, call, done, failed, size))
 
     # -- locks -----------------------------------------------------------------------------
 
@@ -233,7 +247,7 @@ class ManagementNode:
         except DecodeError as fault:
             raise InvalidArgument(f"A message cannot be read: {fault}") from fault
         if self._subqueue != 0:
-            raise InvalidArgument("Messages cannot be sent to a subqueue.")
+            raise InvalidOperation(f"Messages cannot be sent to '{self._path}'.")
         size = sum(message.length for message in messages)
 
         def done(numbers: list[int]) -> None:
@@ -241,7 +255,7 @@ class ManagementNode:
             array = AmqpArray(_LONG, [Long(number) for number in numbers])
             request.respond(_OK, "OK", {"sequence-numbers": array})
 
-        self._ask(request, partial(_send, messages), done, size)
+        self._ask_engine(request, partial(_send, messages), done, size)
 
     def _cancel(self, request: NodeRequest, fields: Fields) -> None:
         numbers = _numbers(fields)
@@ -268,8 +282,8 @@ def _delete(
     return browse.delete_batch(queue, subqueue, count, before, pages)
 
 
-def _send(messages: list[Message], queue: Queue, now: Instant, pages: Pages) -> list[int]:
-    return queue.send(messages, now)
+def _send(messages: list[Message], engine: Engine, now: Instant, pages: Pages) -> list[int]:
+    return engine.send(messages, now)
 
 
 def _encoded(message: Message, raw: bytes, peeked: bool = False) -> bytes:

@@ -78,6 +78,13 @@ ENTITY_COUNTERS: Final = (
     ),
     Family("postbus_lock_losses_total", _ENTITY, "Locks that ran out", "lock_losses"),
     Family("postbus_lock_renewals_total", _ENTITY, "Locks renewed", "lock_renewals"),
+    Family(
+        "postbus_copies_total", _ENTITY, "Messages that a subscription got of its topic", "copies"
+    ),
+    Family(
+        "postbus_arrivals_total", _ENTITY, "Messages that other entities forwarded here", "arrivals"
+    ),
+    Family("postbus_forwards_total", _ENTITY, "Messages forwarded to other entities", "forwards"),
 )
 DEAD_LETTERS: Final = Family(
     "postbus_dead_letters_total",

@@ -113,6 +113,13 @@ class Namespace(Subscribing):
     def topics(self) -> list[TopicEntity]:
         return [entity for entity in self.entities() if isinstance(entity, TopicEntity)]
 
+    def every(self) -> Iterator[Entity]:
+        """Queues, topics and subscriptions."""
+        for entity in self.entities():
+            yield entity
+            if isinstance(entity, TopicEntity):
+                yield from entity.subscriptions()
+
     def received(self) -> Iterator[Received]:
         """Everything that clients can receive from."""
         for entity in self.entities():

@@ -31,8 +31,8 @@ from postbus.errors import InvalidArgument, InvalidOperation, QuotaExceeded, Ser
 from postbus.server.requests import ACCEPTED
 
 if TYPE_CHECKING:
-    from postbus.server.gateway import Gateway
     from postbus.server.entities import Entity
+    from postbus.server.gateway import Gateway
 
 REQUEST_CREDIT: Final = 100
 RESPONSES_WAITING_MAX: Final = 200

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _OK: Final = 200
 _NO_CONTENT: Final = 204
 RULES_AT_ONCE: Final = 100
+RULE_OPERATIONS: Final = frozenset({"add-rule", "remove-rule", "enumerate-rules"})
 _LEVEL: Final = Int(20)
 
 # Two different magnitudes, as Azure has them (wire contract §6.3).
@@ -77,15 +78,11 @@ class RuleNode:
     def _add(self, request: NodeRequest, fields: Fields) -> None:
         rule = read_rule(fields)
         under = self._subscription
-        self._carry_out(
-            request, self._gateway.namespace.create_rule(under.topic, under.name, rule)
-        )
+        self._carry_out(request, self._gateway.namespace.create_rule(under.topic, under.name, rule))
 
     def _remove(self, request: NodeRequest, fields: Fields) -> None:
         name, under = fields.text("rule-name"), self._subscription
-        self._carry_out(
-            request, self._gateway.namespace.delete_rule(under.topic, under.name, name)
-        )
+        self._carry_out(request, self._gateway.namespace.delete_rule(under.topic, under.name, name))
 
     def _enumerate(self, request: NodeRequest, fields: Fields) -> None:
         skip, top = fields.number("skip"), fields.number("top")
@@ -142,7 +139,9 @@ def _read_filter(described: Fields) -> Filter:
     properties = given.optional_map("properties") or {}
     return CorrelationFilter(
         **{field: given.optional_text(key) for field, key in _KEYS.items()},
-        properties={str(name): typed_from_amqp(str(name), value) for name, value in properties.items()},
+        properties={
+            str(name): typed_from_amqp(str(name), value) for name, value in properties.items()
+        },
     )
 
 

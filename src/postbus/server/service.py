@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,12 @@ class Service:
         self.limits = connection_limits(settings)
         self.gateways: set[Gateway] = set()
         self._tracking = tracking
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def keep(self, task: asyncio.Task[None]) -> None:
+        """Hold on to a task until it is done: the loop itself does not."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def uri(self, path: str) -> str:
         """How an entity is named in refusals (wire contract §7.2)."""

@@ -1,7 +1,7 @@
 """What is done for a store beside its commits: health probes, trimming, removal of what is gone."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Final, Protocol
 
@@ -138,6 +138,7 @@ async def keep_up(
     upkeeps: list[Upkeep],
     settings: Settings,
     clock: Callable[[], Instant],
+    delete_idle: Callable[[], Awaitable[None]],
 ) -> None:
     """See to every entity that is in use, now and then. Runs until cancelled."""
     bytes_max = settings.retention_mb << 20
@@ -154,6 +155,10 @@ async def keep_up(
         if is_thorough:
             for upkeep in upkeeps:
                 upkeep.forget_idle()
+            try:
+                await delete_idle()
+            except Exception as error:  # as below
+                log.warning("idle entities not deleted", error=repr(error))
         for entity in entities():
             host = entity.host
             if host.engine is None and looks % RESTING_EVERY:
