@@ -13,7 +13,7 @@ from postbus.model.subscription import SubscriptionDescription
 D = TypeVar("D", QueueDescription, SubscriptionDescription)
 
 
-def with_destinations(description: D, namespace: Namespace, asked: Asked) -> D:
+async def with_destinations(description: D, namespace: Namespace, asked: Asked) -> D:
     """The description with its destinations as they call themselves.
 
     An entity may forward to itself, as in Azure (semantics part A §5.2): the hops of a message are
@@ -25,7 +25,7 @@ def with_destinations(description: D, namespace: Namespace, asked: Asked) -> D:
         name = getattr(description, attribute)
         if name is None:
             continue
-        asked.caller.require_destination(element, name, asked.site)
+        await asked.caller.require_destination(element, name, asked.site)
         entity = namespace.entity(name)
         if entity is None:
             raise HttpProblem(

@@ -85,7 +85,7 @@ class SubscriptionResource:
                 rule = read_rule(first, None, self._now)
             if self._namespace.topic(self._topic) is None:
                 raise missing_topic()
-            description = self._describe(values, asked)
+            description = await self._describe(values, asked)
             try:
                 subscription = await self._namespace.create_subscription(
                     self._topic, self._name, description, rule
@@ -112,7 +112,7 @@ class SubscriptionResource:
                     "subscription; rules are changed one by one."
                 )
             refuse_changes(SUBSCRIPTION, values)
-            description = self._describe(values, asked)
+            description = await self._describe(values, asked)
             try:
                 subscription = await self._namespace.update_subscription(
                     self._topic, self._name, description
@@ -139,9 +139,9 @@ class SubscriptionResource:
     def _require_write(self, asked: Asked) -> None:
         asked.caller.require_below(self._path, "CreateOrUpdateSubscription", asked.site)
 
-    def _describe(self, values: Mapping[str, Value], asked: Asked) -> SubscriptionDescription:
+    async def _describe(self, values: Mapping[str, Value], asked: Asked) -> SubscriptionDescription:
         description = describe(SUBSCRIPTION, values, self._defaults)
-        return with_destinations(description, self._namespace, asked)
+        return await with_destinations(description, self._namespace, asked)
 
 
 def _read(body: bytes) -> tuple[Element, dict[str, Value]]:

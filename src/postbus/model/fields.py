@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from postbus.errors import InvalidArgument, NotSupported
 from postbus.model.address import SubQueue, check_entity_name, resolve_address
+from postbus.model.authorization import Rules, read_rules
 from postbus.model.description import Description, EntityStatus, finite_ms
 from postbus.model.duration import (
     MAX_TICKS,
@@ -24,7 +25,7 @@ from postbus.model.duration import (
     parse_iso,
 )
 
-Value = bool | int | str | EntityStatus
+Value = bool | int | str | EntityStatus | Rules
 """A duration is its number of ticks."""
 
 D = TypeVar("D", bound=Description)
@@ -102,7 +103,7 @@ _WINDOW: Final = Field("DuplicateDetectionHistoryTimeWindow", Kind.DURATION, "du
 _DELIVERIES: Final = Field("MaxDeliveryCount", Kind.INTEGER, "max_delivery_count")
 _BATCHED: Final = Field("EnableBatchedOperations", Kind.BOOLEAN, "enable_batched_operations")
 _ANONYMOUS: Final = Field("IsAnonymousAccessible", Kind.BOOLEAN)
-_ACCESS: Final = Field("AuthorizationRules", Kind.RULES)
+_ACCESS: Final = Field("AuthorizationRules", Kind.RULES, "authorization_rules")
 _STATUS: Final = Field("Status", Kind.STATUS, "status")
 _FORWARD: Final = Field("ForwardTo", Kind.ENTITY, "forward_to")
 _FORWARD_DEAD: Final = Field(
@@ -167,7 +168,6 @@ UNSUPPORTED: Final[Mapping[str, str]] = {
     "EnablePartitioning": "partitioned entities",
     "EnableSubscriptionPartitioning": "partitioned subscriptions",
     "FilteringMessagesBeforePublishing": "refusing messages that no subscription takes",
-    "AuthorizationRules": "keys of a single entity",
     "IsAnonymousAccessible": "anonymous access",
 }
 """Elements that may only say "no" until what they switch on is there, and what that is."""
@@ -197,7 +197,7 @@ def read_value(field: Field, value: object) -> Value:
         case Kind.DURATION | Kind.STATUS | Kind.ENTITY if isinstance(value, str):
             return _from_text(field.kind, value, parse_duration)
         case Kind.RULES if isinstance(value, list):
-            return bool(value)
+            return read_rules(value)
     raise ValueError(f"must be {field.kind.value}, not {brief(value)}")
 
 
@@ -245,9 +245,8 @@ def refuse_changes(form: Form, values: Mapping[str, Value]) -> None:
 def _refuse_unsupported(values: Mapping[str, Value]) -> None:
     for element, feature in UNSUPPORTED.items():
         if values.get(element):
-            shown = "other than empty" if element == _ACCESS.element else "'true'"
             raise NotSupported(
-                f"The property '{element}' cannot be {shown}: "
+                f"The property '{element}' cannot be 'true': "
                 f"Postbus does not support {feature} yet."
             )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from postbus.errors import InvalidArgument
-from postbus.http.atom import ATOM, SERVICE_BUS
+from postbus.http.notation import ATOM, SERVICE_BUS
 from postbus.model.rule import (
     CorrelationFilter,
     FalseFilter,

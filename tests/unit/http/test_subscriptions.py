@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from postbus.errors import InvalidArgument, QuotaExceeded
-from postbus.http.atom import ATOM, INSTANCE, SERVICE_BUS
+from postbus.http.notation import ATOM, INSTANCE, SERVICE_BUS
 from postbus.model.description import EntityStatus, QueueCounts, QueueDescription
 from postbus.model.duration import INFINITE
 from postbus.model.rule import FalseFilter, RuleDescription, SqlAction, SqlFilter, TrueFilter

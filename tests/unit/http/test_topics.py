@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postbus.http.atom import ATOM, SERVICE_BUS
+from postbus.http.notation import ATOM, SERVICE_BUS
 from postbus.model.description import QueueCounts, QueueDescription
 from postbus.model.duration import INFINITE
 from postbus.model.rule import CorrelationFilter, RuleDescription
@@ -207,3 +207,17 @@ async def test_a_topic_is_deleted(client: Client, namespace: MemoryNamespace) ->
     reply = await client.delete("/NEWS" + V)
     assert (reply.status, reply.body) == (200, b"")
     assert namespace.topics() == []
+
+
+async def test_a_topic_has_keys_of_its_own(client: Client, namespace: MemoryNamespace) -> None:
+    rule = "<Rights><AccessRights>Send</AccessRights></Rights><KeyName>k</KeyName>"
+    body = f"<AuthorizationRules><AuthorizationRule>{rule}</AuthorizationRule></AuthorizationRules>"
+    created = await client.put("/news" + V, entry(body, TOPIC))
+    assert created.status == 201
+    topic = namespace.topic("news")
+    assert topic is not None
+    [held] = topic.description.authorization_rules
+    for reply in (created, await client.get("/news" + V)):
+        [shown] = reply.description.iter(f"{{{SERVICE_BUS}}}AuthorizationRule")
+        assert shown.findtext(f"{{{SERVICE_BUS}}}KeyName") == "k"
+        assert shown.findtext(f"{{{SERVICE_BUS}}}PrimaryKey") == held.primary_key != ""
