@@ -9,6 +9,7 @@ from starlette.responses import Response
 from postbus.errors import Unauthorized
 from postbus.http.atom import Site
 from postbus.http.problems import HttpProblem
+from postbus.model.fields import FORWARD, FORWARD_DEAD
 from postbus.server.auth import Claims, Right, missing_claim
 
 READ: Final = "Manage,EntityRead claims required for this operation."
@@ -16,8 +17,8 @@ WRITE: Final = "Authorization failed for specified action: Manage,EntityWrite."
 DELETE: Final = "Authorization failed for specified action: Manage,EntityDelete."
 
 SUPPLEMENTS: Final[Mapping[str, str]] = {
-    "ForwardTo": "ServiceBusSupplementaryAuthorization",
-    "ForwardDeadLetteredMessagesTo": "ServiceBusDlqSupplementaryAuthorization",
+    FORWARD.element: "ServiceBusSupplementaryAuthorization",
+    FORWARD_DEAD.element: "ServiceBusDlqSupplementaryAuthorization",
 }
 """The header with a token for the entity that an element names (wire contract §9.2)."""
 

@@ -47,7 +47,7 @@ async def list_entities(
     part = slice_of(query)
     entities: Sequence[QueueEntity | TopicEntity]
     entities = namespace.queues() if form is QUEUE else namespace.topics()
-    shown = part.of(entities)
+    shown: Sequence[QueueEntity | TopicEntity] = part.of(entities)
     counts = await asyncio.gather(*(_counts(namespace, each.name) for each in shown))
     entries = [
         _entry(entity, count, asked.site) for entity, count in zip(shown, counts, strict=True)

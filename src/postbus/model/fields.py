@@ -105,10 +105,8 @@ _BATCHED: Final = Field("EnableBatchedOperations", Kind.BOOLEAN, "enable_batched
 _ANONYMOUS: Final = Field("IsAnonymousAccessible", Kind.BOOLEAN)
 _ACCESS: Final = Field("AuthorizationRules", Kind.RULES, "authorization_rules")
 _STATUS: Final = Field("Status", Kind.STATUS, "status")
-_FORWARD: Final = Field("ForwardTo", Kind.ENTITY, "forward_to")
-_FORWARD_DEAD: Final = Field(
-    "ForwardDeadLetteredMessagesTo", Kind.ENTITY, "forward_dead_letters_to"
-)
+FORWARD: Final = Field("ForwardTo", Kind.ENTITY, "forward_to")
+FORWARD_DEAD: Final = Field("ForwardDeadLetteredMessagesTo", Kind.ENTITY, "forward_dead_letters_to")
 _METADATA: Final = Field("UserMetadata", Kind.TEXT, "user_metadata")
 _ORDERING: Final = Field("SupportOrdering", Kind.BOOLEAN, "support_ordering")
 _IDLE: Final = Field("AutoDeleteOnIdle", Kind.DURATION, "auto_delete_ms")
@@ -128,8 +126,8 @@ QUEUE: Final = Form(
     "Queue",
     (
         *(_LOCK, _SIZE, _DUPLICATES, _SESSION, _TTL, _EXPIRED, _WINDOW, _DELIVERIES, _BATCHED),
-        *(_BYTES, _MESSAGES, _ANONYMOUS, _ACCESS, _STATUS, _FORWARD, _METADATA, *_TIMES),
-        *(_ORDERING, _COUNTS, _IDLE, _PARTITIONING, _AVAILABILITY, _FORWARD_DEAD, _EXPRESS),
+        *(_BYTES, _MESSAGES, _ANONYMOUS, _ACCESS, _STATUS, FORWARD, _METADATA, *_TIMES),
+        *(_ORDERING, _COUNTS, _IDLE, _PARTITIONING, _AVAILABILITY, FORWARD_DEAD, _EXPRESS),
         _MESSAGE_SIZE,
     ),
 )
@@ -157,8 +155,8 @@ SUBSCRIPTION: Final = Form(
             "dead_lettering_on_filter_errors",
         ),
         Field("DefaultRuleDescription", Kind.DEFAULT_RULE),
-        *(_MESSAGES, _DELIVERIES, _BATCHED, _STATUS, _FORWARD, *_TIMES, _COUNTS, _METADATA),
-        *(_FORWARD_DEAD, _IDLE, _AVAILABILITY),
+        *(_MESSAGES, _DELIVERIES, _BATCHED, _STATUS, FORWARD, *_TIMES, _COUNTS, _METADATA),
+        *(FORWARD_DEAD, _IDLE, _AVAILABILITY),
     ),
 )
 
