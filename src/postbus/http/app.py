@@ -115,7 +115,7 @@ class Front:
         # A queue may have one of these names: the admin clients, and only they, give a version.
         if path.lower() in _OPEN and "api-version" not in request.query_params:
             return await self._answer_open(request, path.lower())
-        asked = self._asked(request)
+        asked = await self._asked(request)
         match path.lower().split("/"):
             case ["$namespaceinfo"]:
                 _only_get(request)
@@ -190,23 +190,23 @@ class Front:
             raise unknown_path(path)
         raise wrong_method(request.method, "GET, HEAD, PUT, DELETE")
 
-    def _asked(self, request: Request) -> Asked:
-        def supplement(header: str) -> Claims | None:
+    async def _asked(self, request: Request) -> Asked:
+        async def supplement(header: str) -> Claims | None:
             token = request.headers.get(header)
-            return None if token is None else self._verify(token)
+            return None if token is None else await self._verify(token)
 
-        caller = Caller(self._authenticate(request), supplement)
+        caller = Caller(await self._authenticate(request), supplement)
         return Asked(caller, self._site(request))
 
-    def _authenticate(self, request: Request) -> Claims:
+    async def _authenticate(self, request: Request) -> Claims:
         token = request.headers.get("authorization")
         if token is None:
             raise HttpProblem(
                 401, "MissingToken: The request has no 'Authorization' header.", sub_code=40102
             )
-        return self._verify(token)
+        return await self._verify(token)
 
-    def _verify(self, token: str) -> Claims:
+    async def _verify(self, token: str) -> Claims:
         try:
             return self._authority.verify_sas(token, self._clock())
         except Unauthorized as error:

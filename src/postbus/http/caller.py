@@ -1,6 +1,6 @@
 """Who asks: what a request's tokens prove, and how it is refused where that is too little."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NamedTuple, Protocol
 from urllib.parse import quote
 
@@ -9,6 +9,7 @@ from starlette.responses import Response
 from postbus.errors import Unauthorized
 from postbus.http.atom import Site
 from postbus.http.problems import HttpProblem
+from postbus.model.fields import FORWARD, FORWARD_DEAD
 from postbus.server.auth import Claims, Right, missing_claim
 
 READ: Final = "Manage,EntityRead claims required for this operation."
@@ -16,8 +17,8 @@ WRITE: Final = "Authorization failed for specified action: Manage,EntityWrite."
 DELETE: Final = "Authorization failed for specified action: Manage,EntityDelete."
 
 SUPPLEMENTS: Final[Mapping[str, str]] = {
-    "ForwardTo": "ServiceBusSupplementaryAuthorization",
-    "ForwardDeadLetteredMessagesTo": "ServiceBusDlqSupplementaryAuthorization",
+    FORWARD.element: "ServiceBusSupplementaryAuthorization",
+    FORWARD_DEAD.element: "ServiceBusDlqSupplementaryAuthorization",
 }
 """The header with a token for the entity that an element names (wire contract §9.2)."""
 
@@ -27,7 +28,9 @@ class Caller:
 
     __slots__ = ("_claims", "_supplement")
 
-    def __init__(self, claims: Claims, supplement: Callable[[str], Claims | None]) -> None:
+    def __init__(
+        self, claims: Claims, supplement: Callable[[str], Awaitable[Claims | None]]
+    ) -> None:
         """`supplement` gives the claims in a header, None without one, or refuses them."""
         self._claims = claims
         self._supplement = supplement
@@ -46,11 +49,11 @@ class Caller:
                 f"endpoint '{site.address(path)}'.",
             )
 
-    def require_destination(self, element: str, name: str, site: Site) -> None:
+    async def require_destination(self, element: str, name: str, site: Site) -> None:
         """Raise Unauthorized without Manage on the entity that messages are to be forwarded to."""
         if _allows(self._claims, name):
             return
-        claims = self._supplement(SUPPLEMENTS[element])
+        claims = await self._supplement(SUPPLEMENTS[element])
         if claims is None or not _allows(claims, name):
             raise missing_claim(Right.MANAGE, site.address(name))
 

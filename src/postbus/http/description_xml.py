@@ -9,8 +9,10 @@ from typing import Final
 from xml.etree.ElementTree import Element
 
 from postbus.errors import InvalidArgument
-from postbus.http.atom import COUNTS, Site, element, is_nil, local_name, service_bus, time_text
+from postbus.http.atom import Site, element, is_nil, local_name, service_bus
+from postbus.http.authorization import read_rules, write_rules
 from postbus.http.namespace import Entity, TopicEntity
+from postbus.http.notation import COUNTS, time_text
 from postbus.model.description import Description, EntityStatus, QueueCounts
 from postbus.model.duration import INFINITE, TICKS_PER_MS, format_iso
 from postbus.model.fields import Field, Form, Kind, Value, read_text
@@ -43,7 +45,7 @@ def read_values(form: Form, content: Element) -> dict[str, Value]:
         if field.kind is Kind.DEFAULT_RULE or is_nil(child):
             continue
         if field.kind is Kind.RULES:
-            values[name] = len(child) > 0
+            values[name] = read_rules(child)
         else:
             values[name] = read_text(field, text_of(child, field.kind.value))
     return values
@@ -105,13 +107,13 @@ def told_of_topic(topic: TopicEntity, counts: QueueCounts) -> Told:
 
 
 def _chosen(field: Field, description: Description, site: Site) -> str:
-    if field.kind is Kind.RULES:
-        return f"<{field.element}></{field.element}>"
     if field.kind is Kind.DEFAULT_RULE:
         return ""
     if field.attribute is None:
         return element(field.element, False)
     value = getattr(description, field.attribute)
+    if field.kind is Kind.RULES:
+        return write_rules(value)
     if field.kind is Kind.DURATION:
         return element(field.element, _duration(field, description, value))
     if value is None:

@@ -47,7 +47,7 @@ async def list_entities(
     part = slice_of(query)
     entities: Sequence[QueueEntity | TopicEntity]
     entities = namespace.queues() if form is QUEUE else namespace.topics()
-    shown = part.of(entities)
+    shown: Sequence[QueueEntity | TopicEntity] = part.of(entities)
     counts = await asyncio.gather(*(_counts(namespace, each.name) for each in shown))
     entries = [
         _entry(entity, count, asked.site) for entity, count in zip(shown, counts, strict=True)
@@ -80,7 +80,7 @@ class EntityResource:
         form, values = _read(body)
         entity: QueueEntity | TopicEntity
         if form is QUEUE:
-            description = self._queue(values, asked)
+            description = await self._queue(values, asked)
             entity = await self._namespace.create_queue(self._name, description)
         else:
             entity = await self._namespace.create_topic(self._name, self._topic(values))
@@ -100,7 +100,7 @@ class EntityResource:
         refuse_changes(form, values)
         try:
             if form is QUEUE:
-                description = self._queue(values, asked)
+                description = await self._queue(values, asked)
                 entity = await self._namespace.update_queue(self._name, description)
             else:
                 entity = await self._namespace.update_topic(self._name, self._topic(values))
@@ -117,8 +117,9 @@ class EntityResource:
             raise missing_for_delete() from None
         return Response()
 
-    def _queue(self, values: Mapping[str, Value], asked: Asked) -> QueueDescription:
-        return with_destinations(describe(QUEUE, values, self._defaults), self._namespace, asked)
+    async def _queue(self, values: Mapping[str, Value], asked: Asked) -> QueueDescription:
+        description = describe(QUEUE, values, self._defaults)
+        return await with_destinations(description, self._namespace, asked)
 
     def _topic(self, values: Mapping[str, Value]) -> TopicDescription:
         size_kb = self._defaults.max_message_size_kb

@@ -29,15 +29,15 @@ async def list_rules(
     asked: Asked,
     now: Instant,
 ) -> Response:
-    path = f"{Address(topic, subscription).path}/Rules"
-    asked.caller.require_below(path, "EnumerateRules", asked.site)
+    asked.caller.require_below(_path(topic, subscription), "EnumerateRules", asked.site)
     found = _subscription(namespace, topic, subscription)
     if found is None:
         raise Below(namespace.name, (topic, subscription)).missing()
     part = slice_of(query)
     rules = found.rules()
-    entries = [_entry(found, rule, asked.site) for rule in part.of(rules)]
-    return feed_reply(entries, part.page("Rules", path, len(rules)), asked.site, now)
+    entries = [_entry(found, rule) for rule in part.of(rules)]
+    page = part.page("Rules", _path(found.topic, found.name), len(rules))
+    return feed_reply(entries, page, asked.site, now)
 
 
 class RuleResource:
@@ -52,7 +52,7 @@ class RuleResource:
         self._parent = (topic, subscription)
         self._name = name
         self._now = now
-        self._path = f"{Address(topic, subscription).path}/Rules/{name}"
+        self._path = f"{_path(topic, subscription)}/{name}"
         self._below = Below(namespace.name, (topic, subscription, name))
 
     async def read(self, asked: Asked) -> Response:
@@ -119,6 +119,10 @@ class RuleResource:
         return Below(self._namespace.name, self._parent).missing_for_update()
 
 
+def _path(topic: str, subscription: str) -> str:
+    return f"{Address(topic, subscription).path}/Rules"
+
+
 def _subscription(namespace: Namespace, topic: str, name: str) -> SubscriptionEntity | None:
     found = namespace.topic(topic)
     return None if found is None else found.subscription(name)
@@ -132,14 +136,12 @@ def _etag(rule: RuleDescription) -> str:
 def _entry(
     subscription: SubscriptionEntity,
     rule: RuleDescription,
-    site: Site,
     *,
     stored: bool = False,
     published: bool = True,
 ) -> Entry:
-    parent = Address(subscription.topic, subscription.name).path
     return Entry(
-        path=f"{parent}/Rules/{rule.name}",
+        path=f"{_path(subscription.topic, subscription.name)}/{rule.name}",
         title=rule.name,
         updated_at=rule.created_at,
         published_at=rule.created_at if published else None,
@@ -156,5 +158,5 @@ def _reply(
     stored: bool = False,
     published: bool = True,
 ) -> Response:
-    entry = _entry(subscription, rule, site, stored=stored, published=published)
+    entry = _entry(subscription, rule, stored=stored, published=published)
     return entry_reply(entry, site, _etag(rule), status)

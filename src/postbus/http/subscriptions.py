@@ -31,8 +31,7 @@ from postbus.model.subscription import SubscriptionDescription
 async def list_subscriptions(
     namespace: Namespace, topic: str, query: Mapping[str, str], asked: Asked, now: Instant
 ) -> Response:
-    path = f"{topic}/Subscriptions"
-    asked.caller.require_below(path, "EnumerateSubscriptions", asked.site)
+    asked.caller.require_below(f"{topic}/Subscriptions", "EnumerateSubscriptions", asked.site)
     found = namespace.topic(topic)
     if found is None:
         raise EntityNotFound(topic)
@@ -41,7 +40,7 @@ async def list_subscriptions(
     shown = part.of(subscriptions)
     counts = await asyncio.gather(*(_counts(namespace, each) for each in shown))
     entries = [_entry(each, count, asked.site) for each, count in zip(shown, counts, strict=True)]
-    page = part.page("Subscriptions", path, len(subscriptions))
+    page = part.page("Subscriptions", f"{found.name}/Subscriptions", len(subscriptions))
     return feed_reply(entries, page, asked.site, now)
 
 
@@ -79,10 +78,14 @@ class SubscriptionResource:
         with without_sub_code():
             check_subscription_name(self._name)
             content, values = _read(body)
-            rule = _default_rule(content, self._now)
+            first = _first_rule(content)
+            # semantics part A §4: without one, everything is taken
+            rule = RuleDescription(created_at=self._now)
+            if first is not None:
+                rule = read_rule(first, None, self._now)
             if self._namespace.topic(self._topic) is None:
                 raise missing_topic()
-            description = self._describe(values, asked)
+            description = await self._describe(values, asked)
             try:
                 subscription = await self._namespace.create_subscription(
                     self._topic, self._name, description, rule
@@ -103,13 +106,13 @@ class SubscriptionResource:
             if subscription is None:
                 raise self._below.missing_for_update()
             require_version(etag, etag_of(subscription.updated_at), "subscription")
-            if DEFAULT_RULE in children(content, SUBSCRIPTION.element):
+            if _first_rule(content) is not None:
                 raise InvalidArgument(
                     f"The element '{DEFAULT_RULE}' is only part of a request that creates a "
                     "subscription; rules are changed one by one."
                 )
             refuse_changes(SUBSCRIPTION, values)
-            description = self._describe(values, asked)
+            description = await self._describe(values, asked)
             try:
                 subscription = await self._namespace.update_subscription(
                     self._topic, self._name, description
@@ -136,9 +139,9 @@ class SubscriptionResource:
     def _require_write(self, asked: Asked) -> None:
         asked.caller.require_below(self._path, "CreateOrUpdateSubscription", asked.site)
 
-    def _describe(self, values: Mapping[str, Value], asked: Asked) -> SubscriptionDescription:
+    async def _describe(self, values: Mapping[str, Value], asked: Asked) -> SubscriptionDescription:
         description = describe(SUBSCRIPTION, values, self._defaults)
-        return with_destinations(description, self._namespace, asked)
+        return await with_destinations(description, self._namespace, asked)
 
 
 def _read(body: bytes) -> tuple[Element, dict[str, Value]]:
@@ -146,12 +149,9 @@ def _read(body: bytes) -> tuple[Element, dict[str, Value]]:
     return content, read_values(form_of(content, SUBSCRIPTION), content)
 
 
-def _default_rule(content: Element, now: Instant) -> RuleDescription:
-    """The first rule: what the description says, or one that takes everything (semantics A §4)."""
+def _first_rule(content: Element) -> Element | None:
     described = children(content, SUBSCRIPTION.element).get(DEFAULT_RULE)
-    if described is None or is_nil(described):
-        return RuleDescription(created_at=now)
-    return read_rule(described, None, now)
+    return None if described is None or is_nil(described) else described
 
 
 async def _counts(namespace: Namespace, subscription: SubscriptionEntity) -> QueueCounts:

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any, ClassVar, Final, NamedTuple, Self, get_args
 
 from postbus.errors import InvalidArgument
+from postbus.model.authorization import Rules, rules_from_json, rules_to_json, validate_rules
 from postbus.model.duration import (
     INFINITE,
     TICKS_PER_MS,
@@ -34,6 +35,9 @@ USER_METADATA_LENGTH_MAX: Final = 1_024
 
 NOT_IN_XML: Final = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that no XML document can hold, and so no description that is given back in one."""
+
+
+_READ_APART: Final = ("status", "authorization_rules")
 
 
 class EntityStatus(Enum):
@@ -115,6 +119,7 @@ class Description:
         """As the catalog keeps it: one key for each field, absent where it is None."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values["status"] = self.status.value
+        values["authorization_rules"] = rules_to_json(values.get("authorization_rules", ())) or None
         return {name: value for name, value in values.items() if value is not None}
 
     @classmethod
@@ -128,10 +133,12 @@ class Description:
         for name, value in given.items():
             if name not in types:
                 raise ValueError(f"a {cls.WORD}'s description has no '{name}'")
-            if name != "status" and not _is_like(value, types[name]):
+            if name not in _READ_APART and not _is_like(value, types[name]):
                 raise ValueError(f"'{name}' of a {cls.WORD}'s description cannot be {value!r}")
         if "status" in given:
             given["status"] = EntityStatus(given["status"])
+        if "authorization_rules" in given:
+            given["authorization_rules"] = rules_from_json(given["authorization_rules"])
         if (sent := given.get("default_ttl_sent")) is not None:
             try:
                 parse_iso(sent)
@@ -159,6 +166,7 @@ class QueueDescription(Description):
     max_message_size_kb: int = 256
     enable_express: bool = False
     support_ordering: bool = True
+    authorization_rules: Rules = ()
 
     def validate(self) -> None:
         Description.validate(self)
@@ -167,6 +175,7 @@ class QueueDescription(Description):
         check_size(self.max_size_mb)
         check_max_delivery_count(self.max_delivery_count)
         check_message_size(self.max_message_size_kb)
+        validate_rules(self.authorization_rules)
 
 
 def finite_ms(ticks: int) -> int | None:

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from postbus.errors import InvalidArgument, NotSupported
 from postbus.model.address import SubQueue, check_entity_name, resolve_address
+from postbus.model.authorization import Rules, read_rules
 from postbus.model.description import Description, EntityStatus, finite_ms
 from postbus.model.duration import (
     MAX_TICKS,
@@ -24,7 +25,7 @@ from postbus.model.duration import (
     parse_iso,
 )
 
-Value = bool | int | str | EntityStatus
+Value = bool | int | str | EntityStatus | Rules
 """A duration is its number of ticks."""
 
 D = TypeVar("D", bound=Description)
@@ -102,12 +103,10 @@ _WINDOW: Final = Field("DuplicateDetectionHistoryTimeWindow", Kind.DURATION, "du
 _DELIVERIES: Final = Field("MaxDeliveryCount", Kind.INTEGER, "max_delivery_count")
 _BATCHED: Final = Field("EnableBatchedOperations", Kind.BOOLEAN, "enable_batched_operations")
 _ANONYMOUS: Final = Field("IsAnonymousAccessible", Kind.BOOLEAN)
-_ACCESS: Final = Field("AuthorizationRules", Kind.RULES)
+_ACCESS: Final = Field("AuthorizationRules", Kind.RULES, "authorization_rules")
 _STATUS: Final = Field("Status", Kind.STATUS, "status")
-_FORWARD: Final = Field("ForwardTo", Kind.ENTITY, "forward_to")
-_FORWARD_DEAD: Final = Field(
-    "ForwardDeadLetteredMessagesTo", Kind.ENTITY, "forward_dead_letters_to"
-)
+FORWARD: Final = Field("ForwardTo", Kind.ENTITY, "forward_to")
+FORWARD_DEAD: Final = Field("ForwardDeadLetteredMessagesTo", Kind.ENTITY, "forward_dead_letters_to")
 _METADATA: Final = Field("UserMetadata", Kind.TEXT, "user_metadata")
 _ORDERING: Final = Field("SupportOrdering", Kind.BOOLEAN, "support_ordering")
 _IDLE: Final = Field("AutoDeleteOnIdle", Kind.DURATION, "auto_delete_ms")
@@ -127,8 +126,8 @@ QUEUE: Final = Form(
     "Queue",
     (
         *(_LOCK, _SIZE, _DUPLICATES, _SESSION, _TTL, _EXPIRED, _WINDOW, _DELIVERIES, _BATCHED),
-        *(_BYTES, _MESSAGES, _ANONYMOUS, _ACCESS, _STATUS, _FORWARD, _METADATA, *_TIMES),
-        *(_ORDERING, _COUNTS, _IDLE, _PARTITIONING, _AVAILABILITY, _FORWARD_DEAD, _EXPRESS),
+        *(_BYTES, _MESSAGES, _ANONYMOUS, _ACCESS, _STATUS, FORWARD, _METADATA, *_TIMES),
+        *(_ORDERING, _COUNTS, _IDLE, _PARTITIONING, _AVAILABILITY, FORWARD_DEAD, _EXPRESS),
         _MESSAGE_SIZE,
     ),
 )
@@ -156,8 +155,8 @@ SUBSCRIPTION: Final = Form(
             "dead_lettering_on_filter_errors",
         ),
         Field("DefaultRuleDescription", Kind.DEFAULT_RULE),
-        *(_MESSAGES, _DELIVERIES, _BATCHED, _STATUS, _FORWARD, *_TIMES, _COUNTS, _METADATA),
-        *(_FORWARD_DEAD, _IDLE, _AVAILABILITY),
+        *(_MESSAGES, _DELIVERIES, _BATCHED, _STATUS, FORWARD, *_TIMES, _COUNTS, _METADATA),
+        *(FORWARD_DEAD, _IDLE, _AVAILABILITY),
     ),
 )
 
@@ -167,7 +166,6 @@ UNSUPPORTED: Final[Mapping[str, str]] = {
     "EnablePartitioning": "partitioned entities",
     "EnableSubscriptionPartitioning": "partitioned subscriptions",
     "FilteringMessagesBeforePublishing": "refusing messages that no subscription takes",
-    "AuthorizationRules": "keys of a single entity",
     "IsAnonymousAccessible": "anonymous access",
 }
 """Elements that may only say "no" until what they switch on is there, and what that is."""
@@ -197,7 +195,7 @@ def read_value(field: Field, value: object) -> Value:
         case Kind.DURATION | Kind.STATUS | Kind.ENTITY if isinstance(value, str):
             return _from_text(field.kind, value, parse_duration)
         case Kind.RULES if isinstance(value, list):
-            return bool(value)
+            return read_rules(value)
     raise ValueError(f"must be {field.kind.value}, not {brief(value)}")
 
 
@@ -245,9 +243,8 @@ def refuse_changes(form: Form, values: Mapping[str, Value]) -> None:
 def _refuse_unsupported(values: Mapping[str, Value]) -> None:
     for element, feature in UNSUPPORTED.items():
         if values.get(element):
-            shown = "other than empty" if element == _ACCESS.element else "'true'"
             raise NotSupported(
-                f"The property '{element}' cannot be {shown}: "
+                f"The property '{element}' cannot be 'true': "
                 f"Postbus does not support {feature} yet."
             )
 

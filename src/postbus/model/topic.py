@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from postbus.model.authorization import Rules, validate_rules
 from postbus.model.description import Description
 from postbus.model.limits import check_duplicate_window, check_message_size, check_size
 
@@ -19,9 +20,11 @@ class TopicDescription(Description):
     max_message_size_kb: int = 256
     enable_express: bool = False
     support_ordering: bool = True
+    authorization_rules: Rules = ()
 
     def validate(self) -> None:
         Description.validate(self)
         check_duplicate_window(self.duplicate_window_ms)
         check_size(self.max_size_mb)
         check_message_size(self.max_message_size_kb)
+        validate_rules(self.authorization_rules)

@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element, fromstring
 from starlette.applications import Starlette
 
 from postbus.http.app import build_app
-from postbus.http.atom import ATOM, INSTANCE, SERVICE_BUS
+from postbus.http.notation import ATOM, INSTANCE, SERVICE_BUS
 from postbus.model.description import QueueDescription
 from postbus.model.instant import Instant
 from postbus.server.auth import AccessKey, Authority, Right

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import TypeVar
 
 from postbus.errors import EntityAlreadyExists, EntityNotFound
+from postbus.model.authorization import Rules, settle_rules
 from postbus.model.description import QueueCounts, QueueDescription
 from postbus.model.instant import Instant
 from postbus.model.rule import CorrelationFilter, RuleDescription
@@ -17,6 +19,7 @@ T0: Instant = 1_700_000_000_123
 NAMESPACE = "test-namespace"
 
 T = TypeVar("T")
+D = TypeVar("D", QueueDescription, TopicDescription)
 
 
 def by_name(named: dict[str, T]) -> list[T]:
@@ -85,6 +88,9 @@ class MemoryNamespace:
     """By name in small letters, that of a subscription as `topic/name`."""
     failure: Exception | None = None
     """What creating or changing something raises."""
+    on_rules: Callable[[str, Rules | None], None] = lambda name, rules: None
+    """Hears of the keys of an entity; None when it is gone."""
+    made_keys: Iterator[str] = field(default_factory=lambda: map("{:044}".format, count(1)))
     entities: dict[str, Queue | Topic] = field(default_factory=dict)
 
     def entity(self, name: str) -> Queue | Topic | None:
@@ -106,27 +112,32 @@ class MemoryNamespace:
 
     async def create_queue(self, name: str, description: QueueDescription) -> Queue:
         self._refuse(name, self.entities)
+        description = self._with_keys(name, description, ())
         queue = self.entities[name.lower()] = Queue(name, description, self.now, self.now)
         return queue
 
     async def create_topic(self, name: str, description: TopicDescription) -> Topic:
         self._refuse(name, self.entities)
+        description = self._with_keys(name, description, ())
         topic = self.entities[name.lower()] = Topic(name, description, self.now, self.now)
         return topic
 
     async def update_queue(self, name: str, description: QueueDescription) -> Queue:
         queue = self._existing(name, self.queue(name))
+        description = self._with_keys(name, description, queue.description.authorization_rules)
         queue.description, queue.updated_at = description, self.now
         return queue
 
     async def update_topic(self, name: str, description: TopicDescription) -> Topic:
         topic = self._existing(name, self.topic(name))
+        description = self._with_keys(name, description, topic.description.authorization_rules)
         topic.description, topic.updated_at = description, self.now
         return topic
 
     async def delete_entity(self, name: str) -> None:
         self._existing(name, self.entity(name))
         del self.entities[name.lower()]
+        self.on_rules(name, None)
 
     async def counts(self, name: str) -> QueueCounts:
         self._existing(name, self.entity(name))
@@ -179,6 +190,13 @@ class MemoryNamespace:
     def subscription(self, topic: str, name: str) -> Subscription:
         parent = self._existing(topic, self.topic(topic))
         return self._existing(name, parent.subscription(name))
+
+    def _with_keys(self, name: str, description: D, previous: Rules) -> D:
+        rules = settle_rules(
+            description.authorization_rules, previous, self.now, lambda: next(self.made_keys)
+        )
+        self.on_rules(name, rules)
+        return replace(description, authorization_rules=rules)
 
     def _existing(self, name: str, found: T | None) -> T:
         if found is None:

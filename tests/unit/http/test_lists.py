@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element
 import pytest
 
 from postbus.errors import EntityNotFound
-from postbus.http.atom import ATOM, SERVICE_BUS
+from postbus.http.notation import ATOM, SERVICE_BUS
 from postbus.model.description import QueueCounts, QueueDescription
 from postbus.model.rule import RuleDescription
 from postbus.model.subscription import SubscriptionDescription

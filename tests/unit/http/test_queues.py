@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from postbus.http.atom import ATOM, COUNTS, SERVICE_BUS
+from postbus.http.notation import ATOM, COUNTS, SERVICE_BUS
 from postbus.model.description import EntityStatus, QueueCounts, QueueDescription
 from postbus.model.duration import INFINITE
 from tests.unit.http.fakes import Client, application, entry
@@ -261,10 +261,6 @@ async def test_a_refused_update_changes_nothing(
         ("<RequiresDuplicateDetection>1</RequiresDuplicateDetection>", "duplicate detection"),
         ("<EnablePartitioning>true</EnablePartitioning>", "partitioned entities"),
         ("<IsAnonymousAccessible>true</IsAnonymousAccessible>", "anonymous access"),
-        (
-            "<AuthorizationRules><AuthorizationRule/></AuthorizationRules>",
-            "keys of a single entity",
-        ),
     ],
 )
 async def test_what_is_not_there_yet_is_refused_by_name_and_not_stored(

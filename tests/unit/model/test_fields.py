@@ -152,7 +152,6 @@ def test_what_is_left_out_is_as_in_the_defaults() -> None:
         ("RequiresSession", True),
         ("RequiresDuplicateDetection", True),
         ("EnablePartitioning", True),
-        ("AuthorizationRules", True),
         ("IsAnonymousAccessible", True),
     ],
 )
@@ -178,7 +177,6 @@ def test_saying_no_to_what_is_not_there_is_fine() -> None:
         "RequiresSession": False,
         "RequiresDuplicateDetection": False,
         "EnablePartitioning": False,
-        "AuthorizationRules": False,
         "IsAnonymousAccessible": False,
     }
     assert set(neutral) == set(UNSUPPORTED) & set(QUEUE.fields)
@@ -261,7 +259,7 @@ def test_a_wrong_value_in_xml_is_refused_by_its_name(element: str, text: str) ->
         ("LockDuration", "PT1M", TICKS_PER_MINUTE),
         ("Status", "Disabled", EntityStatus.DISABLED),
         ("ForwardTo", "", ""),
-        ("AuthorizationRules", [], False),
+        ("AuthorizationRules", [], ()),
     ],
 )
 def test_a_value_in_a_config_file(element: str, given: object, value: Value) -> None:
