@@ -88,7 +88,7 @@ def asked_in_turn(rules_of: dict[int, Sequence[Rule]], facts: Sample) -> list[An
         plain, actions, failure = False, [], None
         for one in rules_of_owner:
             try:
-                selected = one.predicate.is_true(facts)
+                selected = one.selector.is_true(facts)
             except EvaluationFailed as error:
                 failure = failure or str(error)
                 continue
