@@ -9,6 +9,7 @@ from postbus.model.values import ValueType
 from tests.fuzz.driver import Target
 from tests.fuzz.management import LOCKED, run_management
 from tests.fuzz.mutation import after, mutate_frames, mutate_values
+from tests.fuzz.rules import WORDS, mutate_tokens, run_rules
 from tests.fuzz.texts import CONFIG_REFUSALS, run_atom, run_config, run_rule, run_token
 from tests.fuzz.wire import run_frames, run_performative, run_sections, run_stream
 
@@ -31,6 +32,7 @@ _ALL = (
         words=(LOCKED.bytes, b"lock-tokens", b"sequence-numbers", b"message-count"),
         mutators=(after(1, mutate_values),),
     ),
+    Target("rules", run_rules, (ServiceBusError,), words=WORDS, mutators=(mutate_tokens,)),
     Target(
         "tokens",
         run_token,
