@@ -7,6 +7,7 @@ an error as XML and fail on anything else (wire contract §9.5).
 import re
 from collections.abc import Awaitable, Callable
 from typing import Final
+from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -18,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 from postbus.errors import InvalidArgument, Unauthorized
 from postbus.http.atom import Site
 from postbus.http.entities import Entities, Namespace, refuse_topic
+from postbus.http.messages import Mailbox, Messages, find_target
 from postbus.http.problems import (
     HttpProblem,
     body_too_large,
@@ -59,9 +61,13 @@ def build_app(
     health: Health,
     metrics: Metrics,
     defaults: QueueDescription,
+    mailbox: Mailbox,
+    wait_max_ms: int,
 ) -> Starlette:
-    """The ASGI application. `defaults` is what a queue is whose creator says nothing."""
-    front = Front(namespace, authority, clock, tracking, health, metrics, defaults)
+    """The ASGI application. `defaults` is what a queue is whose creator says nothing; no receive
+    waits longer than `wait_max_ms`."""
+    messages = Messages(mailbox, wait_max_ms)
+    front = Front(namespace, authority, clock, tracking, health, metrics, defaults, messages)
     return Starlette(
         routes=[Route("/{path:path}", front)],
         exception_handlers={HTTPException: front.no_route},
@@ -80,6 +86,7 @@ class Front:
         health: Health,
         metrics: Metrics,
         defaults: QueueDescription,
+        messages: Messages,
     ) -> None:
         self._namespace = namespace
         self._authority = authority
@@ -88,6 +95,7 @@ class Front:
         self._health = health
         self._metrics = metrics
         self._entities = Entities(namespace, defaults, clock)
+        self._messages = messages
         self._valve = Valve()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -112,6 +120,9 @@ class Front:
             return await self._answer_open(request, path.lower())
         claims = self._authenticate(request)
         site = self._site(request)
+        target = find_target(request.method, _raw_path(request))
+        if target is not None:
+            return await self._messages.answer(request, target, claims, site)
         match path.lower().split("/"):
             case ["$namespaceinfo"]:
                 _only_get(request)
@@ -209,6 +220,12 @@ class Front:
 
 def _path(request: Request) -> str:
     return str(request.scope["path"]).strip("/")
+
+
+def _raw_path(request: Request) -> str:
+    """The path with its percent-encoding, which tells a slash in a name from one between names."""
+    raw: bytes | None = request.scope.get("raw_path")
+    return quote(_path(request)) if raw is None else raw.decode("latin-1")
 
 
 def _only_get(request: Request) -> None:
