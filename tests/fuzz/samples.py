@@ -51,6 +51,7 @@ from postbus.amqp.types import AmqpArray, Int, Symbol, Timestamp, UInt, ULong
 from postbus.http.atom import QueueView, Site, queue_entry
 from postbus.model.description import QueueCounts, QueueDescription
 from postbus.server.sas import create_sas
+from tests.fuzz import rest
 from tests.fuzz.driver import CORPUS
 from tests.fuzz.management import LOCKED
 from tests.fuzz.texts import KEY, KEY_NAME, NOW
@@ -289,6 +290,9 @@ SAMPLES = {
     "tokens": tokens,
     "config": configs,
     "atom": atoms,
+    "rest-headers": rest.headers,
+    "rest-batches": rest.batches,
+    "rest-deliveries": sections,
 }
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from postbus.model.fields import QUEUE_FIELDS
 from tests.fuzz.driver import Target
 from tests.fuzz.management import LOCKED, run_management
 from tests.fuzz.mutation import after, mutate_frames, mutate_values
+from tests.fuzz.rest import WORDS, run_batch, run_delivery, run_headers
 from tests.fuzz.texts import CONFIG_REFUSALS, run_atom, run_config, run_token
 from tests.fuzz.wire import run_frames, run_performative, run_sections, run_stream
 
@@ -52,6 +53,14 @@ _ALL = (
             b"&#xD800;",
             b"&lt;",
         ],
+    ),
+    Target("rest-headers", run_headers, (ServiceBusError,), words=WORDS),
+    Target("rest-batches", run_batch, (ServiceBusError,), words=WORDS),
+    Target(
+        "rest-deliveries",
+        run_delivery,
+        (DecodeError, ServiceBusError),
+        mutators=(mutate_values,),
     ),
 )
 TARGETS = {target.name: target for target in _ALL}

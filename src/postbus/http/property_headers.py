@@ -1,9 +1,11 @@
 """Application properties as HTTP headers: one each, typed by how the value is written.
 
-A quoted text is JSON's string, or a date; a number, `true`, `false` and `null` are bare; any other
-text is a string as it stands. So every header can be a property, and each comes back as it was sent
-(semantics A §7). What HTTP keeps for itself is never one; a property of such a name travels in
-`UserProperties`, beside those whose names no header can have.
+A quoted text is JSON's string; a number, `true`, `false` and `null` are bare; any other text is a
+string as it stands, and a string that is a date is one. So every header can be a property, and each
+comes back as it was sent (semantics A §7).
+
+What HTTP keeps for itself is never one. A property of such a name travels in `UserProperties`,
+beside those whose names no header can have.
 """
 
 import json
@@ -92,13 +94,11 @@ def read_value(text: str) -> PropertyValue:
     if text.startswith('"'):
         quoted = _unquoted(text)
         return text if quoted is None else read_text(quoted)
-    if _NUMBER.fullmatch(text):
-        return _number(text)
-    return text
+    return _number(text) if _NUMBER.fullmatch(text) else read_text(text)
 
 
 def read_text(text: str) -> PropertyValue:
-    """A quoted text: a date, or a string."""
+    """A date, or a string."""
     try:
         return Moment(parse_httpdate(text))
     except BadDate:

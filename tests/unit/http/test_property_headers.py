@@ -61,13 +61,18 @@ def test_a_value_is_what_it_is_written_as(text: str, value: PropertyValue) -> No
         ('"C:\\dir"', '"C:\\dir"'),
         ("9223372036854775808", "9223372036854775808"),
         ("1e999", "1e999"),
-        ("Tue, 30 Jun 2015 20:53:02 GMT", "Tue, 30 Jun 2015 20:53:02 GMT"),
+        ("Tue, 31 Jun 2015 20:53:02 GMT", "Tue, 31 Jun 2015 20:53:02 GMT"),
         ("{}", "{}"),
         ("1 2", "1 2"),
     ],
 )
 def test_any_other_text_is_a_string_as_it_stands(text: str, value: str) -> None:
     assert read_value(text) == value
+
+
+def test_a_date_is_one_without_its_quotes_too() -> None:
+    assert read_value("Tue, 30 Jun 2015 20:53:02 GMT") == DATE
+    assert type(read_value("Tue, 30 Jun 2015 20:53:02 GMT")) is Moment
 
 
 @pytest.mark.parametrize(
