@@ -174,9 +174,11 @@ def _scheduled(values: Mapping[str, Any], where: str) -> Instant | None:
 
 
 def _wrong(where: str, key: str, wanted: str, value: object) -> InvalidArgument:
-    return InvalidArgument(
-        f"{where} is invalid: '{_shown(key)}' must be {wanted}, not {_shown(json.dumps(value))}."
-    )
+    if isinstance(value, (dict, list)):
+        given = "an object" if isinstance(value, dict) else "an array"
+    else:
+        given = _shown(json.dumps(value))
+    return InvalidArgument(f"{where} is invalid: '{_shown(key)}' must be {wanted}, not {given}.")
 
 
 def _shown(text: str) -> str:

@@ -39,8 +39,8 @@ _REQUEST_NAMES: Final = """
     sec-fetch-mode sec-fetch-site sec-fetch-user te trailer transfer-encoding upgrade
     upgrade-insecure-requests user-agent via x-forwarded-for x-forwarded-host x-forwarded-port
     x-forwarded-proto x-real-ip
-    brokerproperties userproperties x-ms-retrypolicy servicebussupplementaryauthorization
-    servicebusdlqsupplementaryauthorization
+    brokerproperties userproperties x-ms-retrypolicy servicebusauthorization
+    servicebussupplementaryauthorization servicebusdlqsupplementaryauthorization
 """
 # What a reply would say on top of that: a property of this name must not be a header.
 _REPLY_NAMES: Final = """

@@ -132,7 +132,9 @@ def test_a_schedule_before_there_was_time_is_none(text: str) -> None:
         ("[]", "B is not a JSON object"),
         ('"x"', "B is not a JSON object"),
         ('{"MessageId":5}', "'MessageId' must be a string, not 5"),
-        ('{"To":["a"]}', "'To' must be a string, not [\"a\"]"),
+        ('{"To":["a"]}', "'To' must be a string, not an array"),
+        ('{"To":{}}', "'To' must be a string, not an object"),
+        ('{"To":' + "[" * 900 + "]" * 900 + "}", "not an array"),
         ('{"SessionId":"\\ud800"}', "'SessionId' has half of a surrogate pair"),
         ('{"ForcePersistence":1}', "'ForcePersistence' must be true or false, not 1"),
         ('{"TimeToLive":0}', "'TimeToLive' must be a number of seconds above 0, not 0"),
@@ -143,7 +145,7 @@ def test_a_schedule_before_there_was_time_is_none(text: str) -> None:
         ('{"TimeToLiveTimeSpan":"-00:01:00"}', "'TimeToLiveTimeSpan' must be above 0"),
         ('{"ScheduledEnqueueTimeUtc":"2015-06-30"}', "'ScheduledEnqueueTimeUtc': '2015-06-30' is"),
         ('{"SessionId":"a","PartitionKey":"b"}', "'SessionId' and 'PartitionKey' are both set"),
-        ('{"Label":' + "[" * 50 + "]" * 50 + "}", "..."),
+        ('{"Label":1' + "0" * 100 + "}", "..."),
     ],
 )
 def test_what_is_wrong_is_refused_by_its_key(text: str, words: str) -> None:
