@@ -28,7 +28,16 @@ from postbus.amqp.sections import (
     read_properties,
     scan,
 )
-from postbus.amqp.types import AmqpArray, Described, Int, Symbol, Timestamp
+from postbus.amqp.types import (
+    AmqpArray,
+    Decimal32,
+    Decimal64,
+    Decimal128,
+    Described,
+    Int,
+    Symbol,
+    Timestamp,
+)
 from postbus.broker.message import Message
 from postbus.model.duration import format_timespan, instant_of_ticks
 from postbus.model.httpdate import is_httpdate
@@ -39,6 +48,7 @@ from postbus.model.plain_message import (
     PropertyValue,
     ReceivedMessage,
 )
+from postbus.server.decimals import decimal_text
 from postbus.server.envelope import read_message, write_delivery
 
 TEXT: Final = "text/plain; charset=utf-8"
@@ -221,6 +231,8 @@ def plain_value(value: object) -> PropertyValue:
             return str(value)
         case UUID():
             return str(value)
+        case Decimal32() | Decimal64() | Decimal128():
+            return decimal_text(value)
         case bytes():
             return b64encode(value).decode()
         case Described():

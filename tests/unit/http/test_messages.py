@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from postbus.errors import InvalidArgument, MessageLockLost, QuotaExceeded
+from postbus.http import messages
 from postbus.http.messages import Place, find_target
 from postbus.model.plain_message import MessageState, Moment, PlainMessage, ReceivedMessage
 from postbus.server.auth import AccessKey, Right
@@ -385,3 +386,11 @@ async def test_a_lost_lock_is_410() -> None:
     reply = await ask(mailbox, "DELETE", f"/orders/messages/7/{TOKEN}")
     assert (reply.status, "The lock supplied is invalid" in reply.detail) == (410, True)
     assert mailbox.refusals == ["com.microsoft:message-lock-lost"]
+
+
+async def test_all_bodies_together_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "BODIES_MAX_BYTES", 500)
+    client = client_of(MemoryMailbox())
+    assert (await client.send("POST", "/orders/messages", [b"x" * 300] * 2)).status == 503
+    for _ in range(3):
+        assert (await client.send("POST", "/orders/messages", [b"x" * 400])).status == 201

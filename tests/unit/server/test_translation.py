@@ -195,7 +195,7 @@ def test_a_body_of_any_kind_comes_out(
         (Symbol("s"), "s"),
         (UUID(int=5), "00000000-0000-0000-0000-000000000005"),
         (b"\xff", "/w=="),
-        (Decimal128(bytes(16)), "AAAAAAAAAAAAAAAAAAAAAA=="),
+        (Decimal128(bytes.fromhex("303c00000000000000000000000004e2")), "12.50"),
         (Timestamp(T0), Moment(T0)),
         (Timestamp(2**62), 2**62),
         (Described(Symbol("com.microsoft:timespan"), 400_000_000), "00:00:40"),
