@@ -7,7 +7,7 @@ connection (wire contract §3.6): the one it came over may be gone when the mess
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -78,9 +78,8 @@ class LongPoll:
             self._end()
 
     async def _wait(self, gone: asyncio.Future[None], timeout_s: float | None) -> None:
-        await asyncio.wait(
-            {self._result, gone}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
-        )
+        either: set[asyncio.Future[Any]] = {self._result, gone}
+        await asyncio.wait(either, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
 
     def stop(self) -> None:
         """The broker stops: nobody waits any longer. What is on its way still arrives."""
