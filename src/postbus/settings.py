@@ -146,7 +146,10 @@ class Settings(BaseSettings):
         65_536, "All of an HTTP request that is not its body", ge=1_024, le=1_048_576
     )
     http_body_max_bytes: int = _setting(
-        1_048_576, "Body of an HTTP request", ge=1_024, le=1_073_741_824
+        1_048_576,
+        "Body of an HTTP request; that of a message may be as large as a message",
+        ge=1_024,
+        le=1_073_741_824,
     )
     http_request_timeout_ms: int = _setting(
         30_000,
@@ -159,6 +162,10 @@ class Settings(BaseSettings):
         "An HTTP connection between two requests is closed after this",
         ge=100,
         le=3_600_000,
+    )
+
+    http_receive_timeout_max_ms: int = _setting(
+        240_000, "Longest wait of a receive over HTTP", ge=0, le=3_600_000
     )
 
     # Memory of an entity

@@ -54,6 +54,7 @@ from postbus.model.fields import QUEUE
 from postbus.model.rule import CorrelationFilter, FalseFilter, RuleDescription, SqlAction, SqlFilter
 from postbus.model.values import TypedValue, ValueType
 from postbus.server.sas import create_sas
+from tests.fuzz import rest
 from tests.fuzz.driver import CORPUS
 from tests.fuzz.management import LOCKED
 from tests.fuzz.texts import FORMS, KEY, KEY_NAME, NOW, description_entry, entry_of
@@ -343,6 +344,9 @@ SAMPLES = {
     "config": configs,
     "atom": atoms,
     "rule-xml": rules,
+    "rest-headers": rest.headers,
+    "rest-batches": rest.batches,
+    "rest-deliveries": sections,
 }
 
 if __name__ == "__main__":

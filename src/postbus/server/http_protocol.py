@@ -29,6 +29,10 @@ _log = get_logger("http")
 _uvicorn_log = logging.getLogger("uvicorn.error.connection")
 _uvicorn_log.setLevel(logging.ERROR)
 
+HEADER_NAMES: Final = "postbus.header_names"
+"""In a request's state: the names of its headers as they were written. Over HTTP a message's
+properties are headers, and their names have a case."""
+
 # The parser gets a read in pieces, so that a bound is passed by one piece at most.
 _PIECE_BYTES: Final = 8_192
 # Requests sent ahead on one connection. Hardly a client does that; a hostile one could fit
@@ -171,9 +175,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     # What the parser calls; nothing may be raised through it, so a refusal is noted and acted
     # upon by data_received.
 
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["state"][HEADER_NAMES] = []
+
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._refusal is None:
             super().on_header(name, value)
+            self.scope["state"][HEADER_NAMES].append(name)
 
     def on_headers_complete(self) -> None:
         self._refusal = self._refusal or self._unacceptable()

@@ -34,6 +34,7 @@ from postbus.server.keys import KeyFileError, choose_key, connection_string
 from postbus.server.listener import Listener, Released, allow_open_files
 from postbus.server.loading import Loader
 from postbus.server.logs import configure
+from postbus.server.mailbox import Mailbox
 from postbus.server.metrics import EntityReading, Metrics
 from postbus.server.namespace import Namespace
 from postbus.server.residence import Residence
@@ -195,6 +196,7 @@ class Server:
         self._service = Service(
             self.namespace, authority, tracking, self._clock, settings, f"postbus-{os.getpid()}"
         )
+        self._mailbox = Mailbox(self.namespace, self._clock)
         self._listener = self._make_listener(authority, tracking)
         self._control = None
         if folder is not None:
@@ -219,12 +221,14 @@ class Server:
             health=Health(self.namespace, self._clock).check,
             metrics=self._metrics.scrape,
             defaults=_defaults(settings, self._config.default_lock_duration_ms),
+            mailbox=self._mailbox,
+            wait_max_ms=settings.http_receive_timeout_max_ms,
         )
         http = HttpHost(
             app,
             HttpLimits(
                 settings.http_header_max_bytes,
-                settings.http_body_max_bytes,
+                max(settings.http_body_max_bytes, settings.message_size_max_kb * 1024),
                 settings.http_request_timeout_ms,
                 settings.http_keep_alive_timeout_ms,
             ),
@@ -296,6 +300,7 @@ class Server:
             self._upkeep.cancel()
         for gateway in list(self._service.gateways):
             gateway.stop_reading()
+        self._mailbox.stop()
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 for runtime in self.namespace.runtimes:
