@@ -306,7 +306,7 @@ def atoms() -> Iterator[tuple[str, bytes]]:
     yield "latin", b'<?xml version="1.0" encoding="utf-16"?><entry/>'
 
 
-def rules() -> Iterator[tuple[str, bytes]]:
+def rule_documents() -> Iterator[tuple[str, bytes]]:
     texts = {
         ValueType.STRING: "<&> é",
         ValueType.INT: "-2",
@@ -343,7 +343,7 @@ SAMPLES = {
     "tokens": tokens,
     "config": configs,
     "atom": atoms,
-    "rule-xml": rules,
+    "rule-xml": rule_documents,
     "rest-headers": rest.headers,
     "rest-batches": rest.batches,
     "rest-deliveries": sections,

@@ -119,7 +119,7 @@ def ticks_of_instant(instant: Instant) -> int:
 
 def instant_of_ticks(ticks: int) -> Instant:
     """The point in time of .NET DateTime ticks; what is below a millisecond is cut off."""
-    return (ticks - _UNIX_EPOCH_TICKS) // TICKS_PER_MS
+    return (ticks - UNIX_EPOCH_TICKS) // TICKS_PER_MS
 
 
 _UNITS: Final = {

@@ -81,11 +81,11 @@ async def test_a_wait_ends_when_a_message_comes(bed: Bed) -> None:
     waiting = Client(bed).ask()
     await settled()
     assert not waiting.done()
-    assert bed.host.queue is not None and bed.host.queue.receivers[MAIN] == 1
+    assert bed.host.engine is not None and bed.host.engine.own.receivers[MAIN] == 1
     await send(bed, b"late")
     received = await asyncio.wait_for(waiting, 10)
     assert received is not None and received.message.body == b"late"
-    assert bed.host.queue.receivers[MAIN] == 0
+    assert bed.host.engine.own.receivers[MAIN] == 0
 
 
 async def test_nothing_is_told_before_its_commit(bed: Bed) -> None:

@@ -26,12 +26,20 @@ from postbus.model.address import resolve_path
 from postbus.model.description import EntityStatus, QueueDescription
 from postbus.model.plain_message import PlainMessage, ReceivedMessage
 from postbus.server import runtime
+from postbus.server.entities import QueueEntity
 from postbus.server.mailbox import Mailbox
 from postbus.settings import Settings
+from postbus.store.catalog import EntityRecord, FragmentRecord
 from tests.unit.server.test_runtime import Bed, settled
 
 ORDERS = resolve_path("orders")
 DEAD = resolve_path("orders/$DeadLetterQueue")
+
+
+class SmallQueue(QueueEntity):
+    """A queue that takes messages of up to 1,000 bytes."""
+
+    message_size_max = 1_000
 
 
 class Office:
@@ -39,26 +47,25 @@ class Office:
 
     def __init__(self) -> None:
         self.bed = Bed()
-        self.accessed_at = 0
-        self.entity: Any = SimpleNamespace(
-            name="orders",
-            host=self.bed.host,
-            meter=self.bed.host.meter,
-            description=QueueDescription(),
-            message_size_max=1_000,
-            touch=self._touch,
-        )
+        host = self.bed.host
+        fragments = (FragmentRecord(host.fragment, 0, 0),)
+        record = EntityRecord("orders", "queue", {}, 0, 0, fragments)
+        self.entity: Any = SmallQueue(record, Settings(), 0)
+        self.entity.host = host
+        host.meter = self.entity.meter
         namespace: Any = SimpleNamespace(
             name="ns",
             settings=Settings(),
-            queue=lambda name: self.entity if name == "orders" else None,
+            at=lambda address: self.entity if address.entity == "orders" else None,
             runtime=lambda host: self.bed.runtime,
         )
         self.mailbox = Mailbox(namespace, lambda: self.bed.now)
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def _touch(self, now: int) -> None:
-        self.accessed_at = now
+    @property
+    def accessed_at(self) -> int:
+        accessed_at: int = self.entity.accessed_at
+        return accessed_at
 
     async def send(self, *bodies: bytes, **facts: Any) -> None:
         await self.mailbox.send(ORDERS, [PlainMessage(body, **facts) for body in bodies])
