@@ -20,10 +20,10 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from postbus.server.handshake import UpgradeRefused, answer_upgrade, asks_for_websocket
 from postbus.server.logs import Valve, get_logger
 from postbus.server.meters import ConnectionMeter
 from postbus.server.tracking import Tracking, TrackingIds
+from postbus.server.upgrading import UpgradeRefused, answer_upgrade, asks_for_websocket
 from postbus.server.websocket import WebSocket
 from postbus.settings import is_loopback
 

@@ -291,7 +291,8 @@ class _Sniffer(asyncio.Protocol):
         try:
             encrypted = await encrypt(transport, self, context, first, timeout_s)
         except OSError as error:
-            self._listener.note_refusal("tls_handshake", peer, error=str(error))
+            why = str(error) or "the peer hung up"
+            self._listener.note_refusal("tls_handshake", peer, error=why)
             self._leave()
             return
         self._encrypted = True

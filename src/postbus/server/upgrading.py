@@ -20,7 +20,7 @@ SUBPROTOCOLS: Final = (Subprotocol("AMQPWSB10"), Subprotocol("amqp"))
 
 _PATH: Final = WEBSOCKET_PATH.encode()
 # What went wrong is told by the refusal; the library's own log lines would be strangers' to cause.
-_log = logging.getLogger("websockets.handshake")
+_log = logging.getLogger("websockets.upgrading")
 _log.setLevel(logging.CRITICAL)
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
