@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from email.utils import formatdate
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 from xml.sax.saxutils import escape
@@ -111,6 +112,10 @@ class HttpHost:
                 **facts,
                 more=held,
             )
+
+    def frame_refused(self, peer: object, reason: str, text: str) -> None:
+        """The same for a connection that has become a WebSocket."""
+        self.refused(reason, self.tracking.track(), peer, error=text)
 
     async def drain(self, grace_s: float) -> None:
         """Finish the requests in hand, and cut off those still there after the grace time."""
@@ -284,12 +289,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.transport,
             self._place.upgraded(),
             self._limits.websocket_frame_max_bytes,
-            self._refused_frame,
+            # Of the host, for nothing should keep this object, which is done.
+            partial(self._host.frame_refused, self.client),
         )
         websocket.begin(rest)
-
-    def _refused_frame(self, reason: str, text: str) -> None:
-        self._host.refused(reason, self._host.tracking.track(), self.client, error=text)
 
     # Refusing
 
