@@ -202,5 +202,6 @@ def purge(engine: Engine, owner: int, pages: Pages) -> Need | None:
             for message in messages:
                 ledger.remove(Kind.DELETED, message)
             return None
-    del engine.removed[owner]
+    # A chore of an engine that was thrown away may have come to its end first.
+    engine.removed.pop(owner, None)
     return None
