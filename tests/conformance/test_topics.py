@@ -1,4 +1,4 @@
-"""Topics and subscriptions: each subscription has its own copy of what is sent, and its own life."""
+"""Topics, and subscriptions that each have a copy of what is sent and a life of their own."""
 
 from __future__ import annotations
 
