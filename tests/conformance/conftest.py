@@ -9,12 +9,15 @@ import pytest
 
 from tests.support.administration import Administration
 from tests.support.bus import FLAVOURS, Bus, Subscription, Topic
+from tests.support.carriers import make_local_ca
 from tests.support.server import Server
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("conformance") / "data").start()
+    data = tmp_path_factory.mktemp("conformance") / "data"
+    make_local_ca(data)
+    server = Server(data).start()
     yield server
     server.discard()
 

@@ -54,6 +54,7 @@ from postbus.model.fields import QUEUE
 from postbus.model.rule import CorrelationFilter, FalseFilter, RuleDescription, SqlAction, SqlFilter
 from postbus.model.values import TypedValue, ValueType
 from postbus.server.sas import create_sas
+from tests.fuzz import rest
 from tests.fuzz.driver import CORPUS
 from tests.fuzz.management import LOCKED
 from tests.fuzz.texts import FORMS, KEY, KEY_NAME, NOW, description_entry, entry_of
@@ -233,6 +234,29 @@ def tokens() -> Iterator[tuple[str, bytes]]:
     yield "audience", b"amqps://localhost:5671/orders/$DeadLetterQueue"
 
 
+def rules() -> Iterator[tuple[str, bytes]]:
+    for number, text in enumerate(
+        (
+            "1=1",
+            "color = 'red' AND (a > 10 OR NOT a IN (1, NULL)) OR sys.Label LIKE '%b!%' ESCAPE '!'",
+            "EXISTS(a) AND b IS NOT NULL AND user.c NOT LIKE 'x_' + d",
+            '[with ]] bracket] <> "with "" quote" OR property(\'a\' + b) = newid()',
+            "b - @p <= @q AND -a * 2 % 3 / (1 - a) >= 0.5E-2 AND c = TRUE AND d != @n",
+            "-9223372036854775808 = a OR 9223372036854775807 + a = 0",
+            "sys.TimeToLive > @q AND sys.SequenceNumber % 2 = 0",
+            "SET a = 1; SET b = b + b, REMOVE c SET sys.Label = 'x' + newid();",
+            "SET sys.TimeToLive = '00:01:00' SET sys.SessionId = b SET sys.PartitionKey = b",
+            "SET f = f + f SET f = f + f SET f = f + f",
+            "-" * 90 + "a = 1",
+            "(" * 200 + "a = 1" + ")" * 200,
+            "NOT " * 200 + "a = 1",
+            "f LIKE '" + "%a" * 400 + "b'",
+            "a = 1\n AND\t#",
+        )
+    ):
+        yield f"sql-{number:02}", text.encode()
+
+
 def configs() -> Iterator[tuple[str, bytes]]:
     durations = {"LockDuration": "PT1M", "DefaultMessageTimeToLive": "01:00:00"}
     queue = {"Name": "orders", "Properties": {**durations, "MaxDeliveryCount": 3}}
@@ -282,7 +306,7 @@ def atoms() -> Iterator[tuple[str, bytes]]:
     yield "latin", b'<?xml version="1.0" encoding="utf-16"?><entry/>'
 
 
-def rules() -> Iterator[tuple[str, bytes]]:
+def rule_documents() -> Iterator[tuple[str, bytes]]:
     texts = {
         ValueType.STRING: "<&> é",
         ValueType.INT: "-2",
@@ -315,10 +339,14 @@ SAMPLES = {
     "performatives": performatives,
     "sections": sections,
     "management": management,
+    "rules": rules,
     "tokens": tokens,
     "config": configs,
     "atom": atoms,
-    "rule-xml": rules,
+    "rule-xml": rule_documents,
+    "rest-headers": rest.headers,
+    "rest-batches": rest.batches,
+    "rest-deliveries": sections,
 }
 
 if __name__ == "__main__":

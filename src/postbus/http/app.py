@@ -7,6 +7,7 @@ an error as XML and fail on anything else (wire contract §9.5).
 import re
 from collections.abc import Awaitable, Callable
 from typing import Final
+from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -19,6 +20,7 @@ from postbus.errors import InvalidArgument, Unauthorized
 from postbus.http.atom import Site
 from postbus.http.caller import Asked, Caller, Resource
 from postbus.http.entities import EntityResource, list_entities, namespace_info
+from postbus.http.messages import Mailbox, Messages, find_target
 from postbus.http.namespace import Namespace
 from postbus.http.problems import (
     HttpProblem,
@@ -64,9 +66,13 @@ def build_app(
     health: Health,
     metrics: Metrics,
     defaults: QueueDescription,
+    mailbox: Mailbox,
+    wait_max_ms: int,
 ) -> Starlette:
-    """The ASGI application. `defaults` is what a queue is whose creator says nothing."""
-    front = Front(namespace, authority, clock, tracking, health, metrics, defaults)
+    """The ASGI application. `defaults` is what a queue is whose creator says nothing; no receive
+    waits longer than `wait_max_ms`."""
+    messages = Messages(mailbox, wait_max_ms)
+    front = Front(namespace, authority, clock, tracking, health, metrics, defaults, messages)
     return Starlette(
         routes=[Route("/{path:path}", front)],
         exception_handlers={HTTPException: front.no_route},
@@ -85,6 +91,7 @@ class Front:
         health: Health,
         metrics: Metrics,
         defaults: QueueDescription,
+        messages: Messages,
     ) -> None:
         self._namespace = namespace
         self._authority = authority
@@ -93,6 +100,7 @@ class Front:
         self._health = health
         self._metrics = metrics
         self._defaults = defaults
+        self._messages = messages
         self._valve = Valve()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -116,6 +124,9 @@ class Front:
         if path.lower() in _OPEN and "api-version" not in request.query_params:
             return await self._answer_open(request, path.lower())
         asked = await self._asked(request)
+        target = find_target(request.method, _raw_path(request))
+        if target is not None:
+            return await self._messages.answer(request, target, asked.caller.claims, asked.site)
         match path.lower().split("/"):
             case ["$namespaceinfo"]:
                 _only_get(request)
@@ -251,6 +262,12 @@ class Front:
 
 def _path(request: Request) -> str:
     return str(request.scope["path"]).strip("/")
+
+
+def _raw_path(request: Request) -> str:
+    """The path with its percent-encoding, which tells a slash in a name from one between names."""
+    raw: bytes | None = request.scope.get("raw_path")
+    return quote(_path(request)) if raw is None else raw.decode("latin-1")
 
 
 def _only_get(request: Request) -> None:

@@ -128,7 +128,7 @@ def _accept_outlet(gateway: Gateway, link: SenderLink, address: Address) -> list
     _refuse_session_filter(source)
     if not entity.description.status.receives:
         raise EntityDisabled(entity.path, "Receive")
-    _refuse_forwarding(entity, address)
+    refuse_forwarding(entity, address)
     subqueue = entity.subqueue(_SUBQUEUES[address.subqueue])
     link.owner = outlet = Outlet(gateway, link, entity, subqueue)
     if source.filter is None:
@@ -140,7 +140,7 @@ def _accept_outlet(gateway: Gateway, link: SenderLink, address: Address) -> list
     return early
 
 
-def _refuse_forwarding(entity: Received, address: Address) -> None:
+def refuse_forwarding(entity: Received, address: Address) -> None:
     """An entity that forwards has one receiver, which is the broker (semantics B §8)."""
     target = None
     if address.subqueue is SubQueue.MAIN:

@@ -191,7 +191,7 @@ class Gateway:
         if self._timer is not None:
             self._timer.cancel()
         self._transport = None
-        self._service.gateways.discard(self)
+        self._service.left(self)
         self._released()
 
     def pause_writing(self) -> None:

@@ -22,6 +22,12 @@ from postbus.model.description import QueueDescription
 from postbus.model.instant import Instant
 from postbus.server.auth import AccessKey, Authority
 from postbus.server.backup import BACKUP, back_up_running
+from postbus.server.certificates import (
+    Certificate,
+    CertificateError,
+    Certificates,
+    certificate_files,
+)
 from postbus.server.clock import SystemClock
 from postbus.server.configfile import ConfigError, NamespaceConfig, load_config
 from postbus.server.control import Control
@@ -34,6 +40,7 @@ from postbus.server.keys import KeyFileError, choose_key, connection_string
 from postbus.server.listener import Listener, Released, allow_open_files
 from postbus.server.loading import Loader
 from postbus.server.logs import configure
+from postbus.server.mailbox import Mailbox
 from postbus.server.metrics import EntityReading, Metrics
 from postbus.server.namespace import Namespace
 from postbus.server.residence import Residence
@@ -64,6 +71,7 @@ class ClockWrong(Exception):
 
 
 _NO_START: Final = (
+    CertificateError,
     ClockWrong,
     ConfigError,
     FolderDamaged,
@@ -195,6 +203,10 @@ class Server:
         self._service = Service(
             self.namespace, authority, tracking, self._clock, settings, f"postbus-{os.getpid()}"
         )
+        self._mailbox = Mailbox(self.namespace, self._clock)
+        self._certificates = Certificates(certificate_files(settings), self._certified)
+        self._certificates.start()
+        self._plaintext = settings.on_loopback or settings.allow_plaintext
         self._listener = self._make_listener(authority, tracking)
         self._control = None
         if folder is not None:
@@ -219,14 +231,17 @@ class Server:
             health=Health(self.namespace, self._clock).check,
             metrics=self._metrics.scrape,
             defaults=_defaults(settings, self._config.default_lock_duration_ms),
+            mailbox=self._mailbox,
+            wait_max_ms=settings.http_receive_timeout_max_ms,
         )
         http = HttpHost(
             app,
             HttpLimits(
                 settings.http_header_max_bytes,
-                settings.http_body_max_bytes,
+                max(settings.http_body_max_bytes, settings.message_size_max_kb * 1024),
                 settings.http_request_timeout_ms,
                 settings.http_keep_alive_timeout_ms,
+                settings.websocket_frame_max_bytes,
             ),
             check_host=settings.on_loopback,
             tracking=tracking,
@@ -240,7 +255,12 @@ class Server:
             first_bytes_timeout_ms=settings.first_bytes_timeout_ms,
             clock=self._clock,
             meter=self._metrics.connections,
+            certificates=self._certificates,
+            allow_plaintext=self._plaintext,
         )
+
+    def _certified(self, certificate: Certificate) -> None:
+        self._metrics.connections.certificate_until = int(certificate.until.timestamp())
 
     async def start(self) -> None:
         settings = self._settings
@@ -265,7 +285,9 @@ class Server:
             )
         )
         hidden = not (settings.on_loopback or self._key.fresh)
-        text = connection_string(settings.host, ports.port, self._key, hidden=hidden)
+        text = connection_string(
+            settings.host, ports.port, self._key, hidden=hidden, encrypted=not self._plaintext
+        )
         _collect_seldom()
         _take_turns()
         # On standard output, for people and for programs that wait for it; the log is elsewhere.
@@ -296,6 +318,7 @@ class Server:
             self._upkeep.cancel()
         for gateway in list(self._service.gateways):
             gateway.stop_reading()
+        self._mailbox.stop()
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 for runtime in self.namespace.runtimes:

@@ -10,6 +10,8 @@ export const Long = require("long");
 
 export const connectionString = process.env.POSTBUS_CONNECTION_STRING;
 assert.ok(connectionString, "POSTBUS_CONNECTION_STRING names the server under test");
+// The emulator's switch is what tells the SDK not to use TLS.
+export const encryptedConnectionString = connectionString.replace(";UseDevelopmentEmulator=true", "");
 
 let made = 0;
 

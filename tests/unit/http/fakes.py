@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ from postbus.model.instant import Instant
 from postbus.server.auth import AccessKey, Authority, Right
 from postbus.server.sas import create_sas
 from postbus.server.tracking import TrackingIds
+from tests.unit.http.mailbox import MemoryMailbox
 from tests.unit.http.memory import T0, MemoryNamespace
 
 KEY_NAME = "RootManageSharedAccessKey"
@@ -42,6 +44,7 @@ def application(
     namespace: MemoryNamespace,
     health: Health | None = None,
     defaults: QueueDescription | None = None,
+    mailbox: MemoryMailbox | None = None,
 ) -> Starlette:
     return build_app(
         namespace=namespace,
@@ -51,6 +54,8 @@ def application(
         health=health or Health(),
         metrics=_scrape,
         defaults=defaults or QueueDescription(),
+        mailbox=mailbox or MemoryMailbox(),
+        wait_max_ms=240_000,
     )
 
 
@@ -98,6 +103,8 @@ class Client:
         self._app = app
         self._authorization = token() if authorization is None else authorization
         self.chunks_taken = 0
+        self.stays = False
+        """Goes on listening when it has sent everything, instead of hanging up."""
 
     async def send(
         self,
@@ -129,6 +136,8 @@ class Client:
             replies.append(message)
 
         await self._app(scope, chunks.__anext__, collect)
+        if not replies:
+            return Reply(0, {}, b"")  # it was noticed that the client has gone
         start, *rest = replies
         received = {k.decode(): v.decode("latin-1") for k, v in start["headers"]}
         return Reply(start["status"], received, b"".join(each["body"] for each in rest))
@@ -138,6 +147,8 @@ class Client:
             self.chunks_taken += 1
             more = index + 1 < len(chunks)
             yield {"type": "http.request", "body": chunk, "more_body": more}
+        if self.stays:
+            await asyncio.Event().wait()
         yield {"type": "http.disconnect"}
 
     async def get(self, target: str, **options: Any) -> Reply:
