@@ -51,6 +51,7 @@ def refill(queue: Queue, subqueue: int, pages: Pages) -> Need | None:
     """Bring the next page of a subqueue into its window."""
     window = queue.windows[subqueue]
     if not window.low:
+        queue.stir(subqueue)
         return None
     page = LanePage(subqueue, ACTIVE, window.end + 1, PAGE_ROWS)
     if need := missing(pages, [page]):
@@ -67,6 +68,8 @@ def fetch_bodies(queue: Queue, subqueue: int, pages: Pages) -> Need | None:
     window = queue.windows[subqueue]
     head = window.head()
     if head is None or head.raw is not None:
+        # It left while its body was read: what comes next must be looked for.
+        queue.stir(subqueue)
         return None
     wanted = [BatchPage(base) for base in window.missing_bodies()[:BATCHES_AT_ONCE]]
     if need := missing(pages, list(wanted)):
@@ -199,5 +202,6 @@ def purge(engine: Engine, owner: int, pages: Pages) -> Need | None:
             for message in messages:
                 ledger.remove(Kind.DELETED, message)
             return None
-    del engine.removed[owner]
+    # A chore of an engine that was thrown away may have come to its end first.
+    engine.removed.pop(owner, None)
     return None

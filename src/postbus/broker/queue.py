@@ -175,7 +175,18 @@ class Queue:
             self.next_expiry = min(self.next_expiry, message.enqueued_at + message.ttl)
         self.windows[message.subqueue].add(message)
 
+    def stir(self, subqueue: int) -> None:
+        """Have whoever waits at a subqueue looked at in the next turn."""
+        self.fragment.stirred[subqueue] = None
+
     # -- receiving -------------------------------------------------------------------------
+
+    def forwards(self, subqueue: int) -> bool:
+        """Is this a subqueue that has one receiver, which is the broker (semantics B §8)?"""
+        policy = self.policy
+        if subqueue == self.main:
+            return policy.forward_to != NOWHERE
+        return subqueue == self.dead_letters and policy.forward_dead_letters_to != NOWHERE
 
     def check_receives(self) -> None:
         if not self.policy.receives:
@@ -462,3 +473,5 @@ class Queue:
         for message in messages:
             message.token = None
             self._give_back(message, now)
+        for subqueue in self.subqueues:
+            self.stir(subqueue)  # it may receive now and not have done so before

@@ -237,10 +237,10 @@ class _Sniffer(asyncio.Protocol):
             self._look_at(tcp)
 
     def data_received(self, data: bytes) -> None:
+        if self._transport is not None and self._transport.is_closing():
+            return  # turned away; what it had sent before it noticed still arrives
         self._first += data
-        if self._transport is not None and not self._transport.is_closing():
-            # Otherwise it was turned away, and what it had sent before it noticed still arrives;
-            # or it was quicker than the word that the handshake is done.
+        if self._transport is not None:  # else it was quicker than the word that TLS is there
             self._decide(self._transport)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -30,12 +30,15 @@ def serve(host: Host, now: Instant, outputs: list[Output]) -> list[Chore]:
         if line is None or not line.waiting:
             continue
         queue = engine.queues.get(subqueue >> OWNER_BITS)
-        if queue is None or not queue.policy.receives:
+        if queue is None or not queue.policy.receives or queue.forwards(subqueue):
             continue
         given: list[Callable[[], None]] = []
         if line.dispatch(queue, now, GIVEN_PER_TURN, given):
             called[subqueue] = None
         outputs += [(host, output) for output in given]
+    # What went out of one line, expired, may have gone into another.
+    called.update(stirred)
+    stirred.clear()
     if engine.fragment.outboxes and host.on_outbox is not None:
         outputs += [(host, partial(host.on_outbox, n)) for n in engine.fragment.outboxes]
     return host.due_chores(engine, looked_at, now)
