@@ -6,7 +6,6 @@ counts the links of a feed.
 """
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Final, NamedTuple
 from urllib.parse import quote
 from xml.etree.ElementTree import Element, ParseError
@@ -14,16 +13,13 @@ from xml.etree.ElementTree import Element, ParseError
 from defusedxml.ElementTree import fromstring
 
 from postbus.errors import InvalidArgument, NotSupported
+from postbus.http.authorization import read_rules, write_rules
+from postbus.http.notation import ATOM, COUNTS, INSTANCE, SERVICE_BUS, time_text
 from postbus.http.problems import xml_text
 from postbus.model.description import QueueCounts, QueueDescription
 from postbus.model.duration import INFINITE, TICKS_PER_MS, format_iso
 from postbus.model.fields import QUEUE_FIELDS, READ_ONLY, Kind, Value, read_text
 from postbus.model.instant import Instant
-
-ATOM: Final = "http://www.w3.org/2005/Atom"
-SERVICE_BUS: Final = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
-COUNTS: Final = "http://schemas.microsoft.com/netservices/2011/06/servicebus"
-INSTANCE: Final = "http://www.w3.org/2001/XMLSchema-instance"
 
 ENTRY_TYPE: Final = "application/atom+xml;type=entry;charset=utf-8"
 FEED_TYPE: Final = "application/atom+xml;type=feed;charset=utf-8"
@@ -92,7 +88,7 @@ def read_queue(body: bytes) -> dict[str, Value]:
             continue
         field = QUEUE_FIELDS[name]
         if field.kind is Kind.RULES:
-            values[name] = len(child) > 0
+            values[name] = read_rules(child)
         elif len(child) > 0:
             raise InvalidArgument(f"The element '{name}' must hold {field.kind.value}.")
         else:
@@ -136,12 +132,6 @@ def namespace_entry(site: Site, created_at: Instant) -> str:
         + _self_link(url)
         + f'<content type="application/xml">{content}</content></entry>'
     )
-
-
-def time_text(instant: Instant) -> str:
-    """A point in time as ISO 8601 with `Z`."""
-    moment = datetime.fromtimestamp(instant // 1_000, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{instant % 1_000:03d}Z"
 
 
 def _parse(body: bytes) -> Element:
@@ -209,7 +199,7 @@ def _queue_content(view: QueueView) -> str:
         + _element("SizeInBytes", counts.size_bytes)
         + _element("MessageCount", counts.total)
         + _element("IsAnonymousAccessible", False)
-        + "<AuthorizationRules></AuthorizationRules>"
+        + write_rules(description.authorization_rules)
         + _element("Status", description.status.value)
         + ("" if metadata is None else _element("UserMetadata", metadata))
         + _element("CreatedAt", time_text(view.created_at))

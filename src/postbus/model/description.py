@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple, Self
 
 from postbus.errors import InvalidArgument
+from postbus.model.authorization import Rules, rules_from_json, rules_to_json, validate_rules
 from postbus.model.duration import (
     INFINITE,
     TICKS_PER_MS,
@@ -97,6 +98,7 @@ class QueueDescription:
     enable_batched_operations: bool = True
     enable_express: bool = False
     support_ordering: bool = True
+    authorization_rules: Rules = ()
 
     @property
     def default_ttl_text(self) -> str:
@@ -121,6 +123,7 @@ class QueueDescription:
         _in_range("MaxMessageSizeInKilobytes", self.max_message_size_kb, 1, MESSAGE_SIZE_MAX_KB)
         if self.user_metadata is not None:
             _check_user_metadata(self.user_metadata)
+        validate_rules(self.authorization_rules)
 
     def _validate_durations(self) -> None:
         if self.lock_duration_ms > LOCK_DURATION_MAX_MS:
@@ -148,6 +151,7 @@ class QueueDescription:
         """As the catalog keeps it: one key for each field, absent where it is None."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values["status"] = self.status.value
+        values["authorization_rules"] = rules_to_json(self.authorization_rules) or None
         return {name: value for name, value in values.items() if value is not None}
 
     @classmethod
@@ -161,10 +165,12 @@ class QueueDescription:
         for name, value in given.items():
             if name not in known:
                 raise ValueError(f"a queue's description has no '{name}'")
-            if name != "status" and not _is_like(value, _TYPES[name]):
+            if name in _TYPES and not _is_like(value, _TYPES[name]):
                 raise ValueError(f"'{name}' of a queue's description cannot be {value!r}")
         if "status" in given:
             given["status"] = EntityStatus(given["status"])
+        if "authorization_rules" in given:
+            given["authorization_rules"] = rules_from_json(given["authorization_rules"])
         if (sent := given.get("default_ttl_sent")) is not None:
             try:
                 parse_iso(sent)

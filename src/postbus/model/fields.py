@@ -13,6 +13,7 @@ from reprlib import repr as brief
 from typing import Any, Final, NamedTuple
 
 from postbus.errors import InvalidArgument, NotSupported
+from postbus.model.authorization import Rules, read_rules
 from postbus.model.description import EntityStatus, QueueDescription, ttl_ms_of
 from postbus.model.duration import (
     INFINITE,
@@ -24,7 +25,7 @@ from postbus.model.duration import (
     parse_iso,
 )
 
-Value = bool | int | str | EntityStatus
+Value = bool | int | str | EntityStatus | Rules
 """A duration is its number of ticks."""
 
 
@@ -64,7 +65,7 @@ _FIELDS: Final = (
     Field("MaxDeliveryCount", Kind.INTEGER, "max_delivery_count"),
     Field("EnableBatchedOperations", Kind.BOOLEAN, "enable_batched_operations"),
     Field("IsAnonymousAccessible", Kind.BOOLEAN),
-    Field("AuthorizationRules", Kind.RULES),
+    Field("AuthorizationRules", Kind.RULES, "authorization_rules"),
     Field("Status", Kind.STATUS, "status"),
     Field("ForwardTo", Kind.TEXT),
     Field("UserMetadata", Kind.TEXT, "user_metadata"),
@@ -99,7 +100,6 @@ UNSUPPORTED: Final[Mapping[str, str]] = {
     "ForwardTo": "forwarding",
     "ForwardDeadLetteredMessagesTo": "forwarding of dead letters",
     "AutoDeleteOnIdle": "deletion of idle entities",
-    "AuthorizationRules": "keys of a single entity",
     "IsAnonymousAccessible": "anonymous access",
 }
 """Elements that may only say "no" until what they switch on is there, and what that is."""
@@ -127,7 +127,7 @@ def read_value(field: Field, value: object) -> Value:
         case Kind.DURATION | Kind.STATUS if isinstance(value, str):
             return _from_text(field.kind, value, parse_duration)
         case Kind.RULES if isinstance(value, list):
-            return bool(value)
+            return read_rules(value)
     raise ValueError(f"must be {field.kind.value}, not {brief(value)}")
 
 
@@ -192,8 +192,6 @@ def _shown(element: str, value: Value) -> str:
             return f"'{format_iso(_ticks(value))}', only '{INFINITE}'"
         case Kind.BOOLEAN:
             return "'true'"
-        case Kind.RULES:
-            return "other than empty"
     return f"'{value}'"
 
 

@@ -68,7 +68,6 @@ def test_what_is_left_out_is_as_in_the_defaults() -> None:
         ("ForwardDeadLetteredMessagesTo", "other"),
         ("AutoDeleteOnIdle", 10 * TICKS_PER_MINUTE),
         ("AutoDeleteOnIdle", 0),
-        ("AuthorizationRules", True),
         ("IsAnonymousAccessible", True),
     ],
 )
@@ -85,7 +84,6 @@ def test_saying_no_to_what_is_not_there_is_fine() -> None:
         "ForwardTo": "",
         "ForwardDeadLetteredMessagesTo": "",
         "AutoDeleteOnIdle": parse_iso("P10675199DT2H48M5.477539S"),
-        "AuthorizationRules": False,
         "IsAnonymousAccessible": False,
     }
     assert set(neutral) == set(UNSUPPORTED)
@@ -157,7 +155,7 @@ def test_a_wrong_value_in_xml_is_refused_by_its_name(element: str, text: str) ->
         ("LockDuration", "PT1M", TICKS_PER_MINUTE),
         ("Status", "Disabled", EntityStatus.DISABLED),
         ("ForwardTo", "", ""),
-        ("AuthorizationRules", [], False),
+        ("AuthorizationRules", [], ()),
     ],
 )
 def test_a_value_in_a_config_file(element: str, given: object, value: Value) -> None:
