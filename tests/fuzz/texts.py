@@ -14,8 +14,9 @@ from postbus.http.atom import QueueView, Site, queue_entry, read_queue
 from postbus.model.address import resolve_path
 from postbus.model.description import QueueCounts, QueueDescription
 from postbus.model.fields import describe_queue
-from postbus.server.auth import AccessKey, Authority, resource_path
+from postbus.server.auth import Authority, resource_path
 from postbus.server.configfile import ConfigError, load_config
+from postbus.server.keyring import AccessKey
 from postbus.settings import Settings, SettingsError, read_table
 
 KEY = "key of the fuzz target"
@@ -37,7 +38,7 @@ def run_token(data: bytes) -> None:
     audience = resource_path(text)
     with suppress(ServiceBusError):
         resolve_path(audience)
-    claims = _AUTHORITY.verify_sas(text, NOW)
+    claims = _AUTHORITY.verify(text, audience, NOW)
     claims.covers(audience)
     assert claims.expires_at > NOW
 

@@ -30,7 +30,7 @@ from postbus.http.problems import (
 from postbus.model.address import Address, SubQueue, resolve_path
 from postbus.model.description import QueueDescription
 from postbus.model.instant import Instant
-from postbus.server.auth import Authority, Claims
+from postbus.server.auth import Authority, Claims, verify_waiting
 from postbus.server.logs import Valve, get_logger
 from postbus.server.tracking import TrackingIds
 
@@ -110,7 +110,7 @@ class Front:
         # A queue may have one of these names: the admin clients, and only they, give a version.
         if path.lower() in _OPEN and "api-version" not in request.query_params:
             return await self._answer_open(request, path.lower())
-        claims = self._authenticate(request)
+        claims = await self._authenticate(request)
         site = self._site(request)
         match path.lower().split("/"):
             case ["$namespaceinfo"]:
@@ -159,14 +159,14 @@ class Front:
             raise unknown_path(path)
         raise wrong_method(request.method, "GET, HEAD, PUT, DELETE")
 
-    def _authenticate(self, request: Request) -> Claims:
+    async def _authenticate(self, request: Request) -> Claims:
         token = request.headers.get("authorization")
         if token is None:
             raise HttpProblem(
                 401, "MissingToken: The request has no 'Authorization' header.", sub_code=40102
             )
         try:
-            return self._authority.verify_sas(token, self._clock())
+            return await verify_waiting(self._authority, token, _path(request), self._clock)
         except Unauthorized as error:
             # Azure's words first, for clients that look for them (semantics part A §6).
             text = f"claim is empty or token is invalid. {error}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
 
@@ -21,9 +22,11 @@ from postbus.errors import (
     ServiceBusError,
 )
 from postbus.model.address import check_entity_name
+from postbus.model.authorization import Rules, settle_rules
 from postbus.model.description import QueueCounts, QueueDescription
 from postbus.model.instant import Instant
 from postbus.server.host import Host
+from postbus.server.keys import new_access_key
 from postbus.server.meters import EntityMeter
 from postbus.server.prefetch import PrefetchWatch
 from postbus.server.requests import Call
@@ -117,11 +120,15 @@ class Namespace:
         self._queues: dict[str, QueueEntity] = {}
         self._dropping: set[asyncio.Task[None]] = set()
         self.created_at: Instant = catalog.namespace_created_at
+        self.on_rules: Callable[[str, Rules | None], None] = _unwatched
+        """Told of each entity's authorization rules, also where there are none; None: it is gone.
+        On an update, before anything else of it takes effect."""
 
     async def open(self) -> None:
         """Find the entities that are there, and go on dropping those that are not."""
         for record in await self._thread.run(self._catalog.entities):
-            self._queues[record.name.lower()] = self._entity(record)
+            entity = self._queues[record.name.lower()] = self._entity(record)
+            self.on_rules(entity.name, entity.description.authorization_rules)
         for fragment in await self._thread.run(self._catalog.dropped):
             self._drop(fragment.id, fragment.store)
 
@@ -146,11 +153,13 @@ class Namespace:
                     f"The namespace has {len(self._queues)} entities and may have no more."
                 )
             now = self._clock()
+            description = _with_keys(description, (), now)
             # One store so far; more of them are dealt out here (R-PART-02).
             record = await self._thread.run(
                 partial(self._catalog.create, name, QUEUE, description.to_json(), now, [0])
             )
             entity = self._queues[name.lower()] = self._entity(record)
+            self.on_rules(name, description.authorization_rules)
         log.info("entity created", entity=name)
         return entity
 
@@ -159,11 +168,13 @@ class Namespace:
         async with self._changing:
             entity = self._existing(name)
             now = self._clock()
+            description = _with_keys(description, entity.description.authorization_rules, now)
             record = await self._thread.run(
                 partial(self._catalog.update, entity.name, description.to_json(), now)
             )
             entity.description = description
             entity.updated_at = record.updated_at
+            self.on_rules(entity.name, description.authorization_rules)
             await self._apply(entity)
         log.info("entity updated", entity=entity.name)
         return entity
@@ -197,6 +208,7 @@ class Namespace:
         host.gone = gone
         for link in list(entity.links):
             link.owner.gateway.detach(link, gone, entity.name)
+        self.on_rules(entity.name, None)
         self.runtime(host).discard(host, gone)
         self._drop(host.fragment, host.store)
         log.info("entity deleted", entity=entity.name)
@@ -252,6 +264,15 @@ class Namespace:
         task = asyncio.get_running_loop().create_task(drop())
         self._dropping.add(task)
         task.add_done_callback(self._dropping.discard)
+
+
+def _unwatched(name: str, rules: Rules | None) -> None:
+    """Nobody has asked to be told."""
+
+
+def _with_keys(description: QueueDescription, previous: Rules, now: Instant) -> QueueDescription:
+    rules = settle_rules(description.authorization_rules, previous, now, new_access_key)
+    return replace(description, authorization_rules=rules)
 
 
 def _counts(queue: Queue, now: Instant, pages: Pages) -> QueueCounts:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from postbus.amqp.limits import Limits
 from postbus.amqp.types import Symbol
+from postbus.model.authorization import Rules
 from postbus.model.instant import Instant
 from postbus.server.auth import Authority
+from postbus.server.keyring import AccessKey
 from postbus.server.namespace import Namespace
 from postbus.server.refusals import Refusals
 from postbus.server.tracking import TrackingIds
@@ -39,6 +41,17 @@ class Service:
         self.limits = connection_limits(settings)
         self.gateways: set[Gateway] = set()
         self._tracking = tracking
+        namespace.on_rules = self._rules_changed
+
+    def _rules_changed(self, entity: str, rules: Rules | None) -> None:
+        """What was proven by a key that is gone, or has lost a right, ends now."""
+        if rules is None:
+            lost = self.authority.forget(entity)
+        else:
+            lost = self.authority.learn(entity, map(AccessKey.of, rules))
+        if lost:
+            for gateway in list(self.gateways):
+                gateway.review_claims()
 
     def uri(self, path: str) -> str:
         """How an entity is named in refusals (wire contract §7.2)."""

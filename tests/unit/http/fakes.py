@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 from urllib.parse import unquote
 from xml.etree.ElementTree import Element, fromstring
@@ -13,9 +14,11 @@ from starlette.applications import Starlette
 from postbus.errors import EntityAlreadyExists, EntityNotFound
 from postbus.http.app import build_app
 from postbus.http.atom import ATOM, SERVICE_BUS
+from postbus.model.authorization import Right, Rules, settle_rules
 from postbus.model.description import QueueCounts, QueueDescription
 from postbus.model.instant import Instant
-from postbus.server.auth import AccessKey, Authority, Right
+from postbus.server.auth import Authority
+from postbus.server.keyring import AccessKey
 from postbus.server.sas import create_sas
 from postbus.server.tracking import TrackingIds
 
@@ -45,6 +48,8 @@ class MemoryNamespace:
     now: Instant = T0
     all_counts: dict[str, QueueCounts] = field(default_factory=dict)
     failure: Exception | None = None
+    on_rules: Callable[[str, Rules | None], None] = lambda name, rules: None
+    made_keys: Iterator[str] = field(default_factory=lambda: map("{:044}".format, count(1)))
     _queues: dict[str, Queue] = field(default_factory=dict)
 
     def queue(self, name: str) -> Queue | None:
@@ -58,22 +63,33 @@ class MemoryNamespace:
             raise self.failure
         if name.lower() in self._queues:
             raise EntityAlreadyExists(name)
+        description = self._with_keys(description, ())
         queue = Queue(name, description, self.now, self.now)
+        self.on_rules(name, description.authorization_rules)
         self._queues[name.lower()] = queue
         return queue
 
     async def update_queue(self, name: str, description: QueueDescription) -> Queue:
         queue = self._existing(name)
+        description = self._with_keys(description, queue.description.authorization_rules)
         queue.description, queue.updated_at = description, self.now
+        self.on_rules(name, description.authorization_rules)
         return queue
 
     async def delete_queue(self, name: str) -> None:
         self._existing(name)
         del self._queues[name.lower()]
+        self.on_rules(name, None)
 
     async def counts(self, name: str) -> QueueCounts:
         self._existing(name)
         return self.all_counts.get(name.lower(), QueueCounts())
+
+    def _with_keys(self, description: QueueDescription, previous: Rules) -> QueueDescription:
+        rules = settle_rules(
+            description.authorization_rules, previous, self.now, lambda: next(self.made_keys)
+        )
+        return replace(description, authorization_rules=rules)
 
     def _existing(self, name: str) -> Queue:
         queue = self.queue(name)
@@ -100,9 +116,18 @@ def application(
     health: Health | None = None,
     defaults: QueueDescription | None = None,
 ) -> Starlette:
+    authority = Authority([AccessKey(KEY_NAME, (KEY,)), LISTENER])
+
+    def learn(name: str, rules: Rules | None) -> None:
+        if rules is None:
+            authority.forget(name)
+        else:
+            authority.learn(name, map(AccessKey.of, rules))
+
+    namespace.on_rules = learn
     return build_app(
         namespace=namespace,
-        authority=Authority([AccessKey(KEY_NAME, (KEY,)), LISTENER]),
+        authority=authority,
         clock=lambda: namespace.now,
         tracking=TrackingIds(namespace.name, lambda: namespace.now, lambda: TRACKING_ID),
         health=health or Health(),

@@ -263,10 +263,6 @@ async def test_a_refused_update_changes_nothing(
         ("<ForwardDeadLetteredMessagesTo>x</ForwardDeadLetteredMessagesTo>", "of dead letters"),
         ("<AutoDeleteOnIdle>PT10M</AutoDeleteOnIdle>", "idle entities"),
         ("<IsAnonymousAccessible>true</IsAnonymousAccessible>", "anonymous access"),
-        (
-            "<AuthorizationRules><AuthorizationRule/></AuthorizationRules>",
-            "keys of a single entity",
-        ),
     ],
 )
 async def test_what_is_not_there_yet_is_refused_by_name_and_not_stored(
