@@ -61,6 +61,7 @@ class SigningKeys:
         self._keeping: asyncio.Task[None] | None = None
         self._waiting = 0
         self._pause_until: Instant = 0
+        self._closed = False
         self.loaded = False
         """There was once a document; before that no token can be judged."""
 
@@ -76,31 +77,30 @@ class SigningKeys:
     def open(self) -> None:
         """Begin to keep them up to date. Raises KeysUnreadable for a file that is no such file."""
         if not is_url(self._source):
-            self._take(self._read(self._source))
+            self.take(self._read(self._source))
         self._keeping = asyncio.get_running_loop().create_task(self._keep())
 
     def close(self) -> None:
+        self._closed = True
         for task in (self._keeping, self._fetching):
             if task is not None:
                 task.cancel()
 
     def want(self, then: Callable[[], None]) -> bool:
         """Call `then` when the keys have been looked for once more; False: not now."""
-        if self._fetching is None:
-            now = self._clock()
-            if now < self._pause_until:
-                return False
-            self._pause_until = now + PAUSE_MS
-        if self._waiting >= WAITING_MAX:
+        now = self._clock()
+        pausing = self._fetching is None and now < self._pause_until
+        if self._closed or pausing or self._waiting >= WAITING_MAX:
             return False
+        if self._fetching is None:
+            self._pause_until = now + PAUSE_MS
         self._waiting += 1
         self._start().add_done_callback(partial(self._tell, then))
         return True
 
     def _tell(self, then: Callable[[], None], fetching: asyncio.Task[None]) -> None:
         self._waiting -= 1
-        if not fetching.cancelled():
-            then()
+        then()
 
     async def _keep(self) -> None:
         pause_s = 0.0 if is_url(self._source) else RENEW_AFTER_S
@@ -120,18 +120,21 @@ class SigningKeys:
 
     async def _fetch(self) -> None:
         try:
-            self._take(await _in_thread(partial(self._read, self._source)))
-        except KeysUnreadable as error:
+            # Finding the site is not within the time that the call itself is given.
+            async with asyncio.timeout(2 * FETCH_TIMEOUT_S):
+                self.take(await _in_thread(partial(self._read, self._source)))
+            _log.info("signing keys fetched", source=self._source, keys=len(self._keys))
+        except (KeysUnreadable, TimeoutError) as error:
             # Those that were there serve on.
             _log.warning("signing keys not fetched", error=str(error))
 
-    def _take(self, document: bytes) -> None:
+    def take(self, document: bytes) -> None:
+        """These are the keys from now on. Raises KeysUnreadable, and keeps those it has."""
         try:
             self._keys = read_keys(document)
         except KeysUnreadable as error:
             raise KeysUnreadable(f"{self._source}: {error}") from None
         self.loaded = True
-        _log.info("signing keys fetched", source=self._source, keys=len(self._keys))
 
 
 def is_url(source: str) -> bool:

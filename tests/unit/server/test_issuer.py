@@ -22,7 +22,7 @@ from postbus.server.tokens import (
     MalformedToken,
     NoKeysYet,
 )
-from tests.unit.server.jwt_tokens import (
+from tests.support.jwt_tokens import (
     AUDIENCE,
     EC,
     ISSUER,
@@ -42,7 +42,7 @@ T0 = NOW_S * 1_000
 def issuer(*keys: Any, roles_claim: str = "roles") -> Issuer:
     found = SigningKeys("file", lambda: T0, lambda source: b"")
     if keys:
-        found._take(key_set(*keys))
+        found.take(key_set(*keys))
     return Issuer(ISSUER, AUDIENCE, roles_claim, found)
 
 
@@ -231,7 +231,7 @@ def test_a_token_is_known_by_its_text_and_good_for_the_whole_namespace() -> None
 async def test_a_request_waits_once_for_keys_that_were_not_there() -> None:
     documents = [key_set(RSA), key_set(RSA, EC)]
     keys = SigningKeys("https://keys", lambda: T0, lambda source: documents.pop(0))
-    keys._take(documents.pop(0))
+    keys.take(documents.pop(0))
     authority = Authority([], Issuer(ISSUER, AUDIENCE, "roles", keys))
     rotated = sign(claims(NOW_S), EC, "ES256")
     found = await verify_waiting(authority, rotated, "orders", lambda: T0)
