@@ -54,6 +54,10 @@ def test_every_setting_has_a_flag_that_serve_understands(started: list[Settings]
         "data": Path("elsewhere"),
         "host": "::1",
         "namespace_name": "mine",
+        "jwt_issuer": "https://login.example",
+        "jwt_audience": "https://bus.example",
+        "jwt_jwks": "keys.json",
+        "jwt_roles_claim": "scp",
         "log_level": "debug",
         "log_format": "json",
     }
