@@ -56,6 +56,10 @@ def test_every_setting_has_a_flag_that_serve_understands(started: list[Settings]
         "namespace_name": "mine",
         "tls_certificate": Path("a.pem"),
         "tls_key": Path("a.key"),
+        "jwt_issuer": "https://login.example",
+        "jwt_audience": "https://bus.example",
+        "jwt_jwks": "keys.json",
+        "jwt_roles_claim": "scp",
         "log_level": "debug",
         "log_format": "json",
     }

@@ -37,7 +37,7 @@ from postbus.model.address import SubQueue, resolve_path
 from postbus.model.description import QueueDescription
 from postbus.model.fields import QUEUE, TOPIC
 from postbus.model.instant import Instant
-from postbus.server.auth import Authority, Claims
+from postbus.server.auth import Authority, Claims, verify_waiting
 from postbus.server.logs import Valve, get_logger
 from postbus.server.tracking import TrackingIds
 
@@ -202,9 +202,9 @@ class Front:
         raise wrong_method(request.method, "GET, HEAD, PUT, DELETE")
 
     async def _asked(self, request: Request) -> Asked:
-        async def supplement(header: str) -> Claims | None:
+        async def supplement(header: str, path: str) -> Claims | None:
             token = request.headers.get(header)
-            return None if token is None else await self._verify(token)
+            return None if token is None else await self._verify(token, path)
 
         caller = Caller(await self._authenticate(request), supplement)
         return Asked(caller, self._site(request))
@@ -215,11 +215,11 @@ class Front:
             raise HttpProblem(
                 401, "MissingToken: The request has no 'Authorization' header.", sub_code=40102
             )
-        return await self._verify(token)
+        return await self._verify(token, _path(request))
 
-    async def _verify(self, token: str) -> Claims:
+    async def _verify(self, token: str, path: str) -> Claims:
         try:
-            return self._authority.verify_sas(token, self._clock())
+            return await verify_waiting(self._authority, token, path, self._clock)
         except Unauthorized as error:
             # Azure's words first, for clients that look for them (semantics part A §6).
             text = f"claim is empty or token is invalid. {error}"

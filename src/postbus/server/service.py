@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from postbus.amqp.limits import Limits
 from postbus.amqp.types import Symbol
+from postbus.model.authorization import Rules
 from postbus.model.instant import Instant
 from postbus.server.auth import Authority
+from postbus.server.keyring import AccessKey
 from postbus.server.namespace import Namespace
 from postbus.server.refusals import Refusals
 from postbus.server.tracking import TrackingIds
@@ -47,6 +49,7 @@ class Service:
         self._tracking = tracking
         self._tasks: set[asyncio.Task[None]] = set()
         self._gone = 0
+        namespace.on_rules = self._rules_changed
 
     def keep(self, task: asyncio.Task[None]) -> None:
         """Hold on to a task until it is done: the loop itself does not."""
@@ -63,6 +66,16 @@ class Service:
         if self._gone >= max(GONE_MIN, len(self.gateways) // 2):
             self._gone = 0
             gc.collect()
+
+    def _rules_changed(self, entity: str, rules: Rules | None) -> None:
+        """What was proven by a key that is gone, or has lost a right, ends now."""
+        if rules is None:
+            lost = self.authority.forget(entity)
+        else:
+            lost = self.authority.learn(entity, map(AccessKey.of, rules))
+        if lost:
+            for gateway in list(self.gateways):
+                gateway.review_claims()
 
     def uri(self, path: str) -> str:
         """How an entity is named in refusals (wire contract §7.2)."""
