@@ -126,9 +126,6 @@ class Authority:
         """The entity is gone. Returns what `learn` returns."""
         return self._ring.forget(entity)
 
-    def has(self, entity: str) -> bool:
-        return self._ring.has(entity)
-
     def verify(self, token: str, path: str, now: Instant) -> Claims:
         """What a token proves to one who wants to use `path`, a path or a URI.
 
