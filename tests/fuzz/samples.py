@@ -48,13 +48,17 @@ from postbus.amqp.sections import (
     encode_sequence,
 )
 from postbus.amqp.types import AmqpArray, Int, Symbol, Timestamp, UInt, ULong
-from postbus.http.atom import QueueView, Site, queue_entry
+from postbus.http.rule_xml import rule_xml
 from postbus.model.authorization import AuthorizationRule, Right
-from postbus.model.description import QueueCounts, QueueDescription
+from postbus.model.description import QueueDescription
+from postbus.model.fields import QUEUE
+from postbus.model.rule import CorrelationFilter, FalseFilter, RuleDescription, SqlAction, SqlFilter
+from postbus.model.values import TypedValue, ValueType
 from postbus.server.sas import create_sas
+from tests.fuzz import rest
 from tests.fuzz.driver import CORPUS
 from tests.fuzz.management import LOCKED
-from tests.fuzz.texts import ENTITY_KEY, KEY, KEY_NAME, NOW
+from tests.fuzz.texts import ENTITY_KEY, FORMS, KEY, KEY_NAME, NOW, description_entry, entry_of
 from tests.property.amqp.test_machines_chunking import STORY
 
 _SCHEDULED = Symbol("x-opt-scheduled-enqueue-time")
@@ -242,6 +246,29 @@ def tokens() -> Iterator[tuple[str, bytes]]:
     yield "audience", b"amqps://localhost:5671/orders/$DeadLetterQueue"
 
 
+def rules() -> Iterator[tuple[str, bytes]]:
+    for number, text in enumerate(
+        (
+            "1=1",
+            "color = 'red' AND (a > 10 OR NOT a IN (1, NULL)) OR sys.Label LIKE '%b!%' ESCAPE '!'",
+            "EXISTS(a) AND b IS NOT NULL AND user.c NOT LIKE 'x_' + d",
+            '[with ]] bracket] <> "with "" quote" OR property(\'a\' + b) = newid()',
+            "b - @p <= @q AND -a * 2 % 3 / (1 - a) >= 0.5E-2 AND c = TRUE AND d != @n",
+            "-9223372036854775808 = a OR 9223372036854775807 + a = 0",
+            "sys.TimeToLive > @q AND sys.SequenceNumber % 2 = 0",
+            "SET a = 1; SET b = b + b, REMOVE c SET sys.Label = 'x' + newid();",
+            "SET sys.TimeToLive = '00:01:00' SET sys.SessionId = b SET sys.PartitionKey = b",
+            "SET f = f + f SET f = f + f SET f = f + f",
+            "-" * 90 + "a = 1",
+            "(" * 200 + "a = 1" + ")" * 200,
+            "NOT " * 200 + "a = 1",
+            "f LIKE '" + "%a" * 400 + "b'",
+            "a = 1\n AND\t#",
+        )
+    ):
+        yield f"sql-{number:02}", text.encode()
+
+
 def configs() -> Iterator[tuple[str, bytes]]:
     durations = {"LockDuration": "PT1M", "DefaultMessageTimeToLive": "01:00:00"}
     queue = {"Name": "orders", "Properties": {**durations, "MaxDeliveryCount": 3}}
@@ -272,33 +299,60 @@ def configs() -> Iterator[tuple[str, bytes]]:
 
 
 def atoms() -> Iterator[tuple[str, bytes]]:
-    site = Site("http://localhost", "ns", None)
-    for name, description in {
-        "rules": QueueDescription(
-            authorization_rules=(
-                AuthorizationRule("own", tuple(Right), _RULE_KEY, _RULE_KEY),
-                AuthorizationRule("send", (Right.SEND,)),
-            )
-        ),
-        "default": QueueDescription(),
-        "changed": QueueDescription(
-            lock_duration_ms=60_000,
-            default_ttl_ms=1_000,
-            user_metadata="<&> é",
-            max_delivery_count=3,
-        ),
-    }.items():
-        view = QueueView("orders", description, NOW, NOW, NOW, QueueCounts(active=1))
-        entry = queue_entry(view, site)
-        yield name, entry.encode()
-        yield f"{name}-prefixed", entry.replace("<LockDuration", "<LockDuration a='b'").encode()
+    for name, (form, description) in FORMS.items():
+        yield name, description_entry(form, description)
+    keyed = QueueDescription(
+        authorization_rules=(
+            AuthorizationRule("own", tuple(Right), _RULE_KEY, _RULE_KEY),
+            AuthorizationRule("send", (Right.SEND,)),
+        )
+    )
+    yield "keyed", description_entry(QUEUE, keyed)
+    changed = QueueDescription(
+        lock_duration_ms=60_000,
+        default_ttl_ms=1_000,
+        auto_delete_ms=600_000,
+        forward_to="eu/orders",
+        user_metadata="<&> é",
+        max_delivery_count=3,
+    )
+    entry = description_entry(QUEUE, changed).decode()
+    yield "changed", entry.encode()
+    yield "prefixed", entry.replace("<LockDuration", "<LockDuration a='b'").encode()
     start = entry.index("<QueueDescription")
     yield "no-entry", entry[start : entry.index("</content>")].encode()
-    yield "topic", entry.replace("QueueDescription", "TopicDescription").encode()
+    yield "other-kind", entry.replace("QueueDescription", "TopicDescription").encode()
     yield "session", entry.replace("Session>false", "Session>true").encode()
     yield "nil", entry.replace("<Status>", '<Status i:nil="true">').encode()
     yield "entity", b'<!DOCTYPE a [<!ENTITY b "c">]><entry>&b;</entry>'
     yield "latin", b'<?xml version="1.0" encoding="utf-16"?><entry/>'
+
+
+def rule_documents() -> Iterator[tuple[str, bytes]]:
+    texts = {
+        ValueType.STRING: "<&> é",
+        ValueType.INT: "-2",
+        ValueType.LONG: "2147483650",
+        ValueType.BOOLEAN: "true",
+        ValueType.DOUBLE: "2.5E3",
+        ValueType.DATE_TIME: "2020-07-05T11:12:13",
+        ValueType.DURATION: "P1DT2H3M",
+    }
+    values = {f"@{kind.value}": TypedValue(kind, text) for kind, text in texts.items()}
+    for name, rule in {
+        "default": RuleDescription(created_at=NOW),
+        "false": RuleDescription("none", FalseFilter(), SqlAction("SET a = 1; REMOVE b"), NOW),
+        "sql": RuleDescription("sql", SqlFilter("a = @int AND b LIKE 'c%'", values), None, NOW),
+        "correlation": RuleDescription("c", CorrelationFilter("1", label="x"), None, NOW),
+        "properties": RuleDescription(
+            "p", CorrelationFilter(properties=values), SqlAction("SET a = @long", values), NOW
+        ),
+    }.items():
+        entry = entry_of(rule_xml(rule, stored=False))
+        yield name, entry
+        yield f"{name}-unnamed", entry.replace(f"<Name>{rule.name}</Name>".encode(), b"")
+    yield "untyped", entry.replace(b' i:type="CorrelationFilter"', b"")
+    yield "nil", entry.replace(b'i:type="CorrelationFilter"', b'i:nil="true"')
 
 
 SAMPLES = {
@@ -307,9 +361,14 @@ SAMPLES = {
     "performatives": performatives,
     "sections": sections,
     "management": management,
+    "rules": rules,
     "tokens": tokens,
     "config": configs,
     "atom": atoms,
+    "rule-xml": rule_documents,
+    "rest-headers": rest.headers,
+    "rest-batches": rest.batches,
+    "rest-deliveries": sections,
 }
 
 if __name__ == "__main__":

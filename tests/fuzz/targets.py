@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from postbus.amqp.faults import DecodeError, ProtocolError
 from postbus.errors import ServiceBusError, Unauthorized
-from postbus.model.fields import QUEUE_FIELDS
+from postbus.model.fields import QUEUE, SUBSCRIPTION, TOPIC
+from postbus.model.values import ValueType
 from tests.fuzz.driver import Target
 from tests.fuzz.management import LOCKED, run_management
 from tests.fuzz.mutation import after, mutate_frames, mutate_values
-from tests.fuzz.texts import CONFIG_REFUSALS, run_atom, run_config, run_token
+from tests.fuzz.rest import WORDS as REST_WORDS
+from tests.fuzz.rest import run_batch, run_delivery, run_headers
+from tests.fuzz.rules import WORDS, mutate_tokens, run_rules
+from tests.fuzz.texts import CONFIG_REFUSALS, run_atom, run_config, run_rule, run_token
 from tests.fuzz.wire import run_frames, run_performative, run_sections, run_stream
 
-_ELEMENTS = [element.encode() for element in QUEUE_FIELDS]
+_ELEMENTS = sorted(
+    {field.element.encode() for form in (QUEUE, TOPIC, SUBSCRIPTION) for field in form.order}
+)
 _DURATIONS = [b"PT1M", b"P10675199DT2H48M5.4775807S", b"-P1D", b"00:01:00", b"P999999999999D"]
+
+_MARKUP = [b"<", b"/>", b"<!DOCTYPE a>", b"&#x0;", b"&#xD800;", b"&lt;"]
 
 _ALL = (
     Target("stream", run_stream, words=(b"AMQP\x00\x01\x00\x00", b"AMQP\x03\x01\x00\x00")),
@@ -26,6 +34,7 @@ _ALL = (
         words=(LOCKED.bytes, b"lock-tokens", b"sequence-numbers", b"message-count"),
         mutators=(after(1, mutate_values),),
     ),
+    Target("rules", run_rules, (ServiceBusError,), words=WORDS, mutators=(mutate_tokens,)),
     Target(
         "tokens",
         run_token,
@@ -45,16 +54,26 @@ _ALL = (
         "atom",
         run_atom,
         (ServiceBusError,),
+        words=[*_ELEMENTS, *_DURATIONS, *_MARKUP],
+    ),
+    Target(
+        "rule-xml",
+        run_rule,
+        (ServiceBusError,),
         words=[
-            *_ELEMENTS,
-            *_DURATIONS,
-            b"<",
-            b"/>",
-            b"<!DOCTYPE a>",
-            b"&#x0;",
-            b"&#xD800;",
-            b"&lt;",
+            *(b'i:type="d6p1:' + kind.value.encode() + b'"' for kind in ValueType),
+            *(b"SqlFilter", b"CorrelationFilter", b"TrueFilter", b"EmptyRuleAction"),
+            *(b"2020-07-05T11:12:13", b"INF", b"-1", b"9" * 19, b"1" * 1_025),
+            *_MARKUP,
         ],
+    ),
+    Target("rest-headers", run_headers, (ServiceBusError,), words=REST_WORDS),
+    Target("rest-batches", run_batch, (ServiceBusError,), words=REST_WORDS),
+    Target(
+        "rest-deliveries",
+        run_delivery,
+        (DecodeError, ServiceBusError),
+        mutators=(mutate_values,),
     ),
 )
 TARGETS = {target.name: target for target in _ALL}

@@ -10,10 +10,15 @@ from pathlib import Path
 from postbus.amqp.faults import DecodeError
 from postbus.amqp.sasl import parse_plain
 from postbus.errors import ServiceBusError
-from postbus.http.atom import QueueView, Site, queue_entry, read_queue
+from postbus.http.atom import Entry, Site, entry_document, read_content
+from postbus.http.description_xml import description_xml, form_of, read_values
+from postbus.http.rule_xml import read_rule, rule_xml
 from postbus.model.address import resolve_path
-from postbus.model.description import QueueCounts, QueueDescription
-from postbus.model.fields import describe_queue
+from postbus.model.description import Description, QueueCounts, QueueDescription
+from postbus.model.fields import QUEUE, SUBSCRIPTION, TOPIC, Form, describe
+from postbus.model.rule import RuleDescription
+from postbus.model.subscription import SubscriptionDescription
+from postbus.model.topic import TopicDescription
 from postbus.server.auth import Authority, resource_path
 from postbus.server.configfile import ConfigError, load_config
 from postbus.server.issuer import Issuer
@@ -36,7 +41,12 @@ _SIGNING_KEYS.take(_JWK_SET)
 _AUTHORITY = Authority([AccessKey(KEY_NAME, (KEY,))], Issuer("i", "a", "roles", _SIGNING_KEYS))
 _AUTHORITY.learn("orders", [AccessKey("own", (ENTITY_KEY,))])
 _AUTHORITY.learn("orders/eu", [])
-_SITE = Site("http://localhost:5300", "ns", "2021-05")
+_SITE = Site("http://localhost:5300", "ns", "2024-05")
+FORMS: dict[str, tuple[Form, Description]] = {
+    "queue": (QUEUE, QueueDescription()),
+    "topic": (TOPIC, TopicDescription()),
+    "subscription": (SUBSCRIPTION, SubscriptionDescription()),
+}
 
 
 def run_token(data: bytes) -> None:
@@ -76,13 +86,34 @@ def run_config(data: bytes) -> None:
         description.validate()
 
 
+def entry_of(content: str) -> bytes:
+    return entry_document(Entry("orders", "orders", NOW, NOW, content), _SITE).encode()
+
+
+def description_entry(form: Form, description: Description) -> bytes:
+    told = {name: QueueCounts() if name == "CountDetails" else 1 for name in form.told}
+    return entry_of(description_xml(form, description, told, _SITE))
+
+
 def run_atom(data: bytes) -> None:
-    """A QueueDescription: what is taken is given back so that it is taken the same again."""
-    values = read_queue(data)
-    description = describe_queue(values, QueueDescription())
-    view = QueueView("orders", description, NOW, NOW, 0, QueueCounts())
-    again = describe_queue(read_queue(queue_entry(view, _SITE).encode()), QueueDescription())
-    assert again == description
+    """A description: what is taken is given back so that it is taken the same again."""
+    content = read_content(data)
+    form = form_of(content, QUEUE, TOPIC, SUBSCRIPTION)
+    blank = next(default for each, default in FORMS.values() if each is form)
+    description = describe(form, read_values(form, content), blank)
+    again = read_content(description_entry(form, description))
+    assert describe(form, read_values(form, again), blank) == description
+
+
+def run_rule(data: bytes) -> None:
+    """A rule, of a name in its path or in itself: taken the same again, however it is given back,
+    and kept the same by the catalog."""
+    content = read_content(data)
+    rule = read_rule(content, None, NOW)
+    for stored in (True, False):
+        again = read_content(entry_of(rule_xml(rule, stored=stored)))
+        assert read_rule(again, rule.name, NOW) == rule
+    assert RuleDescription.from_json(rule.to_json()) == rule
 
 
 CONFIG_REFUSALS = (ConfigError,)

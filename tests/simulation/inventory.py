@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from postbus.broker import browse, records
+from postbus.broker.fragment import Fragment
 from postbus.broker.ledger import Layout, Ledger
 from postbus.broker.message import DEAD_LETTER, MAIN
 from postbus.broker.pages import BatchPage, BodyPage, Loaded, Need, NextDue, Page, Pages
@@ -76,7 +77,7 @@ def from_index_and_tail(store: MessageStore, lease: Lease, policy: Policy) -> Qu
         if not batches:
             raise Violation("replay equals live", None, f"the journal ends at {ledger.head}")
         _replay(ledger, batches)
-    return Queue("orders", policy, ledger, WindowLimits(), bytes(8), 0)
+    return _queue(ledger, policy)
 
 
 def from_every_record(batches: Iterable[StoredBatch], policy: Policy) -> tuple[Queue, Read]:
@@ -95,7 +96,11 @@ def from_every_record(batches: Iterable[StoredBatch], policy: Policy) -> tuple[Q
                 return None
         return []
 
-    return Queue("orders", policy, ledger, WindowLimits(), bytes(8), 0), read
+    return _queue(ledger, policy), read
+
+
+def _queue(ledger: Ledger, policy: Policy) -> Queue:
+    return Queue("orders", 0, policy, Fragment(ledger, WindowLimits(), bytes(8), 0))
 
 
 def _ledger(head: int, state: bytes) -> Ledger:

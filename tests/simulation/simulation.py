@@ -10,6 +10,7 @@ from unittest import mock
 
 from postbus.broker import records
 from postbus.broker.chores import copy_forward
+from postbus.broker.engine import Engine
 from postbus.broker.message import DEAD_LETTER, MAIN, Message
 from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
@@ -159,7 +160,8 @@ class Simulation:
         call: Callable[[Queue, int, Pages], Any],
         done: Callable[[Any], None],
     ) -> None:
-        def decide(queue: Queue, now: int, pages: Pages) -> Any:
+        def decide(engine: Engine, now: int, pages: Pages) -> Any:
+            queue = engine.own
             self.absorb()
             self.model.asked = asked
             if asked.verb == "release":
@@ -247,7 +249,7 @@ class Simulation:
         receiver = SimReceiver(self, len(self.receivers), subqueue, deletes)
         receiver.credit = credit
         self.receivers.append(receiver)
-        line = self.host.lines[subqueue]
+        line = self.host.line(subqueue)
         line.join(receiver)
         line.wants(receiver)
         self._count_receivers(subqueue)
@@ -256,26 +258,26 @@ class Simulation:
     def detach(self) -> None:
         receiver = self.receivers.pop(self.chance.randrange(len(self.receivers)))
         receiver.attached = False
-        self.host.lines[receiver.subqueue].leave(receiver)
+        self.host.line(receiver.subqueue).leave(receiver)
         self._count_receivers(receiver.subqueue)
 
     def _count_receivers(self, subqueue: int) -> None:
-        if self.host.queue is not None:
-            self.host.queue.receivers[subqueue] = len(self.host.lines[subqueue].receivers)
+        if self.host.engine is not None:
+            self.host.engine.set_receivers(subqueue, len(self.host.line(subqueue).receivers))
 
     def refresh_credit(self) -> None:
         receiver = self.chance.choice(self.receivers)
         receiver.credit += self.chance.choice([1, 1, 5])
         receiver.draining = self.chance.random() < 0.2
-        self.host.lines[receiver.subqueue].wants(receiver)
+        self.host.line(receiver.subqueue).wants(receiver)
         self.runtime.wake(self.host)
 
     def before_take(self) -> None:
         self.absorb()
 
     def after_take(self, receiver: SimReceiver) -> None:
-        queue = self.host.queue
-        assert queue is not None
+        assert self.host.engine is not None
+        queue = self.host.engine.own
         if receiver.deletes:
             self.absorb(but=1)
             message = records.decode(queue.ledger.pending[-1]).message
@@ -339,10 +341,10 @@ class Simulation:
         host, store = self.host, self.journal
 
         def trimmed(below: int) -> None:
-            queue = host.queue
-            if queue is None:
+            engine = host.engine
+            if engine is None:
                 return
-            if queue.ledger.head > queue.ledger.checkpoint:
+            if engine.ledger.head > engine.ledger.checkpoint:
                 host.checkpoint_wanted = True
                 self.runtime.wake(host)
             if "copy" not in host.chores:
@@ -357,10 +359,10 @@ class Simulation:
         self.thread.submit(call, trimmed, lambda _: None)
 
     def absorb(self, but: int = 0) -> None:
-        queue = self.host.queue
-        if queue is None:
+        engine = self.host.engine
+        if engine is None:
             return
-        for event in self.model.absorb(queue, but):
+        for event in self.model.absorb(engine.own, but):
             self.note(event.after.name, f"{event.kind.name} {_place(event.after)}")
             for checker in self.checkers:
                 checker.decided(event, self.now)
@@ -369,8 +371,8 @@ class Simulation:
         self.history.note(self.now, name, text)
 
 
-def _copy(below: int, limit: int, queue: Queue, now: int, pages: Pages) -> Need | None:
-    return copy_forward(queue, below, limit, pages)
+def _copy(below: int, limit: int, engine: Engine, now: int, pages: Pages) -> Need | None:
+    return copy_forward(engine, below, limit, pages)
 
 
 def _place(entry: Any) -> str:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from postbus.broker import browse, chores, records
+from postbus.broker import engine as broker
+from postbus.broker.fragment import Fragment
 from postbus.broker.ledger import Layout, Ledger
 from postbus.broker.message import MAIN, Message
 from postbus.broker.pages import Need, Pages
@@ -91,7 +93,9 @@ class Engine:
                 ledger.head = stored.base + header.record_count
         self.lease = lease
         prefix = FRAGMENT.to_bytes(4, "big") + lease.epoch.to_bytes(4, "big")
-        self.queue = Queue("orders", self.policy, ledger, self.limits, prefix, secret=lease.epoch)
+        fragment = Fragment(ledger, self.limits, prefix, secret=lease.epoch)
+        self.engine = broker.Engine("orders", self.policy, fragment)
+        self.queue = self.engine.own
 
     # -- pages -------------------------------------------------------------------------------
 
@@ -198,7 +202,7 @@ class Engine:
         now = self.now
         for _ in range(100):
             if self.queue.next_due <= now:
-                self.paged(lambda pages: chores.activate(self.queue, now, now, pages))
+                self.paged(lambda pages: chores.activate(self.engine, now, now, pages))
             elif receivers and self.queue.next_expiry <= now:
                 self.paged(lambda pages: chores.sweep(self.queue, now, now, pages))
             else:

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from postbus.cli import app
-from postbus.settings import Settings, declared, flag_of
+from postbus.settings import MADE_CERTIFICATE, Settings, declared, flag_of
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +58,8 @@ def test_every_setting_has_a_flag_that_serve_understands(started: list[Settings]
         "jwt_audience": "https://bus.example",
         "jwt_jwks": "keys.json",
         "jwt_roles_claim": "scp",
+        "tls_certificate": Path("a.pem"),
+        "tls_key": Path("a.key"),
         "log_level": "debug",
         "log_format": "json",
     }
@@ -125,6 +127,34 @@ def test_settings_shows_the_values_in_force(monkeypatch: pytest.MonkeyPatch) -> 
     assert len([line for line in output.splitlines() if line.startswith("--")]) == len(declared())
     assert "6001" in output
     assert "POSTBUS_WRITE_BUFFER_MAX_BYTES" in output
+
+
+def test_cert_makes_what_serve_looks_for_and_names_the_variables(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    result = postbus("cert", "--data", str(data), "--name", "bus.example", "--name", "10.0.0.7")
+    assert result.exit_code == 0, result.output
+    assert (data / MADE_CERTIFICATE).exists()
+    assert "for localhost, 127.0.0.1, ::1, bus.example, 10.0.0.7" in result.output
+    authority = data / "tls" / "ca.pem"
+    for variable in ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS"):
+        assert f"export {variable}={authority}\n" in result.output
+    assert f'connection_verify="{authority}"' in result.output
+    assert f"postbus serve --data {data}" in result.output
+    again = postbus("cert", "--data", str(data))
+    assert again.output.count("kept, valid until") == 2
+
+
+def test_cert_for_another_folder_says_how_to_serve_with_it(tmp_path: Path) -> None:
+    result = postbus("cert", "--folder", str(tmp_path))
+    assert f"--tls-certificate {tmp_path / 'server.pem'} --tls-key {tmp_path / 'server.key'}" in (
+        result.output
+    )
+
+
+def test_cert_that_cannot_be_made_ends_with_status_1(tmp_path: Path) -> None:
+    result = postbus("cert", "--folder", str(tmp_path), "--name", "not a name")
+    assert result.exit_code == 1
+    assert "postbus: 'not a name' is neither" in result.stderr
 
 
 def test_version_is_the_packages() -> None:

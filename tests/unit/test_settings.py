@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from postbus.settings import (
+    MADE_CERTIFICATE,
     Settings,
     SettingsError,
     declared,
@@ -111,6 +112,23 @@ def test_off_loopback_plain_text_must_be_meant() -> None:
         (line,) = problems(host=host)
         assert host in line and "--allow-plaintext" in line
         assert not Settings.load({"host": host, "allow_plaintext": True}).on_loopback
+
+
+def test_a_certificate_is_as_good_off_loopback(tmp_path: Path) -> None:
+    files = {"tls_certificate": Path("a.pem"), "tls_key": Path("a.key")}
+    assert not Settings.load({"host": "0.0.0.0", **files}).allow_plaintext
+    made = tmp_path / MADE_CERTIFICATE
+    made.parent.mkdir()
+    made.touch()
+    assert Settings.load({"host": "0.0.0.0", "data": tmp_path}).host == "0.0.0.0"
+    (line,) = problems(host="0.0.0.0", data=tmp_path, ephemeral=True)
+    assert "postbus cert" in line
+
+
+def test_a_certificate_and_its_key_go_together() -> None:
+    for name in ("tls_certificate", "tls_key"):
+        (line,) = problems(**{name: Path("a.pem")})
+        assert "both or neither" in line
 
 
 def test_loopback_is_told_by_the_address() -> None:

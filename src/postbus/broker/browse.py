@@ -6,8 +6,8 @@ These look beyond the window, so they may return `Need` and are then called agai
 from collections.abc import Sequence
 from typing import Final
 
-from postbus.broker.chores import current, missing, refill
-from postbus.broker.message import ACTIVE, DEFERRED, MAIN, SCHEDULED, CorruptRow, Message
+from postbus.broker.chores import missing, refill
+from postbus.broker.message import ACTIVE, DEFERRED, SCHEDULED, Message, from_row
 from postbus.broker.pages import BodyPage, LanePage, Need, Pages, RowPage
 from postbus.broker.queue import Queue
 from postbus.broker.records import Kind
@@ -115,7 +115,7 @@ def receive_deferred(
 
 def cancel_scheduled(queue: Queue, numbers: Sequence[int], pages: Pages) -> Need | None:
     """Remove scheduled messages before they are due; all of them or none."""
-    messages = _by_number(queue, MAIN, SCHEDULED, numbers, pages)
+    messages = _by_number(queue, queue.main, SCHEDULED, numbers, pages)
     if isinstance(messages, Need):
         return messages
     absent = [n for n, m in zip(numbers, messages, strict=True) if m is None]
@@ -164,7 +164,8 @@ def _by_number(
         if number in changes:
             result.append(changes[number])
         elif number in stored:
-            result.append(current(queue, stored[number]))
+            held = queue.held_in_memory(subqueue, lane, number)
+            result.append(held if held is not None else from_row(stored[number]))
         else:
             result.append(None)
     return result
@@ -180,6 +181,6 @@ def _with_bodies(messages: list[Message], pages: Pages) -> Found | Need:
         if raw is None:
             raw = pages.body(bodies[message.number])
         if raw is None:
-            raise CorruptRow(f"the journal has no body for message {message.number}")
+            raise Queue.no_body(message)
         found.append((message, raw))
     return found

@@ -6,7 +6,19 @@ changes nothing, or does its work and returns None.
 
 from typing import Final
 
-from postbus.broker.message import ACTIVE, DEFERRED, MAIN, SCHEDULED, CorruptRow, Message, from_row
+from postbus.broker.engine import Engine
+from postbus.broker.message import (
+    ACTIVE,
+    KIND_MASK,
+    LANES,
+    MAIN,
+    OWNER_BITS,
+    PUBLISHING,
+    SCHEDULED,
+    CorruptRow,
+    Message,
+    from_row,
+)
 from postbus.broker.pages import (
     BatchPage,
     BodyPage,
@@ -39,6 +51,7 @@ def refill(queue: Queue, subqueue: int, pages: Pages) -> Need | None:
     """Bring the next page of a subqueue into its window."""
     window = queue.windows[subqueue]
     if not window.low:
+        queue.stir(subqueue)
         return None
     page = LanePage(subqueue, ACTIVE, window.end + 1, PAGE_ROWS)
     if need := missing(pages, [page]):
@@ -55,6 +68,8 @@ def fetch_bodies(queue: Queue, subqueue: int, pages: Pages) -> Need | None:
     window = queue.windows[subqueue]
     head = window.head()
     if head is None or head.raw is not None:
+        # It left while its body was read: what comes next must be looked for.
+        queue.stir(subqueue)
         return None
     wanted = [BatchPage(base) for base in window.missing_bodies()[:BATCHES_AT_ONCE]]
     if need := missing(pages, list(wanted)):
@@ -68,24 +83,24 @@ def fetch_bodies(queue: Queue, subqueue: int, pages: Pages) -> Need | None:
     return None
 
 
-def activate(queue: Queue, until: Instant, now: Instant, pages: Pages) -> Need | None:
+def activate(engine: Engine, until: Instant, now: Instant, pages: Pages) -> Need | None:
     """Enqueue the scheduled messages whose time has come, at the tail, under new numbers."""
-    limit = queue.ledger.delta.due_limit(MAIN, SCHEDULED, SLICE)
+    queue, ledger = engine.own, engine.ledger
+    limit = ledger.delta.due_limit(MAIN, SCHEDULED, SLICE)
     due = DuePage(MAIN, SCHEDULED, until, limit)
     later = NextDue(MAIN, SCHEDULED, until)
     if need := missing(pages, [due, later]):
         return need
-    ledger = queue.ledger
     messages = ledger.delta.over_due(pages.rows(due), MAIN, SCHEDULED, until, SLICE)
     for message in messages:
+        # Time to live counts from when it was due, not from when it was sent (semantics B §3).
         message.enqueued_at = now
-        number = ledger.next_number()
-        message.enqueue_number = number
-        ledger.move(Kind.ACTIVATED, message, MAIN, ACTIVE, number)
-        queue.windows[MAIN].add(message)
-        if message.ttl >= 0:
-            # Counted from when it was due, not from when it was sent (semantics B §3).
-            queue.next_expiry = min(queue.next_expiry, now + message.ttl)
+        number = message.enqueue_number = ledger.next_number()
+        if engine.topic is not None:
+            # What its subscriptions get of it is found out when its body has been read.
+            ledger.move(Kind.ACTIVATED, message, MAIN, PUBLISHING, number)
+        else:
+            queue.activate(message, number)
     full = len(messages) == SLICE
     queue.next_due = until if full else _next_wake(queue, SCHEDULED, later, pages)
     return None
@@ -93,13 +108,13 @@ def activate(queue: Queue, until: Instant, now: Instant, pages: Pages) -> Need |
 
 def sweep(queue: Queue, until: Instant, now: Instant, pages: Pages) -> Need | None:
     """Remove or dead-letter messages past their time to live (R-DLQ-06)."""
-    limit = queue.ledger.delta.due_limit(MAIN, ACTIVE, SLICE)
-    due = DuePage(MAIN, ACTIVE, until, limit)
-    later = NextDue(MAIN, ACTIVE, until)
+    limit = queue.ledger.delta.due_limit(queue.main, ACTIVE, SLICE)
+    due = DuePage(queue.main, ACTIVE, until, limit)
+    later = NextDue(queue.main, ACTIVE, until)
     if need := missing(pages, [due, later]):
         return need
-    window = queue.windows[MAIN]
-    messages = queue.ledger.delta.over_due(pages.rows(due), MAIN, ACTIVE, until, SLICE)
+    window = queue.windows[queue.main]
+    messages = queue.ledger.delta.over_due(pages.rows(due), queue.main, ACTIVE, until, SLICE)
     swept = 0
     for found in messages:
         message = window.live.get(found.number, found)
@@ -119,11 +134,11 @@ def sweep(queue: Queue, until: Instant, now: Instant, pages: Pages) -> Need | No
 
 def _next_wake(queue: Queue, lane: int, later: NextDue, pages: Pages) -> Instant:
     stored = pages.instant(later)
-    fresh = queue.ledger.delta.next_wake(MAIN, lane, later.after)
+    fresh = queue.ledger.delta.next_wake(queue.main, lane, later.after)
     return min(stored if stored is not None else NEVER, fresh if fresh is not None else NEVER)
 
 
-def copy_forward(queue: Queue, below: int, limit: int, pages: Pages) -> Need | None:
+def copy_forward(engine: Engine, below: int, limit: int, pages: Pages) -> Need | None:
     """Move the few live bodies out of old batches, so that those can be trimmed (design §2)."""
     pinned = PinnedPage(below, limit)
     if need := missing(pages, [pinned]):
@@ -131,34 +146,62 @@ def copy_forward(queue: Queue, below: int, limit: int, pages: Pages) -> Need | N
     messages = [
         message
         for row in pages.rows(pinned)
-        if (message := current(queue, row)) is not None and message.base < below
+        if (message := current(engine, row)) is not None and message.base < below
     ]
     bytes_left = COPY_BYTES
+    bodies: dict[tuple[int, int], BodyPage] = {}
     for place, message in enumerate(messages):
-        bytes_left -= message.length
+        body = message.base, message.position
+        if body not in bodies:
+            bytes_left -= message.length
+            bodies[body] = BodyPage(message.base, message.position, message.length)
         if bytes_left < 0:
             del messages[place + 1 :]
             break
-    bodies = {m.number: BodyPage(m.base, m.position, m.length) for m in messages}
     if need := missing(pages, list(bodies.values())):
         return need
+    copied: dict[tuple[int, int], Message] = {}
     for message in messages:
-        body = pages.body(bodies[message.number])
-        if body is None:
+        place_now = message.base, message.position
+        first = copied.get(place_now)
+        if first is not None:
+            # Another copy of the same message of a topic: they go on sharing one body.
+            message.base, message.position = first.base, first.position
+            engine.ledger.change(Kind.REPLACED, message)
+            continue
+        raw = pages.body(bodies[place_now])
+        if raw is None:
             raise CorruptRow(f"the journal has no body for message {message.number}")
-        queue.ledger.copy(message, body)
+        engine.ledger.copy(message, raw)
+        copied[place_now] = message
     return None
 
 
-def current(queue: Queue, row: Row) -> Message | None:
+def current(engine: Engine, row: Row) -> Message | None:
     """The message of an index row as it is now; None when it has left that lane."""
-    changes = queue.ledger.delta.lane(row.subqueue, row.lane)
+    changes = engine.ledger.delta.lane(row.subqueue, row.lane)
     if row.number in changes:
         return changes[row.number]
-    if row.lane == ACTIVE:
-        held = queue.windows[row.subqueue].live.get(row.number)
-    elif row.lane == DEFERRED:
-        held = queue.deferred_locks.get((row.subqueue, row.number))
-    else:
-        held = None
+    queue = engine.queues.get(row.subqueue >> OWNER_BITS)
+    held = None if queue is None else queue.held_in_memory(row.subqueue, row.lane, row.number)
     return held if held is not None else from_row(row)
+
+
+def purge(engine: Engine, owner: int, pages: Pages) -> Need | None:
+    """Remove what a subscription that is gone has left, a slice at a time."""
+    ledger = engine.ledger
+    first = owner << OWNER_BITS
+    for subqueue in range(first, first + KIND_MASK + 1):
+        for lane in LANES:
+            if not ledger.count(subqueue, lane):
+                continue
+            page = LanePage(subqueue, lane, 0, SLICE)
+            if need := missing(pages, [page]):
+                return need
+            messages, _ = ledger.delta.over_lane(pages.rows(page), subqueue, lane, 0, SLICE)
+            for message in messages:
+                ledger.remove(Kind.DELETED, message)
+            return None
+    # A chore of an engine that was thrown away may have come to its end first.
+    engine.removed.pop(owner, None)
+    return None

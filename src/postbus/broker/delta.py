@@ -10,7 +10,7 @@ from postbus.broker.message import Message, from_row, to_row
 from postbus.model.instant import Instant
 from postbus.model.rows import Row, RowKey
 
-_LANES = 4
+_LANES = 8
 
 
 class Delta:

@@ -9,13 +9,14 @@ from typing import Final, NamedTuple
 
 from postbus.broker import records
 from postbus.broker.delta import Delta
-from postbus.broker.message import ACTIVE, SCHEDULED, CorruptRow, Message
-from postbus.broker.records import BRINGS_BODY, REMOVES, Kind, Record
+from postbus.broker.message import ACTIVE, CorruptRow, Message
+from postbus.broker.records import ADDS, BRINGS_BODY, REMOVES, Kind, Record
 from postbus.model.rows import Checkpoint
 
-_STATE_VERSION: Final = 1
-_STATE = struct.Struct("<HQQH")
-_COUNT = struct.Struct("<HHQ")
+_STATE_VERSION: Final = 2
+_STATE = struct.Struct("<HQQII")
+_COUNT = struct.Struct("<IHQ")
+_MARK = struct.Struct("<QQ")
 
 
 class Layout(NamedTuple):
@@ -38,6 +39,7 @@ class Ledger:
         "delta",
         "first_number",
         "head",
+        "marks",
         "pending",
         "size_bytes",
     )
@@ -52,6 +54,8 @@ class Ledger:
         self.checkpoint = head
         self.counts: dict[tuple[int, int], int] = {}
         self.size_bytes = 0
+        self.marks: dict[int, int] = {}
+        """The last number that arrived from each outbox that forwards to this fragment."""
         self.delta = Delta()
         self.pending: list[bytes] = []
         self.bytes_since_checkpoint = 0
@@ -68,17 +72,40 @@ class Ledger:
 
     def add(self, kind: Kind, message: Message, body: bytes) -> None:
         """A message comes in, with its body."""
+        self._write_body(kind, message, body)
+        self._added(message)
+
+    def pass_on(self, message: Message, body: bytes) -> None:
+        """A message comes in that only its copies are kept of; they are written next."""
+        self._write_body(Kind.PUBLISHED, message, body)
+
+    def place(self, message: Message) -> None:
+        """A copy of a message whose body is written already comes in."""
+        self._emit(
+            records.encode(
+                Kind.DISTRIBUTED, message, message.subqueue, message.lane, message.number
+            )
+        )
+        self._added(message)
+
+    def arrive(self, message: Message, body: bytes) -> None:
+        """A forwarded message comes in: whatever its source says again of it has happened."""
+        assert message.trail is not None
+        self._write_body(Kind.ARRIVED, message, body)
+        self.marks[message.trail.origin] = message.trail.origin_number
+        self._added(message)
+
+    def _write_body(self, kind: Kind, message: Message, body: bytes) -> None:
         record = records.encode_with_body(kind, message, body)
         message.base = self.head
         message.position = self._at + self._layout.prefix_size + len(record) - len(body)
         self._emit(record)
-        self._added(message)
 
     def remove(self, kind: Kind, message: Message) -> None:
         """A message goes for good."""
         self._emit(records.encode(kind, message, message.subqueue, message.lane, message.number))
         self._removed(
-            message.subqueue, message.lane, message.number, message.length, message.indexed
+            message.subqueue, message.lane, message.number, message.charge, message.indexed
         )
 
     def move(self, kind: Kind, message: Message, subqueue: int, lane: int, number: int) -> None:
@@ -87,7 +114,7 @@ class Ledger:
         assert (subqueue, lane, number) != (from_subqueue, from_lane, from_number)
         message.subqueue, message.lane, message.number = subqueue, lane, number
         self._emit(records.encode(kind, message, from_subqueue, from_lane, from_number))
-        self._removed(from_subqueue, from_lane, from_number, message.length, message.indexed)
+        self._removed(from_subqueue, from_lane, from_number, message.charge, message.indexed)
         # The index does not have it in its new place, which is never its old one.
         message.indexed = False
         self._added(message)
@@ -99,10 +126,7 @@ class Ledger:
 
     def copy(self, message: Message, body: bytes) -> None:
         """The same message, its body in a new batch (design §2: copy-forward)."""
-        record = records.encode_with_body(Kind.COPIED, message, body)
-        message.base = self.head
-        message.position = self._at + self._layout.prefix_size + len(record) - len(body)
-        self._emit(record)
+        self._write_body(Kind.COPIED, message, body)
         self.delta.put(message)
 
     def _emit(self, record: bytes) -> None:
@@ -115,13 +139,13 @@ class Ledger:
     def _added(self, message: Message) -> None:
         place = message.subqueue, message.lane
         self.counts[place] = self.counts.get(place, 0) + 1
-        self.size_bytes += message.length
+        self.size_bytes += message.charge
         self.delta.put(message)
 
-    def _removed(self, subqueue: int, lane: int, number: int, length: int, indexed: bool) -> None:
+    def _removed(self, subqueue: int, lane: int, number: int, charge: int, indexed: bool) -> None:
         place = subqueue, lane
         self.counts[place] -= 1
-        self.size_bytes -= length
+        self.size_bytes -= charge
         self.delta.remove(subqueue, lane, number, indexed)
 
     # -- recovery ----------------------------------------------------------------------------
@@ -137,8 +161,12 @@ class Ledger:
             message.base, message.position = base, position + record.body_at
         # Whether the index has the message is not known here: it must forget it in any case.
         if kind in REMOVES:
-            self._removed(message.subqueue, message.lane, message.number, message.length, True)
+            self._removed(message.subqueue, message.lane, message.number, message.charge, True)
             return
+        if kind is Kind.PUBLISHED:
+            return  # its copies follow
+        if kind is Kind.ARRIVED and message.trail is not None:
+            self.marks[message.trail.origin] = message.trail.origin_number
         message.indexed = True
         moved = (record.from_subqueue, record.from_lane, record.from_number) != (
             message.subqueue,
@@ -147,9 +175,9 @@ class Ledger:
         )
         if moved:
             self._removed(
-                record.from_subqueue, record.from_lane, record.from_number, message.length, True
+                record.from_subqueue, record.from_lane, record.from_number, message.charge, True
             )
-        if moved or kind in (Kind.ENQUEUED, Kind.SCHEDULED):
+        if moved or kind in ADDS:
             self._added(message)
         else:
             self.delta.put(message)
@@ -178,20 +206,28 @@ class Ledger:
     def count(self, subqueue: int, lane: int = ACTIVE) -> int:
         return self.counts.get((subqueue, lane), 0)
 
-    @property
-    def scheduled_count(self) -> int:
-        return sum(n for (_, lane), n in self.counts.items() if lane == SCHEDULED)
-
     def _state(self) -> bytes:
         counts = [(place, n) for place, n in self.counts.items() if n]
-        return _STATE.pack(_STATE_VERSION, self._next, self.size_bytes, len(counts)) + b"".join(
-            _COUNT.pack(subqueue, lane, n) for (subqueue, lane), n in counts
+        return b"".join(
+            (
+                _STATE.pack(
+                    _STATE_VERSION, self._next, self.size_bytes, len(counts), len(self.marks)
+                ),
+                *(_COUNT.pack(subqueue, lane, n) for (subqueue, lane), n in counts),
+                *(_MARK.pack(origin, number) for origin, number in self.marks.items()),
+            )
         )
 
     def _restore(self, state: bytes) -> None:
-        version, self._next, self.size_bytes, places = _STATE.unpack_from(state)
+        version, self._next, self.size_bytes, places, marks = _STATE.unpack_from(state)
         if version != _STATE_VERSION:
             raise CorruptRow(f"engine state of version {version}, {_STATE_VERSION} is known")
-        for place in range(places):
-            subqueue, lane, n = _COUNT.unpack_from(state, _STATE.size + place * _COUNT.size)
+        at = _STATE.size
+        for _ in range(places):
+            subqueue, lane, n = _COUNT.unpack_from(state, at)
             self.counts[(subqueue, lane)] = n
+            at += _COUNT.size
+        for _ in range(marks):
+            origin, number = _MARK.unpack_from(state, at)
+            self.marks[origin] = number
+            at += _MARK.size

@@ -9,16 +9,24 @@ from typing import Final
 from postbus.model.instant import Instant
 from postbus.model.rows import Row
 
-# Lanes: the state a message is in. The numbers are part of the stored format, and equal to
+# Lanes: the state a message is in. The numbers are part of the stored format; the first three are
 # Azure's `x-opt-message-state` (wire contract §4.3).
 ACTIVE: Final = 0
 DEFERRED: Final = 1
 SCHEDULED: Final = 2
+OUTBOX: Final = 3
+"""On its way to another entity; numbered in the order in which it leaves."""
+PUBLISHING: Final = 4
+"""In a topic that has not given it to all of its subscriptions yet."""
+LANES: Final = (ACTIVE, DEFERRED, SCHEDULED, OUTBOX, PUBLISHING)
 
-# Subqueues of a fragment. Part of the stored format.
+# Subqueues of a fragment are numbered `owner << OWNER_BITS | kind`. Owner 0 is the queue or topic
+# itself, the others are the subscriptions of a topic. Part of the stored format.
 MAIN: Final = 0
 DEAD_LETTER: Final = 1
 TRANSFER_DEAD_LETTER: Final = 2
+OWNER_BITS: Final = 2
+KIND_MASK: Final = 3
 
 NO_TTL: Final = -1
 
@@ -31,10 +39,54 @@ _PROPERTIES: Final = 1
 _REASON: Final = 2
 _DESCRIPTION: Final = 3
 _SOURCE: Final = 4
+_TRAIL: Final = 5
+
+# hops, share, cursor, destination, source fragment, source number, envelope length
+_TRAIL_HEAD = struct.Struct("<BIIqqQI")
 
 
 class CorruptRow(Exception):
     """Stored bytes that no version of the engine wrote."""
+
+
+class Trail:
+    """What a message brings along from a topic or from the entities it was forwarded by. Most
+    messages of a queue have none."""
+
+    __slots__ = (
+        "annotations",
+        "cursor",
+        "destination",
+        "envelope",
+        "hops",
+        "origin",
+        "origin_number",
+        "share",
+    )
+
+    def __init__(self, share: int) -> None:
+        self.share = share
+        """Bytes it counts with: copies of one message share one body."""
+        self.hops = 0
+        """How often it was forwarded (semantics B §8)."""
+        self.cursor = 0
+        """The last subscription it was given to, while it is being published."""
+        self.destination = -1
+        """The fragment it is on its way to; -1 for none."""
+        self.origin = -1
+        """The outbox that it came here from, and its number there; -1 for none."""
+        self.origin_number = 0
+        self.envelope = b""
+        """The properties section in place of its own, where an action has changed it."""
+        self.annotations = b""
+        """The message annotations, likewise."""
+
+    def next_leg(self, share: int) -> "Trail":
+        """What a copy of the message, or the same one in another entity, takes over."""
+        other = Trail(share)
+        other.hops = self.hops
+        other.envelope, other.annotations = self.envelope, self.annotations
+        return other
 
 
 class Message:
@@ -64,6 +116,7 @@ class Message:
         "source",
         "subqueue",
         "token",
+        "trail",
         "ttl",
     )
 
@@ -97,6 +150,7 @@ class Message:
         self.reason: str | None = None
         self.description: str | None = None
         self.source: str | None = None
+        self.trail: Trail | None = None
         # Volatile: the lock, and what the engine's memory knows.
         self.token: bytes | None = None
         self.locked_until: Instant = 0
@@ -117,14 +171,19 @@ class Message:
 
     def expired(self, now: Instant) -> bool:
         """Time to live applies to the main queue only (R-DLQ-02)."""
-        return 0 <= self.ttl <= now - self.enqueued_at and self.subqueue == MAIN
+        return 0 <= self.ttl <= now - self.enqueued_at and self.subqueue & KIND_MASK == MAIN
+
+    @property
+    def charge(self) -> int:
+        """Bytes it counts with in the size of its entity."""
+        return self.length if self.trail is None else self.trail.share
 
     @property
     def wake_at(self) -> Instant | None:
         if self.lane == SCHEDULED:
             return self.enqueued_at
         # A deferred message is looked at when it is asked for, never swept (semantics B §3).
-        if self.lane == ACTIVE and self.subqueue == MAIN and self.ttl >= 0:
+        if self.lane == ACTIVE and self.subqueue & KIND_MASK == MAIN and self.ttl >= 0:
             return self.enqueued_at + self.ttl
         return None
 
@@ -142,7 +201,39 @@ def encode_extras(message: Message) -> bytes:
         if text is not None:
             data = text.encode()
             parts += (_EXTRA.pack(tag, len(data)), data)
+    trail = message.trail
+    if trail is not None:
+        data = trail.envelope + trail.annotations
+        parts += (
+            _EXTRA.pack(_TRAIL, _TRAIL_HEAD.size + len(data)),
+            _TRAIL_HEAD.pack(
+                trail.hops,
+                trail.share,
+                trail.cursor,
+                trail.destination,
+                trail.origin,
+                trail.origin_number,
+                len(trail.envelope),
+            ),
+            data,
+        )
     return b"".join(parts)
+
+
+def _decode_trail(value: bytes) -> Trail:
+    trail = Trail(0)
+    (
+        trail.hops,
+        trail.share,
+        trail.cursor,
+        trail.destination,
+        trail.origin,
+        trail.origin_number,
+        length,
+    ) = _TRAIL_HEAD.unpack_from(value)
+    end = _TRAIL_HEAD.size + length
+    trail.envelope, trail.annotations = value[_TRAIL_HEAD.size : end], value[end:]
+    return trail
 
 
 def decode_extras(message: Message, data: bytes) -> None:
@@ -160,6 +251,8 @@ def decode_extras(message: Message, data: bytes) -> None:
             message.description = value.decode()
         elif tag == _SOURCE:
             message.source = value.decode()
+        elif tag == _TRAIL:
+            message.trail = _decode_trail(value)
         else:
             raise CorruptRow(f"unknown extra {tag} on message {message.number}")
 
@@ -170,6 +263,7 @@ def has_extras(message: Message) -> bool:
         or message.reason is not None
         or message.description is not None
         or message.source is not None
+        or message.trail is not None
     )
 
 

@@ -3,6 +3,7 @@
 from typing import Final, NamedTuple
 
 GIGABYTE: Final = 1 << 30
+NOWHERE: Final = -1
 
 
 class Policy(NamedTuple):
@@ -17,3 +18,7 @@ class Policy(NamedTuple):
     header_size_max: int = 64 * 1024
     sends: bool = True
     receives: bool = True
+    forward_to: int = NOWHERE
+    """The fragment of the entity that its messages go on to, and that of its dead letters."""
+    forward_dead_letters_to: int = NOWHERE
+    dead_letter_on_filter_errors: bool = True

@@ -1,4 +1,4 @@
-"""One queue: send, take, settle, and what the clock does to it.
+"""One queue, or one subscription: send, take, settle, and what the clock does to it.
 
 Pure: time comes in as `now`, tokens are made from an injected secret, and whatever must last is a
 record of the ledger. What needs the store is in `browse` (asked by clients) and `chores` (asked
@@ -9,6 +9,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
+from postbus.broker.admission import admit
+from postbus.broker.fragment import Fragment
 from postbus.broker.ledger import Ledger
 from postbus.broker.message import (
     ACTIVE,
@@ -16,141 +18,175 @@ from postbus.broker.message import (
     DEFERRED,
     MAIN,
     NO_TTL,
+    OUTBOX,
+    OWNER_BITS,
     SCHEDULED,
     TRANSFER_DEAD_LETTER,
+    CorruptRow,
     Message,
+    Trail,
 )
-from postbus.broker.policy import Policy
+from postbus.broker.policy import NOWHERE, Policy
 from postbus.broker.records import Kind
-from postbus.broker.window import Window, WindowLimits
-from postbus.errors import (
-    EntityDisabled,
-    InvalidArgument,
-    InvalidOperation,
-    MessageLockLost,
-    MessageSizeExceeded,
-    QuotaExceeded,
-)
+from postbus.broker.window import Window
+from postbus.errors import EntityDisabled, InvalidOperation, MessageLockLost
 from postbus.model.instant import NEVER, Instant
 
-ID_LENGTH_MAX: Final = 128
-"""Characters of a message id or a session id (semantics B §11)."""
-
 EXPIRED_PER_TAKE: Final = 64
-_SCRAMBLE: Final = 0x9E3779B97F4A7C15
-_MASK: Final = (1 << 64) - 1
+HOPS_MAX: Final = 4
+"""Times that a message is forwarded (semantics B §8)."""
+HOPS_EXCEEDED: Final = "MaxTransferHopCountExceeded"
+HEADERS_TOO_LARGE: Final = "HeaderSizeExceeded", "The size quota for this stream was exceeded."
 
 
 class Queue:
-    """The engine of one fragment."""
+    """A queue, or a subscription of a topic, within the engine of its fragment."""
 
     __slots__ = (
-        "_issued",
-        "_secret",
-        "_token_prefix",
+        "dead_letters",
         "deferred_locks",
+        "diverted_to",
+        "fragment",
         "ledger",
-        "limits",
         "locks",
+        "main",
         "name",
         "next_due",
         "next_expiry",
+        "owner",
         "policy",
         "receivers",
         "windows",
     )
 
-    def __init__(
-        self,
-        name: str,
-        policy: Policy,
-        ledger: Ledger,
-        limits: WindowLimits,
-        token_prefix: bytes,
-        secret: int,
-    ) -> None:
+    def __init__(self, name: str, owner: int, policy: Policy, fragment: Fragment) -> None:
         self.name = name
+        self.owner = owner
         self.policy = policy
-        self.ledger = ledger
-        self.limits = limits
-        # A lock token names fragment and epoch, so that one of an earlier owner is lock-lost at
-        # once; the rest is a counter that others cannot guess.
-        self._token_prefix = token_prefix
-        self._secret = secret
-        self._issued = 0
+        self.ledger: Ledger = fragment.ledger
+        self.fragment = fragment
+        self.main = owner << OWNER_BITS | MAIN
+        self.dead_letters = owner << OWNER_BITS | DEAD_LETTER
         # In order of expiry: every lock of a queue lasts equally long, and renewing moves to
         # the end.
         self.locks: OrderedDict[bytes, Message] = OrderedDict()
         self.deferred_locks: dict[tuple[int, int], Message] = {}
         self.windows = {
-            subqueue: Window(limits, complete=not self._may_have(subqueue))
-            for subqueue in (MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER)
+            subqueue: Window(
+                fragment.limits, self.ledger.count(subqueue) == 0, subqueue, fragment.stirred
+            )
+            for subqueue in self.subqueues
         }
-        self.receivers = {MAIN: 0, DEAD_LETTER: 0, TRANSFER_DEAD_LETTER: 0}
+        self.diverted_to = 0
+        """Dead letters with lower numbers were sent on, or may not go on (`forwarding.divert`)."""
+        self.receivers = dict.fromkeys(self.subqueues, 0)
         # Lower bounds: 0 means "not known, look". The chores raise them.
-        self.next_due: Instant = 0 if ledger.count(MAIN, SCHEDULED) else NEVER
-        self.next_expiry: Instant = 0 if ledger.count(MAIN) else NEVER
+        self.next_due: Instant = 0 if self.ledger.count(self.main, SCHEDULED) else NEVER
+        self.next_expiry: Instant = 0 if self.ledger.count(self.main) else NEVER
+        self._note_forwarding()
 
-    def _may_have(self, subqueue: int) -> bool:
-        return self.ledger.count(subqueue) > 0
+    @property
+    def subqueues(self) -> tuple[int, int, int]:
+        first = self.owner << OWNER_BITS
+        return first | MAIN, first | DEAD_LETTER, first | TRANSFER_DEAD_LETTER
+
+    def _note_forwarding(self) -> None:
+        policy = self.policy
+        if policy.forward_to == NOWHERE and policy.forward_dead_letters_to == NOWHERE:
+            self.fragment.forwards.pop(self.owner, None)
+        else:
+            self.fragment.forwards[self.owner] = self
 
     # -- sending ---------------------------------------------------------------------------
 
     def send(self, messages: Sequence[Message], now: Instant) -> list[int]:
         """Store all of them or none; returns their sequence numbers."""
-        if not self.policy.sends:
-            raise EntityDisabled(self.name, "Send")
-        size = 0
-        for message in messages:
-            self._check(message)
-            size += message.length
-        if self.ledger.size_bytes + size > self.policy.size_bytes_max:
-            raise QuotaExceeded(
-                f"The maximum entity size has been reached or exceeded for Queue: '{self.name}'. "
-                f"Size of entity in bytes:{self.ledger.size_bytes}, "
-                f"Max entity size in bytes:{self.policy.size_bytes_max}."
-            )
+        admit("Queue", self.name, self.policy, self.ledger.size_bytes, messages)
         return [self._enqueue(message, now) for message in messages]
-
-    def _check(self, message: Message) -> None:
-        policy = self.policy
-        if message.length > policy.message_size_max:
-            raise MessageSizeExceeded(
-                f"The received message (delivery-size: {message.length} bytes) exceeds the limit "
-                f"({policy.message_size_max} bytes) currently allowed on the entity '{self.name}'."
-            )
-        if message.header_size > policy.header_size_max:
-            raise MessageSizeExceeded(
-                f"The headers of the message take {message.header_size} bytes, "
-                f"{policy.header_size_max} bytes are allowed on the entity '{self.name}'."
-            )
-        if len(message.message_id) > ID_LENGTH_MAX:
-            raise InvalidArgument(f"The MessageId is longer than {ID_LENGTH_MAX} characters.")
-        if message.session_id is not None and len(message.session_id) > ID_LENGTH_MAX:
-            raise InvalidArgument(f"The SessionId is longer than {ID_LENGTH_MAX} characters.")
 
     def _enqueue(self, message: Message, now: Instant) -> int:
         ledger = self.ledger
-        default_ttl = self.policy.default_ttl_ms
-        if default_ttl is not None and (message.ttl == NO_TTL or message.ttl > default_ttl):
-            message.ttl = default_ttl
+        self.limit_ttl(message)
         raw = message.raw
         assert raw is not None
         message.number = message.enqueue_number = ledger.next_number()
         if message.enqueued_at > now:
-            message.lane = SCHEDULED
-            ledger.add(Kind.SCHEDULED, message, raw)
-            message.raw = None
-            self.next_due = min(self.next_due, message.enqueued_at)
+            self.schedule(message)
             return message.number
         message.enqueued_at = now
+        self.choose_place(message)
         ledger.add(Kind.ENQUEUED, message, raw)
-        if message.ttl >= 0:
-            self.next_expiry = min(self.next_expiry, now + message.ttl)
-        self.windows[MAIN].add(message)
+        self.placed(message)
         return message.number
 
+    def schedule(self, message: Message) -> None:
+        """Keep a message until it is due."""
+        raw = message.raw
+        assert raw is not None
+        message.lane = SCHEDULED
+        self.ledger.add(Kind.SCHEDULED, message, raw)
+        message.raw = None
+        self.next_due = min(self.next_due, message.enqueued_at)
+
+    def limit_ttl(self, message: Message) -> None:
+        default_ttl = self.policy.default_ttl_ms
+        if default_ttl is not None and (message.ttl == NO_TTL or message.ttl > default_ttl):
+            message.ttl = default_ttl
+
+    def choose_place(self, message: Message) -> None:
+        """Where a message goes that comes in: among the others or, where the queue forwards,
+        straight to the outbox, under the number that it has just been given."""
+        message.subqueue = self.main
+        if self.policy.forward_to == NOWHERE:
+            return
+        trail = message.trail
+        if trail is None:
+            trail = message.trail = Trail(message.length)
+        if trail.hops >= HOPS_MAX:
+            message.subqueue = self.dead_letters
+            message.reason = HOPS_EXCEEDED
+            return
+        trail.destination = self.policy.forward_to
+        message.lane = OUTBOX
+
+    def choose_grave(self, message: Message, reason: str, description: str) -> None:
+        """Where a message goes that is a dead letter when it comes in."""
+        message.subqueue = self.dead_letters
+        message.reason, message.description = reason, description
+        if self.passes_on(message):
+            message.lane = OUTBOX
+
+    def activate(self, message: Message, number: int) -> None:
+        """A scheduled message has come due."""
+        message.lane = ACTIVE
+        self.choose_place(message)
+        subqueue, lane = message.subqueue, message.lane
+        message.subqueue, message.lane = self.main, SCHEDULED
+        self.ledger.move(Kind.ACTIVATED, message, subqueue, lane, number)
+        self.placed(message)
+
+    def placed(self, message: Message) -> None:
+        """The message is written where `choose_place` put it: let it be received, or go on."""
+        if message.lane == OUTBOX:
+            message.raw = None
+            self.fragment.outboxes[message.subqueue] = None
+            return
+        if message.ttl >= 0 and message.subqueue == self.main:
+            self.next_expiry = min(self.next_expiry, message.enqueued_at + message.ttl)
+        self.windows[message.subqueue].add(message)
+
+    def stir(self, subqueue: int) -> None:
+        """Have whoever waits at a subqueue looked at in the next turn."""
+        self.fragment.stirred[subqueue] = None
+
     # -- receiving -------------------------------------------------------------------------
+
+    def forwards(self, subqueue: int) -> bool:
+        """Is this a subqueue that has one receiver, which is the broker (semantics B §8)?"""
+        policy = self.policy
+        if subqueue == self.main:
+            return policy.forward_to != NOWHERE
+        return subqueue == self.dead_letters and policy.forward_dead_letters_to != NOWHERE
 
     def check_receives(self) -> None:
         if not self.policy.receives:
@@ -200,14 +236,14 @@ class Queue:
         return None
 
     def lock(self, message: Message, holder: int, now: Instant) -> None:
-        self._issued += 1
-        word = (self._issued * _SCRAMBLE & _MASK) ^ self._secret
-        token = self._token_prefix + word.to_bytes(8, "big")
+        fragment = self.fragment
+        token = fragment.next_token()
         message.token = token
         message.locked_until = now + self.policy.lock_ms
         message.delivered_at = now
         message.holder = holder
         self.locks[token] = message
+        fragment.locked[self.owner] = self
 
     # -- settling --------------------------------------------------------------------------
 
@@ -237,7 +273,7 @@ class Queue:
         if self._over_count(message):
             self._dead_letter_over_count(message)
             return
-        if self._over_size(message):
+        if self.over_size(message):
             self._dead_letter_over_size(message)
             return
         self._forget(message)
@@ -258,13 +294,13 @@ class Queue:
         message = self._unlock(token, now)
         if properties is not None:
             message.properties = properties
-        if self._over_size(message):
+        if self.over_size(message):
             self._dead_letter_over_size(message)
         else:
             self.bury(message, reason, description)
 
     def check_dead_letter(self, message: Message) -> None:
-        if message.subqueue != MAIN:
+        if message.subqueue != self.main:
             # The lock stays: the message can still be completed there (semantics B §2).
             raise InvalidOperation(
                 "A message in a dead-letter queue cannot be dead-lettered again."
@@ -310,17 +346,20 @@ class Queue:
 
     def _count(self, message: Message) -> None:
         # In a dead-letter queue the count never rises (semantics B §2).
-        if message.subqueue == MAIN:
+        if message.subqueue == self.main:
             message.delivery_count += 1
 
     def _over_count(self, message: Message) -> bool:
-        return message.subqueue == MAIN and message.delivery_count >= self.policy.max_delivery_count
+        return (
+            message.subqueue == self.main
+            and message.delivery_count >= self.policy.max_delivery_count
+        )
 
     def _fail(self, kind: Kind, message: Message, now: Instant) -> None:
         self._count(message)
         if self._over_count(message):
             self._dead_letter_over_count(message)
-        elif self._over_size(message):
+        elif self.over_size(message):
             self._dead_letter_over_size(message)
         else:
             self.ledger.change(kind, message)
@@ -334,16 +373,16 @@ class Queue:
             f"{self.policy.max_delivery_count} delivery attempts.",
         )
 
-    def _over_size(self, message: Message) -> bool:
+    def over_size(self, message: Message) -> bool:
         """Headers that grew by property changes; one that is dead already goes nowhere else."""
         return (
-            message.subqueue == MAIN
+            message.subqueue == self.main
             and message.properties is not None
             and len(message.properties) > self.policy.header_size_max
         )
 
     def _dead_letter_over_size(self, message: Message) -> None:
-        self.bury(message, "HeaderSizeExceeded", "The size quota for this stream was exceeded.")
+        self.bury(message, *HEADERS_TOO_LARGE)
 
     def _give_back(self, message: Message, now: Instant) -> None:
         if message.lane == DEFERRED:
@@ -359,8 +398,26 @@ class Queue:
         self._forget(message)
         message.reason, message.description = reason, description
         message.raw = None
-        self.ledger.move(Kind.DEAD_LETTERED, message, DEAD_LETTER, ACTIVE, message.number)
-        self.windows[DEAD_LETTER].add(message)
+        lane, number = ACTIVE, message.number
+        if self.passes_on(message):
+            # In the order in which they leave, so under new numbers.
+            lane, number = OUTBOX, self.ledger.next_number()
+        self.ledger.move(Kind.DEAD_LETTERED, message, self.dead_letters, lane, number)
+        self.placed(message)
+
+    def passes_on(self, message: Message) -> bool:
+        """Does this dead letter go on to another entity? If so it says where it comes from."""
+        destination = self.policy.forward_dead_letters_to
+        if destination == NOWHERE or message.reason == HOPS_EXCEEDED:
+            return False
+        trail = message.trail
+        if trail is None:
+            trail = message.trail = Trail(message.length)
+        if trail.hops >= HOPS_MAX:
+            return False
+        trail.destination = destination
+        message.source = self.name
+        return True
 
     def expire(self, message: Message) -> None:
         """Time to live ran out. The message is not ready and not locked."""
@@ -389,23 +446,32 @@ class Queue:
             del self.deferred_locks[(message.subqueue, message.number)]
         self._fail(Kind.LOCK_EXPIRED, message, now)
 
-    def next_deadline(self) -> Instant:
-        """When tick() or a chore next has work, or earlier: waking for nothing is harmless."""
-        deadline = self.next_due
-        if self.locks:
-            deadline = min(deadline, next(iter(self.locks.values())).locked_until)
-        if self.receivers[MAIN]:
-            # Expired messages are swept only while somebody receives (R-DLQ-06).
-            deadline = min(deadline, self.next_expiry)
-        return deadline
+    def first_lock_end(self) -> Instant:
+        """When the first of its locks runs out."""
+        return next(iter(self.locks.values())).locked_until if self.locks else NEVER
+
+    def held_in_memory(self, subqueue: int, lane: int, number: int) -> Message | None:
+        """The message itself, where the engine has it, rather than a copy read from the index."""
+        if lane == ACTIVE:
+            return self.windows[subqueue].live.get(number)
+        return self.deferred_locks.get((subqueue, number)) if lane == DEFERRED else None
+
+    @staticmethod
+    def no_body(message: Message) -> CorruptRow:
+        """The fault of a journal that lacks what the index says it has."""
+        return CorruptRow(f"the journal has no body for message {message.number}")
 
     def update(self, policy: Policy, now: Instant) -> None:
         """New properties. Every lock is lost by that, as by a restart: no delivery failed
         (R-SETTLE-10)."""
         self.policy = policy
+        self.diverted_to = 0
+        self._note_forwarding()
         messages = list(self.locks.values())
         self.locks.clear()
         self.deferred_locks.clear()
         for message in messages:
             message.token = None
             self._give_back(message, now)
+        for subqueue in self.subqueues:
+            self.stir(subqueue)  # it may receive now and not have done so before

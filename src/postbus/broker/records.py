@@ -1,4 +1,4 @@
-"""Record v1: one durable event of one message, and its byte form.
+"""Record v2: one durable event of one message, and its byte form.
 
 A record is absolute: it says the state after the event, never a difference, so that replaying it
 over a state that has it already changes nothing. Every record names the message well enough for a
@@ -39,14 +39,45 @@ class Kind(IntEnum):
     """Removed by a batch delete."""
     COPIED = 13
     """Nothing happened to the message; its body moved so that an old batch can be trimmed."""
+    PUBLISHED = 14
+    """A topic took a message, and the same commit has its copies: it keeps nothing itself."""
+    STAGED = 15
+    """A topic took a message whose copies follow in later commits."""
+    DISTRIBUTED = 16
+    """A subscription was given its copy of a message. The body is the topic's."""
+    ADVANCED = 17
+    """Some more subscriptions have their copies."""
+    SPREAD = 18
+    """All subscriptions have their copies: the topic keeps the message no longer."""
+    REPLACED = 19
+    """As COPIED, for another copy of the same message: its body is the one just copied."""
+    DIVERTED = 20
+    """Set out for the entity that this one forwards to."""
+    FORWARDED = 21
+    """Arrived there, and is gone here."""
+    ARRIVED = 22
+    """Came from an entity that forwards to this one."""
 
 
-BRINGS_BODY: Final = frozenset({Kind.ENQUEUED, Kind.SCHEDULED, Kind.COPIED})
+BRINGS_BODY: Final = frozenset(
+    {Kind.ENQUEUED, Kind.SCHEDULED, Kind.COPIED, Kind.PUBLISHED, Kind.STAGED, Kind.ARRIVED}
+)
 REMOVES: Final = frozenset(
-    {Kind.COMPLETED, Kind.RECEIVED, Kind.EXPIRED, Kind.CANCELLED, Kind.DELETED}
+    {
+        Kind.COMPLETED,
+        Kind.RECEIVED,
+        Kind.EXPIRED,
+        Kind.CANCELLED,
+        Kind.DELETED,
+        Kind.SPREAD,
+        Kind.FORWARDED,
+    }
+)
+ADDS: Final = frozenset(
+    {Kind.ENQUEUED, Kind.SCHEDULED, Kind.STAGED, Kind.DISTRIBUTED, Kind.ARRIVED}
 )
 
-_HEAD = struct.Struct("<BBBBHHQQqqII")
+_HEAD = struct.Struct("<BBBBIIQQqqII")
 HEAD_SIZE: Final = _HEAD.size
 
 
@@ -123,6 +154,11 @@ def encode_with_body(kind: Kind, message: Message, body: bytes) -> bytes:
             body,
         )
     )
+
+
+def subqueue_of(data: bytes) -> int:
+    """The subqueue of a record's message, without reading the rest."""
+    return int.from_bytes(data[4:8], "little")
 
 
 def decode(data: bytes) -> Record:

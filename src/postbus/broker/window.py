@@ -12,16 +12,29 @@ from typing import Final
 from postbus.broker.message import Message
 
 _LOOKAHEAD_BYTES: Final = 1 << 20
+SHARE_MESSAGES_MIN: Final = 64
+SHARE_BYTES_MIN: Final = 64 << 10
 
 
 class WindowLimits:
-    """How much of each subqueue is held in memory."""
+    """How much of each subqueue is held in memory; the queues of one fragment share the room."""
 
-    __slots__ = ("body_bytes_max", "messages_max")
+    __slots__ = ("_body_bytes", "_messages", "body_bytes_max", "messages_max")
 
     def __init__(self, messages_max: int = 4096, body_bytes_max: int = 4 << 20) -> None:
-        self.messages_max = messages_max
-        self.body_bytes_max = body_bytes_max
+        self._messages = self.messages_max = messages_max
+        self._body_bytes = self.body_bytes_max = body_bytes_max
+
+    def share(self, queues: int) -> None:
+        """Divide the room by so many, but leave each enough to read ahead a little."""
+        self.messages_max = max(self._messages // queues, min(self._messages, SHARE_MESSAGES_MIN))
+        self.body_bytes_max = max(
+            self._body_bytes // queues, min(self._body_bytes, SHARE_BYTES_MIN)
+        )
+
+    def copy(self) -> "WindowLimits":
+        """As they were before anything was shared."""
+        return WindowLimits(self._messages, self._body_bytes)
 
 
 class Window:
@@ -32,14 +45,25 @@ class Window:
         "_limits",
         "_ready",
         "_returned",
+        "_stirred",
+        "_subqueue",
         "complete",
         "end",
         "live",
         "ready_count",
     )
 
-    def __init__(self, limits: WindowLimits, complete: bool) -> None:
+    def __init__(
+        self,
+        limits: WindowLimits,
+        complete: bool,
+        subqueue: int = 0,
+        stirred: dict[int, None] | None = None,
+    ) -> None:
         self._limits = limits
+        self._subqueue = subqueue
+        self._stirred = {} if stirred is None else stirred
+        """Where to say that there is something for whoever waits at this subqueue."""
         self._ready: deque[Message] = deque()
         # Given back out of order; merged by number when taken (R-SETTLE-07).
         self._returned: list[tuple[int, int, Message]] = []
@@ -66,6 +90,8 @@ class Window:
             if not self.complete or len(self.live) >= self._limits.messages_max:
                 self.complete = False
                 message.raw = None
+                # It is not ready, but whoever waits may now have to have the window filled.
+                self._stirred[self._subqueue] = None
                 return
             self.end = number
         self._hold(message)
@@ -81,6 +107,7 @@ class Window:
             if message.number not in self.live:
                 self._hold(message)
                 self._push(message)
+        self._stirred[self._subqueue] = None  # if only to tell that there is nothing
         self.complete = end is None
         if end is None:
             end = messages[-1].number if messages else self.end
@@ -160,6 +187,7 @@ class Window:
 
     def fill_bodies(self, base: int, batch: bytes) -> None:
         """Give the ready messages of one batch their bodies, the first ones first."""
+        self._stirred[self._subqueue] = None
         head = self.head()
         if head is not None and head.base == base and head.raw is None:
             self._keep_body(head, batch)
@@ -219,6 +247,7 @@ class Window:
 
     def _push(self, message: Message) -> None:
         self.ready_count += 1
+        self._stirred[self._subqueue] = None
         ready = self._ready
         if not ready or ready[-1].number < message.number:
             ready.append(message)

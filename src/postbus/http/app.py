@@ -7,6 +7,7 @@ an error as XML and fail on anything else (wire contract §9.5).
 import re
 from collections.abc import Awaitable, Callable
 from typing import Final
+from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -17,7 +18,10 @@ from starlette.types import Receive, Scope, Send
 
 from postbus.errors import InvalidArgument, Unauthorized
 from postbus.http.atom import Site
-from postbus.http.entities import Entities, Namespace, refuse_topic
+from postbus.http.caller import Asked, Caller, Resource
+from postbus.http.entities import EntityResource, list_entities, namespace_info
+from postbus.http.messages import Mailbox, Messages, find_target
+from postbus.http.namespace import Namespace
 from postbus.http.problems import (
     HttpProblem,
     body_too_large,
@@ -27,8 +31,11 @@ from postbus.http.problems import (
     wording_of,
     wrong_method,
 )
-from postbus.model.address import Address, SubQueue, resolve_path
+from postbus.http.rules import RuleResource, list_rules
+from postbus.http.subscriptions import SubscriptionResource, list_subscriptions
+from postbus.model.address import SubQueue, resolve_path
 from postbus.model.description import QueueDescription
+from postbus.model.fields import QUEUE, TOPIC
 from postbus.model.instant import Instant
 from postbus.server.auth import Authority, Claims, verify_waiting
 from postbus.server.logs import Valve, get_logger
@@ -59,9 +66,13 @@ def build_app(
     health: Health,
     metrics: Metrics,
     defaults: QueueDescription,
+    mailbox: Mailbox,
+    wait_max_ms: int,
 ) -> Starlette:
-    """The ASGI application. `defaults` is what a queue is whose creator says nothing."""
-    front = Front(namespace, authority, clock, tracking, health, metrics, defaults)
+    """The ASGI application. `defaults` is what a queue is whose creator says nothing; no receive
+    waits longer than `wait_max_ms`."""
+    messages = Messages(mailbox, wait_max_ms)
+    front = Front(namespace, authority, clock, tracking, health, metrics, defaults, messages)
     return Starlette(
         routes=[Route("/{path:path}", front)],
         exception_handlers={HTTPException: front.no_route},
@@ -80,6 +91,7 @@ class Front:
         health: Health,
         metrics: Metrics,
         defaults: QueueDescription,
+        messages: Messages,
     ) -> None:
         self._namespace = namespace
         self._authority = authority
@@ -87,7 +99,8 @@ class Front:
         self._tracking = tracking
         self._health = health
         self._metrics = metrics
-        self._entities = Entities(namespace, defaults, clock)
+        self._defaults = defaults
+        self._messages = messages
         self._valve = Valve()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -110,24 +123,29 @@ class Front:
         # A queue may have one of these names: the admin clients, and only they, give a version.
         if path.lower() in _OPEN and "api-version" not in request.query_params:
             return await self._answer_open(request, path.lower())
-        claims = await self._authenticate(request)
-        site = self._site(request)
+        target = find_target(request.method, _raw_path(request))
+        asked = await self._asked(request, path if target is None else target.path)
+        if target is not None:
+            return await self._messages.answer(request, target, asked.caller.claims, asked.site)
         match path.lower().split("/"):
             case ["$namespaceinfo"]:
                 _only_get(request)
-                return self._entities.namespace_info(claims, site)
-            case ["$resources", "queues"]:
+                return namespace_info(self._namespace, asked)
+            case ["$resources", "queues" | "topics" as kind]:
                 _only_get(request)
-                return await self._entities.list_queues(request.query_params, claims, site)
-            case ["$resources", "topics"]:
-                _only_get(request)
-                return self._entities.list_topics(request.query_params, claims, site)
-            case [first, *rest]:
-                if first.startswith("$"):
-                    raise unknown_path(path)
-                if "subscriptions" in rest:
-                    raise refuse_topic(request.method, path)
-        return await self._answer_entity(request, path, claims, site)
+                form = QUEUE if kind == "queues" else TOPIC
+                return await list_entities(
+                    form, self._namespace, request.query_params, asked, self._clock()
+                )
+            case [first, *_] if first.startswith("$"):
+                raise unknown_path(path)
+        below = _below_topic(path)
+        if below is not None:
+            return await self._answer_below(request, *below, asked)
+        if path:
+            _refuse_subqueue(request.method, path)
+        resource = EntityResource(self._namespace, self._defaults, path)
+        return await self._answer_resource(request, resource, path, asked)
 
     async def _answer_open(self, request: Request, path: str) -> Response:
         _only_get(request)
@@ -139,34 +157,72 @@ class Front:
         body = {"status": status, "message": f"The broker is {status}.", **details}
         return JSONResponse(body, 200 if healthy else 503)
 
-    async def _answer_entity(
-        self, request: Request, path: str, claims: Claims, site: Site
+    async def _answer_below(
+        self, request: Request, topic: str, rest: list[str], asked: Asked
     ) -> Response:
-        if path:
-            _refuse_subqueue(request.method, resolve_path(path))
+        """What lies below a topic: `Subscriptions[/{name}[/Rules[/{name}]]]`."""
+        namespace, now = self._namespace, self._clock()
+        path = _path(request)
+        match rest:
+            case []:
+                _only_get(request)
+                return await list_subscriptions(namespace, topic, request.query_params, asked, now)
+            case [name]:
+                resource: Resource = SubscriptionResource(
+                    namespace, self._defaults, topic, name, now
+                )
+                return await self._answer_resource(request, resource, path, asked)
+            case [subscription, rules] if rules.lower() == "rules":
+                _only_get(request)
+                return await list_rules(
+                    namespace, topic, subscription, request.query_params, asked, now
+                )
+            case [subscription, rules, name] if rules.lower() == "rules":
+                resource = RuleResource(namespace, topic, subscription, name, now)
+                return await self._answer_resource(request, resource, path, asked)
+        _refuse_subqueue(request.method, path)
+        raise unknown_path(path)
+
+    async def _answer_resource(
+        self, request: Request, resource: Resource, path: str, asked: Asked
+    ) -> Response:
         match request.method:
             case "GET" | "HEAD" if path:
-                return await self._entities.read(path, claims, site)
+                return await resource.read(asked)
             case "PUT":
                 body = await _read_body(request)
                 if_match = request.headers.get("if-match")
                 if if_match is None:
-                    return await self._entities.create(path, body, claims, site)
-                return await self._entities.update(path, body, if_match.strip(), claims, site)
+                    return await resource.create(body, asked)
+                return await resource.update(body, if_match.strip(), asked)
             case "DELETE" if path:
-                return await self._entities.delete(path, claims)
+                return await resource.delete(asked)
         if not path:
             raise unknown_path(path)
         raise wrong_method(request.method, "GET, HEAD, PUT, DELETE")
 
-    async def _authenticate(self, request: Request) -> Claims:
+    async def _asked(self, request: Request, path: str) -> Asked:
+        """Who asks for what is at `path`, whose keys may have signed the token."""
+
+        async def supplement(header: str, other: str) -> Claims | None:
+            token = request.headers.get(header)
+            return None if token is None else await self._verify(token, other)
+
+        caller = Caller(await self._authenticate(request, path), supplement)
+        return Asked(caller, self._site(request))
+
+    async def _authenticate(self, request: Request, path: str) -> Claims:
         token = request.headers.get("authorization")
         if token is None:
             raise HttpProblem(
                 401, "MissingToken: The request has no 'Authorization' header.", sub_code=40102
             )
+        return await self._verify(token, path)
+
+    async def _verify(self, token: str, path: str) -> Claims:
         try:
-            return await verify_waiting(self._authority, token, _path(request), self._clock)
+            # Claims are about URLs: a question mark in a rule's name must not end the path here.
+            return await verify_waiting(self._authority, token, quote(path), self._clock)
         except Unauthorized as error:
             # Azure's words first, for clients that look for them (semantics part A §6).
             text = f"claim is empty or token is invalid. {error}"
@@ -211,13 +267,31 @@ def _path(request: Request) -> str:
     return str(request.scope["path"]).strip("/")
 
 
+def _raw_path(request: Request) -> str:
+    """The path with its percent-encoding, which tells a slash in a name from one between names."""
+    raw: bytes | None = request.scope.get("raw_path")
+    return quote(_path(request)) if raw is None else raw.decode("latin-1")
+
+
 def _only_get(request: Request) -> None:
     if request.method not in ("GET", "HEAD"):
         raise wrong_method(request.method, "GET, HEAD")
 
 
-def _refuse_subqueue(method: str, address: Address) -> None:
+def _below_topic(path: str) -> tuple[str, list[str]] | None:
+    """The topic of a path and what comes after `Subscriptions`; None where that is not in it."""
+    parts = path.split("/")
+    # From the left: this word is no part of an entity's name but the first, while a subscription
+    # or a rule may be called so.
+    for index, part in enumerate(parts[1:], 1):
+        if part.lower() == "subscriptions":
+            return "/".join(parts[:index]), parts[index + 1 :]
+    return None
+
+
+def _refuse_subqueue(method: str, path: str) -> None:
     # R-DLQ-01: a subqueue is never created, deleted or managed on its own.
+    address = resolve_path(path)
     if address.subqueue is not SubQueue.MAIN or address.management:
         raise InvalidArgument(f"The specified HTTP verb ({method}) is not valid.")
 

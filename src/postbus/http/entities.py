@@ -1,222 +1,175 @@
-"""The management operations on queues, as HTTP sees them (wire contract §9.2).
+"""Queues and topics over HTTP, and what the namespace says of itself (wire contract §9.2).
 
 Decides nothing about messages: it reads what a request asks for, checks the claims, calls the
 namespace and writes the reply.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeGuard
 
 from starlette.responses import Response
 
-from postbus.errors import EntityNotFound, InvalidArgument, NotSupported, Unauthorized
-from postbus.http.atom import (
-    ENTRY_TYPE,
-    FEED_TYPE,
-    Page,
-    QueueView,
-    Site,
-    namespace_entry,
-    queue_entry,
-    queue_feed,
-    read_queue,
-    topic_feed,
+from postbus.errors import EntityNotFound, InvalidArgument
+from postbus.http.atom import ENTRY_TYPE, Entry, Site, namespace_document, read_content
+from postbus.http.caller import DELETE, READ, WRITE, Asked
+from postbus.http.description_xml import (
+    description_xml,
+    form_of,
+    read_values,
+    told_of,
+    told_of_topic,
 )
-from postbus.http.problems import HttpProblem, missing_for_delete, missing_for_update
+from postbus.http.forwarding import with_destinations
+from postbus.http.namespace import Namespace, QueueEntity, TopicEntity
+from postbus.http.problems import missing_for_delete, missing_for_update
+from postbus.http.replies import entry_reply, etag_of, feed_reply, require_version, slice_of
 from postbus.model.address import check_entity_name
 from postbus.model.description import QueueCounts, QueueDescription
-from postbus.model.duration import ticks_of_instant
-from postbus.model.fields import describe_queue, refuse_changes
+from postbus.model.fields import QUEUE, TOPIC, Form, Value, describe, refuse_changes
 from postbus.model.instant import Instant
-from postbus.server.auth import Claims, Right
+from postbus.model.topic import TopicDescription
 
-PAGE_LENGTH_MAX: Final = 100
-
-_READ: Final = "Manage,EntityRead claims required for this operation."
-_WRITE: Final = "Authorization failed for specified action: Manage,EntityWrite."
-_DELETE: Final = "Authorization failed for specified action: Manage,EntityDelete."
+_INFO: Final = "$namespaceinfo"
 
 
-class QueueEntity(Protocol):
-    """A queue that is there."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def description(self) -> QueueDescription: ...
-    @property
-    def created_at(self) -> Instant: ...
-    @property
-    def updated_at(self) -> Instant: ...
-    @property
-    def accessed_at(self) -> Instant:
-        """When it was last used; 0 for never."""
+def namespace_info(namespace: Namespace, asked: Asked) -> Response:
+    asked.caller.require(_INFO, READ)
+    return Response(namespace_document(asked.site, namespace.created_at), media_type=ENTRY_TYPE)
 
 
-class Namespace(Protocol):
-    """What the management API needs of a namespace. Names compare case-insensitively."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def created_at(self) -> Instant: ...
-
-    def queue(self, name: str) -> QueueEntity | None: ...
-
-    def queues(self) -> Sequence[QueueEntity]:
-        """All of them, in the order of their names."""
-
-    async def create_queue(self, name: str, description: QueueDescription) -> QueueEntity:
-        """Raises EntityAlreadyExists, QuotaExceeded, InvalidArgument."""
-
-    async def update_queue(self, name: str, description: QueueDescription) -> QueueEntity:
-        """Raises EntityNotFound, InvalidArgument."""
-
-    async def delete_queue(self, name: str) -> None:
-        """Raises EntityNotFound."""
-
-    async def counts(self, name: str) -> QueueCounts:
-        """Raises EntityNotFound."""
+async def list_entities(
+    form: Form, namespace: Namespace, query: Mapping[str, str], asked: Asked, now: Instant
+) -> Response:
+    """A page of all queues, or of all topics."""
+    path = f"$Resources/{form.word.lower()}s"
+    asked.caller.require(path, READ)
+    part = slice_of(query)
+    entities: Sequence[QueueEntity | TopicEntity]
+    entities = namespace.queues() if form is QUEUE else namespace.topics()
+    shown: Sequence[QueueEntity | TopicEntity] = part.of(entities)
+    counts = await asyncio.gather(*(_counts(namespace, each.name) for each in shown))
+    entries = [
+        _entry(entity, count, asked.site) for entity, count in zip(shown, counts, strict=True)
+    ]
+    page = part.page(f"{form.word}s", path, len(entities))
+    return feed_reply(entries, page, asked.site, now)
 
 
-class Entities:
-    """Create, read, list, update and delete, for clients that hold Manage."""
+class EntityResource:
+    """The queue or topic of a name. A body says by its element which of the two it describes."""
 
-    __slots__ = ("_clock", "_defaults", "_namespace")
+    __slots__ = ("_defaults", "_name", "_namespace")
 
-    def __init__(
-        self, namespace: Namespace, defaults: QueueDescription, clock: Callable[[], Instant]
-    ) -> None:
+    def __init__(self, namespace: Namespace, defaults: QueueDescription, name: str) -> None:
+        """`defaults` is what a queue is whose creator says nothing."""
         self._namespace = namespace
         self._defaults = defaults
-        self._clock = clock
+        self._name = name
 
-    def namespace_info(self, claims: Claims, site: Site) -> Response:
-        _require(claims, "$namespaceinfo", _READ)
-        return Response(namespace_entry(site, self._namespace.created_at), media_type=ENTRY_TYPE)
+    async def read(self, asked: Asked) -> Response:
+        asked.caller.require(self._name, READ)
+        entity = self._namespace.entity(self._name)
+        if entity is None:
+            raise EntityNotFound(self._name)
+        return _reply(entity, await _counts(self._namespace, entity.name), asked.site)
 
-    async def list_queues(self, query: Mapping[str, str], claims: Claims, site: Site) -> Response:
-        _require(claims, "$Resources/queues", _READ)
-        skip, top = _paging(query)
-        queues = self._namespace.queues()
-        shown = queues[skip : skip + top]
-        counts = await asyncio.gather(*(self._counts(queue.name) for queue in shown))
-        views = [_view(queue, count) for queue, count in zip(shown, counts, strict=True)]
-        page = Page(skip, top, more=0 < top < len(queues) - skip)
-        return Response(queue_feed(views, page, site, self._clock()), media_type=FEED_TYPE)
+    async def create(self, body: bytes, asked: Asked) -> Response:
+        asked.caller.require(self._name, WRITE)
+        check_entity_name(self._name)
+        form, values = _read(body)
+        entity: QueueEntity | TopicEntity
+        if form is QUEUE:
+            description = await self._queue(values, asked)
+            entity = await self._namespace.create_queue(self._name, description)
+        else:
+            entity = await self._namespace.create_topic(self._name, self._topic(values))
+        return _reply(entity, QueueCounts(), asked.site, status=201)
 
-    def list_topics(self, query: Mapping[str, str], claims: Claims, site: Site) -> Response:
-        _require(claims, "$Resources/topics", _READ)
-        skip, top = _paging(query)
-        return Response(
-            topic_feed(Page(skip, top, more=False), site, self._clock()), media_type=FEED_TYPE
-        )
-
-    async def read(self, name: str, claims: Claims, site: Site) -> Response:
-        _require(claims, name, _READ)
-        queue = self._namespace.queue(name)
-        if queue is None:
-            raise EntityNotFound(name)
-        return _reply(_view(queue, await self._counts(queue.name)), site)
-
-    async def create(self, name: str, body: bytes, claims: Claims, site: Site) -> Response:
-        _require(claims, name, _WRITE)
-        check_entity_name(name)
-        description = describe_queue(read_queue(body), self._defaults)
-        queue = await self._namespace.create_queue(name, description)
-        return _reply(_view(queue, QueueCounts()), site, status=201)
-
-    async def update(
-        self, name: str, body: bytes, etag: str, claims: Claims, site: Site
-    ) -> Response:
-        """Replace the description: what the body leaves out goes back to its default."""
-        _require(claims, name, _WRITE)
-        values = read_queue(body)
-        queue = self._namespace.queue(name)
-        if queue is None:
+    async def update(self, body: bytes, etag: str, asked: Asked) -> Response:
+        asked.caller.require(self._name, WRITE)
+        form, values = _read(body)
+        entity = self._namespace.entity(self._name)
+        if entity is None:
             raise missing_for_update()
-        if etag != "*" and etag.strip('"') != _etag(queue.updated_at):
-            raise HttpProblem(412, "The queue was updated after the version in 'If-Match'.")
-        refuse_changes(values)
-        description = describe_queue(values, self._defaults)
+        if form is not _form(entity):
+            raise InvalidArgument(
+                f"The entity '{entity.name}' is a {_form(entity).word}, not a {form.word}."
+            )
+        require_version(etag, etag_of(entity.updated_at), form.word.lower())
+        refuse_changes(form, values)
         try:
-            queue = await self._namespace.update_queue(name, description)
+            if form is QUEUE:
+                description = await self._queue(values, asked)
+                entity = await self._namespace.update_queue(self._name, description)
+            else:
+                entity = await self._namespace.update_topic(self._name, self._topic(values))
         except EntityNotFound:
             raise missing_for_update() from None
-        return _reply(_view(queue, await self._counts(name)), site, published=False)
+        counts = await _counts(self._namespace, self._name)
+        return _reply(entity, counts, asked.site, published=False)
 
-    async def delete(self, name: str, claims: Claims) -> Response:
-        _require(claims, name, _DELETE)
+    async def delete(self, asked: Asked) -> Response:
+        asked.caller.require(self._name, DELETE)
         try:
-            await self._namespace.delete_queue(name)
+            await self._namespace.delete_entity(self._name)
         except EntityNotFound:
             raise missing_for_delete() from None
         return Response()
 
-    async def _counts(self, name: str) -> QueueCounts:
-        try:
-            return await self._namespace.counts(name)
-        except EntityNotFound:
-            # Deleted since it was looked up. A page must not get shorter by it: .NET's client
-            # takes a short page for the last one (wire contract §9.3).
-            return QueueCounts()
+    async def _queue(self, values: Mapping[str, Value], asked: Asked) -> QueueDescription:
+        description = describe(QUEUE, values, self._defaults)
+        return await with_destinations(description, self._namespace, asked)
+
+    def _topic(self, values: Mapping[str, Value]) -> TopicDescription:
+        size_kb = self._defaults.max_message_size_kb
+        return describe(TOPIC, values, TopicDescription(max_message_size_kb=size_kb))
 
 
-def refuse_topic(method: str, name: str) -> Exception:
-    """What answers a request for a subscription or a rule: no topic is there to have one."""
-    match method:
-        case "PUT":
-            return NotSupported(
-                f"'{name}' cannot be stored: Postbus does not support topics and subscriptions yet."
-            )
-        case "DELETE":
-            return missing_for_delete()
-    return EntityNotFound(name)
+def _read(body: bytes) -> tuple[Form, dict[str, Value]]:
+    content = read_content(body)
+    form = form_of(content, QUEUE, TOPIC)
+    return form, read_values(form, content)
 
 
-def _require(claims: Claims, path: str, text: str) -> None:
-    if not claims.allows(Right.MANAGE, path):
-        raise Unauthorized(text)
+def _is_topic(entity: QueueEntity | TopicEntity) -> TypeGuard[TopicEntity]:
+    return isinstance(entity.description, TopicDescription)
 
 
-def _paging(query: Mapping[str, str]) -> tuple[int, int]:
-    if "$filter" in query:
-        raise NotSupported("The query option '$filter' is not supported: lists come whole.")
-    return _count(query, "$skip", 0), min(_count(query, "$top", PAGE_LENGTH_MAX), PAGE_LENGTH_MAX)
+def _form(entity: QueueEntity | TopicEntity) -> Form:
+    return TOPIC if _is_topic(entity) else QUEUE
 
 
-def _count(query: Mapping[str, str], option: str, default: int) -> int:
-    text = query.get(option)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdigit() and len(text) <= 9):
-        raise InvalidArgument(
-            f"The query option '{option}' must be a whole number from 0, not '{text[:64]}'."
-        )
-    return int(text)
+async def _counts(namespace: Namespace, name: str) -> QueueCounts:
+    try:
+        return await namespace.counts(name)
+    except EntityNotFound:
+        # Deleted since it was looked up. A page must not get shorter by it: .NET's client
+        # takes a short page for the last one (wire contract §9.3).
+        return QueueCounts()
 
 
-def _view(queue: QueueEntity, counts: QueueCounts) -> QueueView:
-    return QueueView(
-        queue.name,
-        queue.description,
-        queue.created_at,
-        queue.updated_at,
-        queue.accessed_at,
-        counts,
+def _entry(
+    entity: QueueEntity | TopicEntity, counts: QueueCounts, site: Site, *, published: bool = True
+) -> Entry:
+    form = _form(entity)
+    told = told_of_topic(entity, counts) if _is_topic(entity) else told_of(entity, counts)
+    return Entry(
+        path=entity.name,
+        title=entity.name,
+        updated_at=entity.updated_at,
+        published_at=entity.created_at if published else None,
+        content=description_xml(form, entity.description, told, site),
     )
 
 
-def _reply(view: QueueView, site: Site, *, status: int = 200, published: bool = True) -> Response:
-    return Response(
-        queue_entry(view, site, published=published),
-        status,
-        {"ETag": _etag(view.updated_at)},
-        ENTRY_TYPE,
-    )
-
-
-def _etag(updated_at: Instant) -> str:
-    """.NET ticks of the last update, without quotes, as Azure has it (semantics part A §5.1)."""
-    return str(ticks_of_instant(updated_at))
+def _reply(
+    entity: QueueEntity | TopicEntity,
+    counts: QueueCounts,
+    site: Site,
+    *,
+    status: int = 200,
+    published: bool = True,
+) -> Response:
+    entry = _entry(entity, counts, site, published=published)
+    return entry_reply(entry, site, etag_of(entity.updated_at), status)

@@ -3,13 +3,14 @@
 The admin clients choose their exception by the status, and some by the `SubCode=` in the text.
 """
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, NamedTuple
 from xml.sax.saxutils import escape
 
 from starlette.responses import Response
 
-from postbus.errors import InternalError, ServiceBusError
+from postbus.errors import InternalError, InvalidArgument, NotSupported, ServiceBusError
 from postbus.model.description import NOT_IN_XML
 
 _MEDIA_TYPE: Final = "application/xml; charset=utf-8"
@@ -33,13 +34,49 @@ class HttpProblem(Exception):
 
 
 def missing_for_update() -> HttpProblem:
-    """Azure's words for an update of a queue that is not there (semantics part A §5.3)."""
+    """Azure's words for an update of an entity that is not there (semantics part A §5.3)."""
     return HttpProblem(404, "Not Found. The Operation doesn't exist.", sub_code=40400)
 
 
 def missing_for_delete() -> HttpProblem:
-    """Azure's words for a deletion of a queue that is not there (semantics part A §5.3)."""
+    """Azure's words for a deletion of an entity that is not there (semantics part A §5.3)."""
     return HttpProblem(404, "No service is hosted at the specified address.")
+
+
+def missing_topic() -> HttpProblem:
+    """Azure's words for a subscription to be stored under a topic that is not there."""
+    return HttpProblem(
+        404, "The incoming request is not recognized as a namespace policy put request."
+    )
+
+
+class Below(NamedTuple):
+    """A subscription or a rule, in the words in which Azure refuses it (semantics part A §5.3)."""
+
+    namespace: str
+    path: tuple[str, ...]
+    """Topic, subscription, rule."""
+
+    def __str__(self) -> str:
+        return f"{self.namespace}:Topic:{'|'.join(self.path)}"
+
+    def missing(self) -> HttpProblem:
+        return HttpProblem(404, f"The messaging entity '{self}' could not be found.")
+
+    def missing_for_update(self) -> HttpProblem:
+        return HttpProblem(404, f"Entity '{self}' was not found.")
+
+    def exists(self) -> HttpProblem:
+        return HttpProblem(409, f"The messaging entity '{self}' already exists.")
+
+
+@contextmanager
+def without_sub_code() -> Iterator[None]:
+    """A bad request has none where it is about a subscription or a rule (semantics part A §5.3)."""
+    try:
+        yield
+    except (InvalidArgument, NotSupported) as error:
+        raise HttpProblem(error.http_status, str(error)) from None
 
 
 def wrong_method(method: str, allowed: str) -> HttpProblem:

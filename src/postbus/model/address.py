@@ -26,6 +26,11 @@ _DEAD_LETTERS: Final = "/$deadletterqueue"
 _SUBSCRIPTIONS: Final = "subscriptions"
 
 _AUTHORITY: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^/?#]*", re.ASCII)
+# What a message is called over HTTP (wire contract §9.6).
+_MESSAGE: Final = re.compile(
+    r".+/messages/(?:head|[^/]+/[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})",
+    re.ASCII | re.IGNORECASE,
+)
 _NAME: Final = re.compile(r"[A-Za-z0-9._\-]+(?:/[A-Za-z0-9._\-]+)*", re.ASCII)
 
 
@@ -116,6 +121,24 @@ def check_entity_name(name: str) -> None:
         raise InvalidArgument(
             f"The entity name '{name}' cannot be told from that of a subscription: "
             "'Subscriptions' is reserved."
+        )
+    if _MESSAGE.fullmatch(name) is not None:
+        raise InvalidArgument(
+            f"The entity name '{name}' cannot be told from the address of a message."
+        )
+
+
+def check_subscription_name(name: str) -> None:
+    """Raise InvalidArgument where no subscription can be called that (semantics part A §5.2)."""
+    if len(name) > SUBSCRIPTION_NAME_LENGTH_MAX:
+        raise InvalidArgument(
+            f"The name of the subscription has {len(name)} characters; "
+            f"{SUBSCRIPTION_NAME_LENGTH_MAX} are allowed ('URI_PATH')."
+        )
+    if _NAME.fullmatch(name) is None or "/" in name or name in (".", ".."):
+        raise InvalidArgument(
+            f"'URI_PATH' contains disallowed characters: '{name}'. The name of a subscription has "
+            "letters, digits, '.', '-' and '_', and is not only dots."
         )
 
 

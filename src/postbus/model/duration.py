@@ -20,7 +20,7 @@ MAX_TICKS: Final = 2**63 - 1
 INFINITE: Final = "P10675199DT2H48M5.4775807S"
 """TimeSpan.MaxValue, which is how "for ever" is written."""
 
-_UNIX_EPOCH_TICKS: Final = 621_355_968_000_000_000
+UNIX_EPOCH_TICKS: Final = 621_355_968_000_000_000
 # Python's SDK reads INFINITE in microseconds and sends back ...5.477539S (semantics part A §5.2),
 # so every TimeSpan that is within a day of the largest one means the same.
 _INFINITE_FROM: Final = MAX_TICKS // TICKS_PER_DAY * TICKS_PER_DAY
@@ -114,7 +114,12 @@ def is_infinite(ticks: int) -> bool:
 
 def ticks_of_instant(instant: Instant) -> int:
     """The .NET DateTime ticks of a point in time: counted from 0001-01-01T00:00:00Z."""
-    return _UNIX_EPOCH_TICKS + min(instant, NEVER) * TICKS_PER_MS
+    return UNIX_EPOCH_TICKS + min(instant, NEVER) * TICKS_PER_MS
+
+
+def instant_of_ticks(ticks: int) -> Instant:
+    """The point in time of .NET DateTime ticks; what is below a millisecond is cut off."""
+    return (ticks - UNIX_EPOCH_TICKS) // TICKS_PER_MS
 
 
 _UNITS: Final = {

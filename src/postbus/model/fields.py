@@ -1,32 +1,34 @@
-"""A queue's description as clients and files spell it: names, types, and what is refused.
+"""Descriptions as clients and files spell them: names, types, and what is refused.
 
-The management API (XML), the emulator's Config.json and our own TOML describe queues by the same
-fields. This is the one table of them; each reader turns what it read into values by it, and
-`describe_queue` makes the description.
+The management API (XML), the emulator's Config.json and our own TOML describe entities by the same
+fields. These are the tables of them, one form for each kind of entity; each reader turns what it
+read into values by it, and `describe` makes the description.
 """
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
 from reprlib import repr as brief
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from postbus.errors import InvalidArgument, NotSupported
+from postbus.model.address import SubQueue, check_entity_name, resolve_address
 from postbus.model.authorization import Rules, read_rules
-from postbus.model.description import EntityStatus, QueueDescription, ttl_ms_of
+from postbus.model.description import Description, EntityStatus, finite_ms
 from postbus.model.duration import (
-    INFINITE,
     MAX_TICKS,
     TICKS_PER_MS,
     format_iso,
-    is_infinite,
     parse_duration,
     parse_iso,
 )
 
 Value = bool | int | str | EntityStatus | Rules
 """A duration is its number of ticks."""
+
+D = TypeVar("D", bound=Description)
 
 
 class Kind(Enum):
@@ -36,17 +38,24 @@ class Kind(Enum):
     INTEGER = "a whole number"
     DURATION = "a duration such as 'PT1M'"
     TEXT = "text"
+    ENTITY = "the name or the URL of a queue or topic"
     STATUS = "one of Active, Disabled, SendDisabled, ReceiveDisabled"
     RULES = "a list of authorization rules"
+    DEFAULT_RULE = "a rule"
+    """Read by whoever creates the entity, and no part of its description."""
+    TOLD = "what only the server knows"
+    """Sent back by clients that change what they were given; not looked at."""
 
 
 class Field(NamedTuple):
-    """One element of a QueueDescription."""
+    """One element of a description."""
 
     element: str
     kind: Kind
     attribute: str | None = None
-    """Where QueueDescription keeps it; None where only one value is taken."""
+    """Where the description keeps it; None where only one value is taken."""
+    since: str = ""
+    """The first version of the API whose replies have it."""
 
     @property
     def key(self) -> str:
@@ -54,55 +63,114 @@ class Field(NamedTuple):
         return re.sub(r"(?<!^)(?=[A-Z])", "_", self.element).lower()
 
 
-_FIELDS: Final = (
-    Field("LockDuration", Kind.DURATION, "lock_duration_ms"),
-    Field("MaxSizeInMegabytes", Kind.INTEGER, "max_size_mb"),
-    Field("RequiresDuplicateDetection", Kind.BOOLEAN),
-    Field("RequiresSession", Kind.BOOLEAN),
-    Field("DefaultMessageTimeToLive", Kind.DURATION, "default_ttl_ms"),
-    Field("DeadLetteringOnMessageExpiration", Kind.BOOLEAN, "dead_lettering_on_expiration"),
-    Field("DuplicateDetectionHistoryTimeWindow", Kind.DURATION, "duplicate_window_ms"),
-    Field("MaxDeliveryCount", Kind.INTEGER, "max_delivery_count"),
-    Field("EnableBatchedOperations", Kind.BOOLEAN, "enable_batched_operations"),
-    Field("IsAnonymousAccessible", Kind.BOOLEAN),
-    Field("AuthorizationRules", Kind.RULES, "authorization_rules"),
-    Field("Status", Kind.STATUS, "status"),
-    Field("ForwardTo", Kind.TEXT),
-    Field("UserMetadata", Kind.TEXT, "user_metadata"),
-    Field("SupportOrdering", Kind.BOOLEAN, "support_ordering"),
-    Field("AutoDeleteOnIdle", Kind.DURATION),
-    Field("EnablePartitioning", Kind.BOOLEAN),
-    Field("ForwardDeadLetteredMessagesTo", Kind.TEXT),
-    Field("EnableExpress", Kind.BOOLEAN, "enable_express"),
-    Field("MaxMessageSizeInKilobytes", Kind.INTEGER, "max_message_size_kb"),
-)
-QUEUE_FIELDS: Final[Mapping[str, Field]] = {field.element: field for field in _FIELDS}
+@dataclass(frozen=True)
+class Form:
+    """The description of one kind of entity, as it is written."""
 
-_STATUSES: Final = frozenset(status.value for status in EntityStatus)
+    word: str
+    """The kind of entity, as Azure's texts have it."""
+    order: tuple[Field, ...]
+    """Every element, in the order of a reply (wire contract §9.4)."""
 
-READ_ONLY: Final = frozenset(
-    {
-        "SizeInBytes",
-        "MessageCount",
-        "CreatedAt",
-        "UpdatedAt",
-        "AccessedAt",
-        "CountDetails",
-        "EntityAvailabilityStatus",
-    }
+    @cached_property
+    def fields(self) -> Mapping[str, Field]:
+        """Those elements that a client may set, by name."""
+        return {each.element: each for each in self.order if each.kind is not Kind.TOLD}
+
+    @cached_property
+    def told(self) -> frozenset[str]:
+        """The names of those that only the server knows."""
+        return frozenset(each.element for each in self.order if each.kind is Kind.TOLD)
+
+    @property
+    def element(self) -> str:
+        return f"{self.word}Description"
+
+
+# Azure's versions of the API that added elements (semantics part A §5.1).
+_WITH_MESSAGE_SIZE: Final = "2021-05"
+_WITH_FILTER_COUNTS: Final = "2024-05"
+
+_LOCK: Final = Field("LockDuration", Kind.DURATION, "lock_duration_ms")
+_SIZE: Final = Field("MaxSizeInMegabytes", Kind.INTEGER, "max_size_mb")
+_DUPLICATES: Final = Field("RequiresDuplicateDetection", Kind.BOOLEAN)
+_SESSION: Final = Field("RequiresSession", Kind.BOOLEAN)
+_TTL: Final = Field("DefaultMessageTimeToLive", Kind.DURATION, "default_ttl_ms")
+_EXPIRED: Final = Field(
+    "DeadLetteringOnMessageExpiration", Kind.BOOLEAN, "dead_lettering_on_expiration"
 )
-"""Sent back by clients that change what they were given; the server knows better."""
+_WINDOW: Final = Field("DuplicateDetectionHistoryTimeWindow", Kind.DURATION, "duplicate_window_ms")
+_DELIVERIES: Final = Field("MaxDeliveryCount", Kind.INTEGER, "max_delivery_count")
+_BATCHED: Final = Field("EnableBatchedOperations", Kind.BOOLEAN, "enable_batched_operations")
+_ANONYMOUS: Final = Field("IsAnonymousAccessible", Kind.BOOLEAN)
+_ACCESS: Final = Field("AuthorizationRules", Kind.RULES, "authorization_rules")
+_STATUS: Final = Field("Status", Kind.STATUS, "status")
+FORWARD: Final = Field("ForwardTo", Kind.ENTITY, "forward_to")
+FORWARD_DEAD: Final = Field("ForwardDeadLetteredMessagesTo", Kind.ENTITY, "forward_dead_letters_to")
+_METADATA: Final = Field("UserMetadata", Kind.TEXT, "user_metadata")
+_ORDERING: Final = Field("SupportOrdering", Kind.BOOLEAN, "support_ordering")
+_IDLE: Final = Field("AutoDeleteOnIdle", Kind.DURATION, "auto_delete_ms")
+_PARTITIONING: Final = Field("EnablePartitioning", Kind.BOOLEAN)
+_EXPRESS: Final = Field("EnableExpress", Kind.BOOLEAN, "enable_express")
+_MESSAGE_SIZE: Final = Field(
+    "MaxMessageSizeInKilobytes", Kind.INTEGER, "max_message_size_kb", _WITH_MESSAGE_SIZE
+)
+
+_BYTES: Final = Field("SizeInBytes", Kind.TOLD)
+_MESSAGES: Final = Field("MessageCount", Kind.TOLD)
+_TIMES: Final = tuple(Field(name, Kind.TOLD) for name in ("CreatedAt", "UpdatedAt", "AccessedAt"))
+_COUNTS: Final = Field("CountDetails", Kind.TOLD)
+_AVAILABILITY: Final = Field("EntityAvailabilityStatus", Kind.TOLD)
+
+QUEUE: Final = Form(
+    "Queue",
+    (
+        *(_LOCK, _SIZE, _DUPLICATES, _SESSION, _TTL, _EXPIRED, _WINDOW, _DELIVERIES, _BATCHED),
+        *(_BYTES, _MESSAGES, _ANONYMOUS, _ACCESS, _STATUS, FORWARD, _METADATA, *_TIMES),
+        *(_ORDERING, _COUNTS, _IDLE, _PARTITIONING, _AVAILABILITY, FORWARD_DEAD, _EXPRESS),
+        _MESSAGE_SIZE,
+    ),
+)
+TOPIC: Final = Form(
+    "Topic",
+    (
+        *(_TTL, _SIZE, _DUPLICATES, _WINDOW, _BATCHED, _BYTES),
+        Field("FilteringMessagesBeforePublishing", Kind.BOOLEAN),
+        *(_ANONYMOUS, _ACCESS, _STATUS, *_TIMES, _ORDERING, _COUNTS),
+        Field("SubscriptionCount", Kind.TOLD),
+        Field("SqlFilterCount", Kind.TOLD, since=_WITH_FILTER_COUNTS),
+        Field("CorrelationFilterCount", Kind.TOLD, since=_WITH_FILTER_COUNTS),
+        *(_IDLE, _PARTITIONING, _AVAILABILITY),
+        Field("EnableSubscriptionPartitioning", Kind.BOOLEAN),
+        *(_EXPRESS, _METADATA, _MESSAGE_SIZE),
+    ),
+)
+SUBSCRIPTION: Final = Form(
+    "Subscription",
+    (
+        *(_LOCK, _SESSION, _TTL, _EXPIRED),
+        Field(
+            "DeadLetteringOnFilterEvaluationExceptions",
+            Kind.BOOLEAN,
+            "dead_lettering_on_filter_errors",
+        ),
+        Field("DefaultRuleDescription", Kind.DEFAULT_RULE),
+        *(_MESSAGES, _DELIVERIES, _BATCHED, _STATUS, FORWARD, *_TIMES, _COUNTS, _METADATA),
+        *(FORWARD_DEAD, _IDLE, _AVAILABILITY),
+    ),
+)
 
 UNSUPPORTED: Final[Mapping[str, str]] = {
     "RequiresSession": "message sessions",
     "RequiresDuplicateDetection": "duplicate detection",
     "EnablePartitioning": "partitioned entities",
-    "ForwardTo": "forwarding",
-    "ForwardDeadLetteredMessagesTo": "forwarding of dead letters",
-    "AutoDeleteOnIdle": "deletion of idle entities",
+    "EnableSubscriptionPartitioning": "partitioned subscriptions",
+    "FilteringMessagesBeforePublishing": "refusing messages that no subscription takes",
     "IsAnonymousAccessible": "anonymous access",
 }
 """Elements that may only say "no" until what they switch on is there, and what that is."""
+
+_STATUSES: Final = frozenset(status.value for status in EntityStatus)
 
 
 def read_text(field: Field, text: str) -> Value:
@@ -124,14 +192,14 @@ def read_value(field: Field, value: object) -> Value:
             return value
         case Kind.TEXT if isinstance(value, str):
             return value
-        case Kind.DURATION | Kind.STATUS if isinstance(value, str):
+        case Kind.DURATION | Kind.STATUS | Kind.ENTITY if isinstance(value, str):
             return _from_text(field.kind, value, parse_duration)
         case Kind.RULES if isinstance(value, list):
             return read_rules(value)
     raise ValueError(f"must be {field.kind.value}, not {brief(value)}")
 
 
-def describe_queue(values: Mapping[str, Value], defaults: QueueDescription) -> QueueDescription:
+def describe(form: Form, values: Mapping[str, Value], defaults: D) -> D:
     """The description made of `values`, by element name; what they leave out is as in `defaults`.
 
     Raises NotSupported for a value that asks for what Postbus does not do, and InvalidArgument for
@@ -140,59 +208,55 @@ def describe_queue(values: Mapping[str, Value], defaults: QueueDescription) -> Q
     _refuse_unsupported(values)
     changes: dict[str, Any] = {}
     for element, value in values.items():
-        field = QUEUE_FIELDS[element]
+        field = form.fields[element]
         if field.attribute is None:
             continue
-        if element == "DefaultMessageTimeToLive":
+        if field is _TTL:
             changes.update(_ttl_of(value))
+        elif field is _IDLE:
+            changes[field.attribute] = finite_ms(_ticks(value))
         elif field.kind is Kind.DURATION:
             changes[field.attribute] = _ticks(value) // TICKS_PER_MS
+        elif field.kind is Kind.ENTITY:
+            changes[field.attribute] = _entity_of(element, str(value))
         else:
             changes[field.attribute] = value
+    if _MESSAGE_SIZE.element in values:
+        _refuse_message_size(values[_MESSAGE_SIZE.element], defaults)
     description = replace(defaults, **changes)
-    # Azure's Standard tier, which this namespace says it is, has one limit for all entities.
-    if description.max_message_size_kb != defaults.max_message_size_kb:
-        raise NotSupported(
-            f"The property 'MaxMessageSizeInKilobytes' cannot be set for one entity: every entity "
-            f"of this namespace takes messages of up to {defaults.max_message_size_kb} KB."
-        )
     description.validate()
     return description
 
 
-def refuse_changes(values: Mapping[str, Value]) -> None:
+def refuse_changes(form: Form, values: Mapping[str, Value]) -> None:
     """Raise InvalidArgument where an update would change what is fixed at creation (R-PART-09)."""
-    for element in ("RequiresSession", "RequiresDuplicateDetection"):
-        if values.get(element):
+    for field in (_SESSION, _DUPLICATES):
+        if values.get(field.element):
             raise InvalidArgument(
-                f"The value for the {element} property of an existing Queue cannot be changed."
+                f"The value for the {field.element} property of an existing {form.word} "
+                "cannot be changed."
             )
-    if values.get("EnablePartitioning"):
-        raise InvalidArgument("Partitioning cannot be changed for Queue.")
+    if values.get(_PARTITIONING.element):
+        raise InvalidArgument(f"Partitioning cannot be changed for {form.word}.")
 
 
 def _refuse_unsupported(values: Mapping[str, Value]) -> None:
     for element, feature in UNSUPPORTED.items():
-        value = values.get(element)
-        if value is None or _says_no(element, value):
-            continue
+        if values.get(element):
+            raise NotSupported(
+                f"The property '{element}' cannot be 'true': "
+                f"Postbus does not support {feature} yet."
+            )
+
+
+def _refuse_message_size(value: Value, defaults: Description) -> None:
+    # Azure's Standard tier, which this namespace says it is, has one limit for all entities.
+    size_kb = getattr(defaults, str(_MESSAGE_SIZE.attribute))
+    if value != size_kb:
         raise NotSupported(
-            f"The property '{element}' cannot be {_shown(element, value)}: "
-            f"Postbus does not support {feature} yet."
+            f"The property 'MaxMessageSizeInKilobytes' cannot be set for one entity: every entity "
+            f"of this namespace takes messages of up to {size_kb} KB."
         )
-
-
-def _says_no(element: str, value: Value) -> bool:
-    return is_infinite(_ticks(value)) if element == "AutoDeleteOnIdle" else not value
-
-
-def _shown(element: str, value: Value) -> str:
-    match QUEUE_FIELDS[element].kind:
-        case Kind.DURATION:
-            return f"'{format_iso(_ticks(value))}', only '{INFINITE}'"
-        case Kind.BOOLEAN:
-            return "'true'"
-    return f"'{value}'"
 
 
 def _from_text(kind: Kind, text: str, parse: Callable[[str], int]) -> Value:
@@ -207,17 +271,38 @@ def _from_text(kind: Kind, text: str, parse: Callable[[str], int]) -> Value:
             return EntityStatus(text)
         case Kind.DURATION:
             return parse(text)
+        case Kind.ENTITY:
+            return text
     raise ValueError(f"must be {kind.value}, not '{text[:64]}'")
 
 
 def _ttl_of(value: Value) -> dict[str, object]:
     ticks = _ticks(value)
-    ttl_ms = ttl_ms_of(ticks)
+    ttl_ms = finite_ms(ticks)
     exact = MAX_TICKS if ttl_ms is None else ttl_ms * TICKS_PER_MS
     return {
         "default_ttl_ms": ttl_ms,
         "default_ttl_sent": None if exact == ticks else format_iso(ticks),
     }
+
+
+def _entity_of(element: str, text: str) -> str | None:
+    """The name in `sb://host/name`, or in a bare `name`; None where there is none.
+
+    The host is not looked at: a broker is reached by more names than it knows of.
+    """
+    if not text:
+        return None
+    try:
+        address = resolve_address(text)
+        check_entity_name(address.entity)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"The property '{element}' is not valid: {error}") from None
+    if address.subscription or address.management or address.subqueue is not SubQueue.MAIN:
+        raise InvalidArgument(
+            f"The property '{element}' must name a queue or a topic, not '{address.path}'."
+        )
+    return address.entity
 
 
 def _ticks(value: Value) -> int:

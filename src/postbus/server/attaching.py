@@ -21,13 +21,13 @@ from postbus.errors import (
 from postbus.model.address import Address, SubQueue, resolve_address
 from postbus.server.auth import Right, missing_claim
 from postbus.server.cbs import TokenNode
+from postbus.server.entities import Entity, QueueEntity, Received, TopicEntity
 from postbus.server.links import Inlet, Outlet
 from postbus.server.management import ManagementNode
 from postbus.server.nodes import CBS_SPELLING, MANAGEMENT_SPELLING, NodeInlet, NodeOutlet
 
 if TYPE_CHECKING:
     from postbus.server.gateway import Gateway
-    from postbus.server.namespace import QueueEntity
 
 _SESSION_FILTER: Final = "com.microsoft:session-filter"
 _VIA: Final = "com.microsoft:transfer-destination-address"
@@ -59,10 +59,8 @@ def attach(gateway: Gateway, link: ReceiverLink | SenderLink) -> list[Event]:
     return _accept_outlet(gateway, link, address)
 
 
-def _find(gateway: Gateway, address: Address) -> QueueEntity:
-    if address.subscription is not None:
-        raise NotSupported("Subscriptions are not supported.")
-    entity = gateway.namespace.queue(address.entity)
+def _find(gateway: Gateway, address: Address) -> Entity:
+    entity = gateway.namespace.at(address)
     if entity is None:
         raise EntityNotFound(gateway.service.uri(address.path))
     return entity
@@ -79,7 +77,9 @@ def _accept_node(
         owner = NodeInlet(gateway, link, path, CBS_SPELLING, TokenNode(gateway).handle)
     else:
         entity = _find(gateway, address)
-        node = ManagementNode(gateway, entity, _SUBQUEUES[address.subqueue], address.path)
+        node = ManagementNode(
+            gateway, entity, entity.subqueue(_SUBQUEUES[address.subqueue]), address.path
+        )
         owner = NodeInlet(gateway, link, path, MANAGEMENT_SPELLING, node.handle)
     link.owner = owner
     if not address.is_cbs:
@@ -95,12 +95,12 @@ def _accept_inlet(gateway: Gateway, link: ReceiverLink, address: Address) -> lis
     if not gateway.allows(Right.SEND, address.path):
         raise missing_claim(Right.SEND, gateway.service.uri(address.path))
     entity = _find(gateway, address)
-    if address.subqueue is not SubQueue.MAIN:
+    if address.subqueue is not SubQueue.MAIN or not isinstance(entity, (QueueEntity, TopicEntity)):
         raise InvalidOperation(f"Messages cannot be sent to '{address.path}'.")
     if link.properties and link.properties.get(_VIA) is not None:
         raise NotSupported("Sending via another entity is not supported.")
-    if not entity.description.status.sends:
-        raise EntityDisabled(entity.name, "Send")
+    if not entity.policy().sends:
+        raise EntityDisabled(entity.path, "Send")
     link.owner = inlet = Inlet(gateway, link, entity, gateway.service.settings.link_credit_max)
     size_max = entity.message_size_max
     early = link.accept(
@@ -119,12 +119,18 @@ def _accept_outlet(gateway: Gateway, link: SenderLink, address: Address) -> list
     if not gateway.allows(Right.LISTEN, address.path):
         raise missing_claim(Right.LISTEN, gateway.service.uri(address.path))
     entity = _find(gateway, address)
+    if not isinstance(entity, Received):
+        raise InvalidOperation(
+            f"Messages cannot be received from the topic '{address.path}': name a subscription."
+        )
     source = link.source
     assert isinstance(source, Source)
     _refuse_session_filter(source)
     if not entity.description.status.receives:
-        raise EntityDisabled(entity.name, "Receive")
-    link.owner = outlet = Outlet(gateway, link, entity, _SUBQUEUES[address.subqueue])
+        raise EntityDisabled(entity.path, "Receive")
+    refuse_forwarding(entity, address)
+    subqueue = entity.subqueue(_SUBQUEUES[address.subqueue])
+    link.owner = outlet = Outlet(gateway, link, entity, subqueue)
     if source.filter is None:
         # Java dereferences the filter (wire contract §3.3).
         source.filter = {}
@@ -132,6 +138,20 @@ def _accept_outlet(gateway: Gateway, link: SenderLink, address: Address) -> list
     outlet.open()
     entity.links.add(link)
     return early
+
+
+def refuse_forwarding(entity: Received, address: Address) -> None:
+    """An entity that forwards has one receiver, which is the broker (semantics B §8)."""
+    target = None
+    if address.subqueue is SubQueue.MAIN:
+        target = entity.description.forward_to
+    elif address.subqueue is SubQueue.DEAD_LETTER:
+        target = entity.description.forward_dead_letters_to
+    if target is not None:
+        raise InvalidOperation(
+            f"Cannot create a message receiver on '{address.path}': its messages are forwarded "
+            f"to '{target}'."
+        )
 
 
 def _refuse_session_filter(source: Source) -> None:

@@ -54,6 +54,8 @@ class TokenNode:
             raise InvalidAudience(audience)
         # Azure refuses here, and not at the link, what names no entity (wire contract §2.2).
         path = resource_path(audience)
-        if path and not gateway.authority.has(resolve_path(path).entity):
-            raise EntityNotFound(gateway.service.uri(path))
+        if path:
+            address = resolve_path(path)
+            if gateway.namespace.at(address) is None:
+                raise EntityNotFound(gateway.service.uri(path))
         return claims

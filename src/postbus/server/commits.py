@@ -7,24 +7,22 @@ from typing import NamedTuple
 
 import structlog
 
-from postbus.broker.queue import Queue
+from postbus.broker.engine import Engine
 from postbus.errors import ServiceBusError
 from postbus.model.rows import Checkpoint
 from postbus.server.accounting import account
 from postbus.server.host import Host, Request
+from postbus.server.serving import Output
 from postbus.store.base import Lease
 
 log = structlog.get_logger("runtime")
-
-Output = tuple[Host, Callable[[], None]]
-"""Something that leaves the process when its fragment's records are durable."""
 
 
 class Written(NamedTuple):
     """One fragment's part of a turn, as it goes to the store."""
 
     host: Host
-    queue: Queue
+    engine: Engine
     lease: Lease
     base: int
     records: list[bytes]
@@ -62,10 +60,9 @@ class Commit:
 
 def note_committed(part: Written) -> None:
     """The part is durable; its engine may have been thrown away meanwhile (entity deleted)."""
-    if part.host.meter is not None:
-        account(part.host.meter, part.records)
+    account(part.host, part.records)
     if part.checkpoint is not None:
-        part.queue.ledger.checkpointed(part.checkpoint)
+        part.engine.ledger.checkpointed(part.checkpoint)
 
 
 def refuse(

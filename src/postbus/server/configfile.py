@@ -18,7 +18,7 @@ from postbus.errors import ServiceBusError
 from postbus.model.address import check_entity_name
 from postbus.model.authorization import Rules, read_rules, validate_rules
 from postbus.model.description import QueueDescription
-from postbus.model.fields import QUEUE_FIELDS, Field, Value, describe_queue, read_value
+from postbus.model.fields import QUEUE, Field, Value, describe, read_value
 from postbus.server.keys import KEY_FILE, KEY_NAME
 
 FILE_MAX_BYTES: Final = 4 * 1024 * 1024
@@ -36,7 +36,7 @@ _EMULATOR_PROPERTIES: Final = (
     "RequiresDuplicateDetection",
     "RequiresSession",
 )
-_TOML_FIELDS: Final = {each.key: each for each in QUEUE_FIELDS.values()}
+_TOML_FIELDS: Final = {each.key: each for each in QUEUE.fields.values()}
 
 
 class ConfigError(Exception):
@@ -156,7 +156,7 @@ def _emulator_queue(
     name = _text(table.get("Name"), f"{place}.Name")
     inside = f"{place}.Properties"
     properties = _table(table.get("Properties", {}), inside, _EMULATOR_PROPERTIES)
-    fields = {element: QUEUE_FIELDS[element] for element in properties}
+    fields = {element: QUEUE.fields[element] for element in properties}
     return _name(name, f"{place}.Name"), _describe(properties, fields, inside, defaults)
 
 
@@ -221,7 +221,7 @@ def _describe(
         except ValueError as error:
             raise _Wrong(_inside(place, key), str(error)) from None
     with _refusals_at(place):
-        return describe_queue(values, defaults)
+        return describe(QUEUE, values, defaults)
 
 
 def _name(name: str, place: str) -> str:

@@ -219,8 +219,15 @@ def write_delivery(
         raw[: sections.delivery_annotations], message.ttl, message.delivery_count
     )
     others: dict[Any, Any] | None = None
-    if sections.properties > sections.message_annotations:
+    trail = message.trail
+    if trail is not None and trail.annotations:
+        changed = trail.annotations
+        given = read_annotations(changed, scan(changed))
+    elif sections.properties > sections.message_annotations:
         given = read_annotations(raw, sections)
+    else:
+        given = None
+    if given is not None:
         others = {key: value for key, value in given.items() if key not in _OWN}
         when = others.pop(_SCHEDULED, None)
         if when is not None:
@@ -247,6 +254,7 @@ def write_delivery(
         and message.reason is None
         and message.description is None
         and sections.properties < sections.application_properties
+        and (trail is None or not trail.envelope)
     ):
         return header, annotations, raw[sections.properties :]
     return (
@@ -269,6 +277,10 @@ def _delivery_annotations(token: bytes, raw: bytes, sections: Sections) -> bytes
 
 
 def _properties(message: Message, raw: bytes, sections: Sections) -> bytes:
+    trail = message.trail
+    if trail is not None and trail.envelope:
+        # As the action of a rule has left it.
+        raw, sections = trail.envelope, scan(trail.envelope)
     if message.ttl >= 0:
         # .NET takes the time to live from the difference of these two (wire contract §4.2).
         properties = read_properties(raw, sections)

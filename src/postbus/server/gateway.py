@@ -87,7 +87,7 @@ class Gateway:
             describe=self._describe,
         )
         self._credentials = Credentials()
-        self._orphans: dict[bytes, Host] = {}
+        self._orphans: dict[bytes, tuple[Host, int]] = {}
         self._refused = 0
         self.waiting_bytes = 0
         """Responses that wait for the peer's credit, on all links."""
@@ -154,11 +154,11 @@ class Gateway:
         link.detach(self.refusals.error(error, entity))
         self.touch()
 
-    def locked(self, host: Host, token: bytes) -> None:
+    def locked(self, host: Host, subqueue: int, token: bytes) -> None:
         """A lock of this connection that no link holds."""
         if len(self._orphans) >= ORPHANS_MAX:
             self._orphans.pop(next(iter(self._orphans)))
-        self._orphans[token] = host
+        self._orphans[token] = host, subqueue
 
     def touch(self) -> None:
         """There is something to write: do so once, when this turn of the loop is over."""
@@ -195,7 +195,7 @@ class Gateway:
         if self._timer is not None:
             self._timer.cancel()
         self._transport = None
-        self._service.gateways.discard(self)
+        self._service.left(self)
         self._released()
 
     def pause_writing(self) -> None:
@@ -315,7 +315,7 @@ class Gateway:
                 path = resolve_address(_address_of(link) or "").path
                 if not self.allows(right, path):
                     lost = lost_claim(link.name, right, self._service.uri(path))
-                    self.detach(link, lost, owner.entity.name)
+                    self.detach(link, lost, owner.entity.path)
 
     # -- closing -----------------------------------------------------------------------------
 
@@ -410,16 +410,19 @@ class Gateway:
             owner.close()
 
     def _closed(self, event: Closed) -> None:
-        lost: dict[Host, list[bytes]] = {}
+        lost: dict[Host, list[tuple[int, bytes]]] = {}
         for link in self._links():
             if isinstance(link.owner, Outlet):
-                lost.setdefault(link.owner.host, []).extend(link.owner.tokens)
+                subqueue = link.owner.subqueue
+                lost.setdefault(link.owner.host, []).extend(
+                    [(subqueue, token) for token in link.owner.tokens]
+                )
             self._let_go(link)
         if not (event.clean or self._clean):
             # A connection that breaks loses its locks; an orderly close does not, nor does what
             # a link held that was detached before (R-SETTLE-10).
-            for token, host in self._orphans.items():
-                lost.setdefault(host, []).append(token)
+            for token, (host, subqueue) in self._orphans.items():
+                lost.setdefault(host, []).append((subqueue, token))
             for host, tokens in lost.items():
                 self.runtime(host).submit(Lose(host, tokens))
         self._orphans = {}

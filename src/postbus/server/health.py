@@ -26,8 +26,8 @@ class Health:
             self._asked_at = now
             self._trouble = await self._probe()
         warnings = [
-            f"{entity.name}: {finding}"
-            for entity in self._namespace.queues()
+            f"{entity.path}: {finding}"
+            for entity in self._namespace.received()
             for finding in entity.findings(now)
         ]
         details: dict[str, object] = {"warnings": warnings} if warnings else {}

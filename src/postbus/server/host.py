@@ -11,11 +11,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from postbus.broker import chores
-from postbus.broker.message import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
+from postbus.broker import chores, forwarding
+from postbus.broker.engine import Engine
+from postbus.broker.message import OWNER_BITS
 from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
-from postbus.broker.queue import Queue
+from postbus.broker.topic import Sorter, fan_out
 from postbus.errors import ServiceBusError
 from postbus.model.description import QueueCounts
 from postbus.model.instant import NEVER, Instant
@@ -51,7 +52,7 @@ class Request(Protocol):
     """Its answer is put into words after the commit, from messages as they are then: nothing more
     may be decided before."""
 
-    def decide(self, queue: Queue, now: Instant) -> Need | None:
+    def decide(self, engine: Engine, now: Instant) -> Need | None:
         """Do it. Raises ServiceBusError to refuse; returns Need, and is called again with it."""
 
     def answer(self) -> None:
@@ -67,7 +68,7 @@ class Chore:
     __slots__ = ("_call", "_name", "exclusive", "host", "pages", "size")
 
     def __init__(
-        self, host: Host, name: str, call: Callable[[Queue, Instant, Pages], Need | None]
+        self, host: Host, name: str, call: Callable[[Engine, Instant, Pages], Need | None]
     ) -> None:
         self.host = host
         self.size = 0
@@ -76,9 +77,9 @@ class Chore:
         self._name = name
         self._call = call
 
-    def decide(self, queue: Queue, now: Instant) -> Need | None:
+    def decide(self, engine: Engine, now: Instant) -> Need | None:
         assert self.pages is not None
-        need = self._call(queue, now, self.pages)
+        need = self._call(engine, now, self.pages)
         if need is None:
             # Within the turn, so that what is left to do is found before the turn is over.
             self.host.chores.discard(self._name)
@@ -89,6 +90,7 @@ class Chore:
 
     def refuse(self, error: ServiceBusError) -> None:
         self.host.chores.discard(self._name)
+        self.host.call_all()  # whoever waits for it has no other reason to be looked at
 
 
 class Host:
@@ -100,10 +102,18 @@ class Host:
         self.store = store
         self.name = name
         self.policy = policy
+        self.sorter: Sorter | None = None
+        """Applies the rules of a topic; None for a queue."""
+        self.subscriptions: dict[int, tuple[str, Policy]] = {}
+        """Those of a topic, by owner."""
         self.meter: EntityMeter | None = None
-        self.queue: Queue | None = None
+        self.meters: dict[int, EntityMeter] = {}
+        """Those of a topic's subscriptions, by owner."""
+        self.engine: Engine | None = None
         self.lease: Lease | None = None
-        self.lines = {n: Line(n) for n in (MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER)}
+        self.lines: dict[int, Line] = {}
+        self.called: dict[int, None] = {}
+        """Subqueues where somebody waits who has not been looked at yet."""
         self.waiting: list[Request] | None = None
         """Requests that came while the engine is being loaded; None when it is not."""
         self.gone: ServiceBusError | None = None
@@ -111,8 +121,9 @@ class Host:
         self.used = False
         """Somebody asked something since `idle_since` was last looked at."""
         self.idle_since: Instant = 0
-        self.counts: QueueCounts | None = None
-        """What is in the fragment, while its engine is not here; None when that is not known."""
+        self.counts: dict[int, QueueCounts] | None = None
+        """What is in the fragment, by owner, while its engine is not here; None when that is not
+        known."""
         self.wakes_at: Instant = NEVER
         """When the engine has work of its own, while it is not here."""
         self.chores: set[str] = set()
@@ -123,12 +134,31 @@ class Host:
         self.timer_at: Instant = 0
         self.on_lost: list[Callable[[ServiceBusError], None]] = []
         """Called when the engine, and with it every lock, is thrown away."""
+        self.on_outbox: Callable[[int], None] | None = None
+        """Called with a subqueue that has messages for another entity."""
 
-    def due_chores(self, queue: Queue, now: Instant) -> list[Chore]:
+    def line(self, subqueue: int) -> Line:
+        """The receivers of a subqueue."""
+        line = self.lines.get(subqueue)
+        if line is None:
+            line = self.lines[subqueue] = Line(subqueue, self.called)
+        return line
+
+    def call_all(self) -> None:
+        """Look at every line in the next turn."""
+        self.called.update(dict.fromkeys(self.lines))
+
+    def meter_of(self, subqueue: int) -> EntityMeter | None:
+        """The meter of the queue, topic or subscription that a subqueue belongs to."""
+        owner = subqueue >> OWNER_BITS
+        return self.meters.get(owner) if owner else self.meter
+
+    def due_chores(self, engine: Engine, looked_at: list[int], now: Instant) -> list[Chore]:
         """The work that has come up and is not under way yet."""
         found: list[Chore] = []
-        for subqueue, line in self.lines.items():
-            if not line.waiting:
+        for subqueue in looked_at:
+            line, queue = self.lines.get(subqueue), engine.queues.get(subqueue >> OWNER_BITS)
+            if line is None or queue is None or not line.waiting:
                 continue
             window = queue.windows[subqueue]
             if window.low:
@@ -136,21 +166,35 @@ class Host:
             head = window.head()
             if head is not None and head.raw is None:
                 self._add(found, f"bodies {subqueue}", partial(_fetch_bodies, subqueue))
-        if queue.next_due <= now:
+        if engine.own.next_due <= now:
             self._add(found, "activate", partial(_activate, now))
-        if queue.next_expiry <= now and queue.receivers[MAIN]:
-            self._add(found, "sweep", partial(_sweep, now))
+        for queue in engine.expiring:
+            if queue.next_expiry <= now:
+                self._add(found, f"sweep {queue.owner}", partial(_sweep, queue.main, now))
+        if engine.topic is not None:
+            self._add_for_topic(found, engine)
+        for queue in engine.fragment.forwards.values():
+            subqueue_now = forwarding.diverts(queue)
+            if subqueue_now is not None:
+                self._add(found, f"divert {subqueue_now}", partial(_divert, subqueue_now))
         return found
 
+    def _add_for_topic(self, found: list[Chore], engine: Engine) -> None:
+        if engine.topic is not None and engine.topic.behind:
+            self._add(found, "fan out", _fan_out)
+        for owner in engine.removed:
+            self._add(found, f"purge {owner}", partial(_purge, owner))
+            break
+
     def _add(
-        self, found: list[Chore], name: str, call: Callable[[Queue, Instant, Pages], Need | None]
+        self, found: list[Chore], name: str, call: Callable[[Engine, Instant, Pages], Need | None]
     ) -> None:
         if name not in self.chores:
             self.chores.add(name)
             found.append(Chore(self, name, call))
 
-    def checkpoint_due(self, queue: Queue) -> bool:
-        ledger = queue.ledger
+    def checkpoint_due(self, engine: Engine) -> bool:
+        ledger = engine.ledger
         changes = ledger.delta.size
         records = ledger.head + len(ledger.pending) - ledger.checkpoint
         patience = CHECKPOINT_PATIENCE if self.loads else 1
@@ -161,22 +205,36 @@ class Host:
             or (self.checkpoint_wanted and records > 0 and not self.loads)
         )
 
-    def make_checkpoint(self, queue: Queue) -> Checkpoint:
+    def make_checkpoint(self, engine: Engine) -> Checkpoint:
         self.checkpoint_wanted = False
-        return queue.ledger.make_checkpoint()
+        return engine.ledger.make_checkpoint()
 
 
-def _refill(subqueue: int, queue: Queue, now: Instant, pages: Pages) -> Need | None:
-    return chores.refill(queue, subqueue, pages)
+def _refill(subqueue: int, engine: Engine, now: Instant, pages: Pages) -> Need | None:
+    return chores.refill(engine.at(subqueue), subqueue, pages)
 
 
-def _fetch_bodies(subqueue: int, queue: Queue, now: Instant, pages: Pages) -> Need | None:
-    return chores.fetch_bodies(queue, subqueue, pages)
+def _fetch_bodies(subqueue: int, engine: Engine, now: Instant, pages: Pages) -> Need | None:
+    return chores.fetch_bodies(engine.at(subqueue), subqueue, pages)
 
 
-def _activate(until: Instant, queue: Queue, now: Instant, pages: Pages) -> Need | None:
-    return chores.activate(queue, until, now, pages)
+def _activate(until: Instant, engine: Engine, now: Instant, pages: Pages) -> Need | None:
+    return chores.activate(engine, until, now, pages)
 
 
-def _sweep(until: Instant, queue: Queue, now: Instant, pages: Pages) -> Need | None:
-    return chores.sweep(queue, until, now, pages)
+def _sweep(
+    subqueue: int, until: Instant, engine: Engine, now: Instant, pages: Pages
+) -> Need | None:
+    return chores.sweep(engine.at(subqueue), until, now, pages)
+
+
+def _fan_out(engine: Engine, now: Instant, pages: Pages) -> Need | None:
+    return None if engine.topic is None else fan_out(engine.topic, engine.own, pages)
+
+
+def _purge(owner: int, engine: Engine, now: Instant, pages: Pages) -> Need | None:
+    return chores.purge(engine, owner, pages)
+
+
+def _divert(subqueue: int, engine: Engine, now: Instant, pages: Pages) -> Need | None:
+    return forwarding.divert(engine.at(subqueue), subqueue, pages)

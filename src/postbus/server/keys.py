@@ -47,12 +47,18 @@ def choose_key(settings: Settings) -> NamespaceKey:
     return _kept_key(settings.data / KEY_FILE)
 
 
-def connection_string(host: str, port: int, key: NamespaceKey, *, hidden: bool = False) -> str:
-    """What a client pastes; with `hidden`, the key is left to whoever has been shown it."""
+def connection_string(
+    host: str, port: int, key: NamespaceKey, *, hidden: bool = False, encrypted: bool = False
+) -> str:
+    """What a client pastes; with `hidden`, the key is left to whoever has been shown it.
+
+    With `encrypted` the SDKs use TLS: the emulator's switch is what tells them not to.
+    """
     value = "<see the key file>" if hidden else key.value
+    switch = "" if encrypted else ";UseDevelopmentEmulator=true"
     return (
         f"Endpoint=sb://{_reachable(host)}:{port};SharedAccessKeyName={key.name};"
-        f"SharedAccessKey={value};UseDevelopmentEmulator=true"
+        f"SharedAccessKey={value}{switch}"
     )
 
 

@@ -55,10 +55,12 @@ class Receiver(Protocol):
 class Line:
     """Hands ready messages to waiting receivers."""
 
-    __slots__ = ("_subqueue", "_waiting", "receivers")
+    __slots__ = ("_called", "_subqueue", "_waiting", "receivers")
 
-    def __init__(self, subqueue: int) -> None:
+    def __init__(self, subqueue: int, called: dict[int, None]) -> None:
         self._subqueue = subqueue
+        self._called = called
+        """Where to say that somebody waits: the subqueues that the next turn looks at."""
         self._waiting: OrderedDict[Receiver, None] = OrderedDict()
         self.receivers: set[Receiver] = set()
 
@@ -73,6 +75,7 @@ class Line:
         """The receiver has credit, or asked to be drained."""
         if receiver in self.receivers:
             self._waiting.setdefault(receiver)
+            self._called[self._subqueue] = None
 
     @property
     def waiting(self) -> bool:

@@ -19,8 +19,8 @@ from postbus.server.line import Parcel
 from postbus.server.requests import GiveBack, Send, Settle
 
 if TYPE_CHECKING:
+    from postbus.server.entities import QueueEntity, Received, TopicEntity
     from postbus.server.gateway import Gateway
-    from postbus.server.namespace import QueueEntity
 
 log = structlog.get_logger("links")
 
@@ -28,7 +28,9 @@ log = structlog.get_logger("links")
 class Inlet:
     """A client's sender link: every transfer becomes a Send."""
 
-    def __init__(self, gateway: Gateway, link: ReceiverLink, entity: QueueEntity, credit: int):
+    def __init__(
+        self, gateway: Gateway, link: ReceiverLink, entity: QueueEntity | TopicEntity, credit: int
+    ) -> None:
         self.gateway = gateway
         self._link = link
         self.entity = entity
@@ -54,7 +56,7 @@ class Inlet:
             host_meter = host.meter
             if host_meter is not None:
                 host_meter.refused(error.condition)
-            self._link.settle(delivery, gateway.refusals.rejected(error, self.entity.name))
+            self._link.settle(delivery, gateway.refusals.rejected(error, self.entity.path))
             self._top_up()
             return
         self.entity.touch(gateway.now)
@@ -81,15 +83,14 @@ class Promises:
 class Outlet:
     """A client's receiver link: takes messages from a line, and their settlements back."""
 
-    def __init__(
-        self, gateway: Gateway, link: SenderLink, entity: QueueEntity, subqueue: int
-    ) -> None:
+    def __init__(self, gateway: Gateway, link: SenderLink, entity: Received, subqueue: int) -> None:
         self.gateway = gateway
         self._link = link
         self.entity = entity
         self.host = entity.host
         self.subqueue = subqueue
-        self._line = entity.host.lines[subqueue]
+        self._line = entity.host.line(subqueue)
+        self._meter = entity.host.meter_of(subqueue)
         self._runtime = gateway.runtime(entity.host)
         self.deletes = link.snd_settle_mode == SND_SETTLED
         self.holder = gateway.id
@@ -118,16 +119,16 @@ class Outlet:
         self._count_receivers()
         if self._lost in self.host.on_lost:
             self.host.on_lost.remove(self._lost)
-        if self._waited and self.host.meter is not None:
-            self.host.meter.empty_receives += 1
+        if self._waited and self._meter is not None:
+            self._meter.empty_receives += 1
 
     def _count_receivers(self) -> None:
-        if self.host.queue is not None:
-            self.host.queue.receivers[self.subqueue] = len(self._line.receivers)
+        if self.host.engine is not None:
+            self.host.engine.set_receivers(self.subqueue, len(self._line.receivers))
 
     def _lost(self, error: ServiceBusError) -> None:
         """The engine was thrown away, with every lock: let the client attach again."""
-        self.gateway.detach(self._link, error, self.entity.name)
+        self.gateway.detach(self._link, error, self.entity.path)
 
     # -- giving out --------------------------------------------------------------------------
 
@@ -164,7 +165,7 @@ class Outlet:
         try:
             payload = write_delivery(message, raw)
         except Exception:  # whatever is wrong with one, the others must go out
-            log.exception("message unreadable", entity=self.entity.name, number=message.number)
+            log.exception("message unreadable", entity=self.entity.path, number=message.number)
         return Parcel(message, raw, payload)
 
     def deliver(self, parcels: list[Parcel]) -> None:
@@ -196,14 +197,14 @@ class Outlet:
         else:
             self.tokens.add(token)
             link.send(token, payload, settled=False, context=parcel.delivered_at)
-        meter = self.host.meter
+        meter = self._meter
         if meter is not None:
             meter.receives += 1
             meter.bytes_out += len(parcel.raw)
 
     def drained(self) -> None:
-        if self._waited and self.host.meter is not None:
-            self.host.meter.empty_receives += 1
+        if self._waited and self._meter is not None:
+            self._meter.empty_receives += 1
         self._waited = False
         self.draining = False
         self._link.drained()
@@ -223,7 +224,7 @@ class Outlet:
         if not isinstance(state, (Accepted, Rejected, Released, Modified)):
             if state is not None:
                 error = NotSupported("Transactions are not supported: the disposition names one.")
-                rejected = gateway.refusals.rejected(error, self.entity.name)
+                rejected = gateway.refusals.rejected(error, self.entity.path)
                 for delivery in deliveries:
                     self._link.settle(delivery, rejected)
                 gateway.touch()

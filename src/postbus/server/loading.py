@@ -7,16 +7,26 @@ from typing import Final
 import structlog
 
 from postbus.broker import records
+from postbus.broker.engine import Engine, counted
+from postbus.broker.fragment import Fragment
 from postbus.broker.ledger import Layout, Ledger
-from postbus.broker.message import MAIN, SCHEDULED, CorruptRow
+from postbus.broker.message import (
+    DEAD_LETTER,
+    MAIN,
+    OUTBOX,
+    OWNER_BITS,
+    PUBLISHING,
+    SCHEDULED,
+    CorruptRow,
+)
 from postbus.broker.pages import Loaded, Need, Page, Pages
-from postbus.broker.queue import Queue
+from postbus.broker.policy import NOWHERE
 from postbus.broker.window import WindowLimits
 from postbus.errors import InternalError, ServiceBusError, StoreFailed, StoreUnavailable
 from postbus.model.instant import NEVER
 from postbus.server.host import Host, Request
 from postbus.server.paging import load_page
-from postbus.server.residence import counts_of
+from postbus.server.residence import all_counts
 from postbus.server.storethread import StoreThread
 from postbus.store import batch
 from postbus.store.base import Lease, MessageStore, Standing, StoredBatch
@@ -101,10 +111,14 @@ class Loader:
             )
             return
         prefix = host.fragment.to_bytes(4, "big") + (lease.epoch & 0xFFFFFFFF).to_bytes(4, "big")
-        host.queue = Queue(host.name, host.policy, ledger, self._limits, prefix, self._new_secret())
+        fragment = Fragment(ledger, self._limits.copy(), prefix, self._new_secret())
+        engine = Engine(host.name, host.policy, fragment)
+        if host.sorter is not None:
+            engine.become_topic(host.subscriptions, host.sorter)
+        host.engine = engine
         host.lease = lease
         for subqueue, line in host.lines.items():
-            host.queue.receivers[subqueue] = len(line.receivers)
+            engine.set_receivers(subqueue, len(line.receivers))
         done(None)
 
     def survey(self, hosts: list[Host], done: Done) -> None:
@@ -158,7 +172,7 @@ class Loader:
 
 
 def _learn(host: Host, standing: Standing | None, due: int | None) -> None:
-    if host.queue is not None or host.waiting is not None or host.counts is not None:
+    if host.engine is not None or host.waiting is not None or host.counts is not None:
         return  # in use meanwhile, so more is known than was read
     if standing is not None and standing.head > standing.checkpoint:
         host.wakes_at = 0
@@ -168,8 +182,26 @@ def _learn(host: Host, standing: Standing | None, due: int | None) -> None:
     except Exception as error:  # told to whoever uses it; the others must be surveyed
         log.error("fragment cannot be read", entity=host.name, error=repr(error))
         return
-    host.counts = counts_of(ledger)
+    host.counts = all_counts(ledger)
+    if ledger.count(MAIN, PUBLISHING) or any(_unfinished(host, ledger, n) for n in host.counts):
+        host.wakes_at = 0
+        return
     host.wakes_at = min(host.wakes_at, NEVER if due is None else due)
+
+
+def _unfinished(host: Host, ledger: Ledger, owner: int) -> bool:
+    """Was an owner's work cut short that does not wait for somebody to use the entity: messages on
+    their way elsewhere, or about to be, or left by a subscription that is gone?"""
+    first = owner << OWNER_BITS
+    main, dead = first | MAIN, first | DEAD_LETTER
+    if owner and owner not in host.subscriptions:
+        return counted(ledger, owner) > 0
+    policy = host.subscriptions[owner][1] if owner else host.policy
+    return (
+        ledger.count(main, OUTBOX) + ledger.count(dead, OUTBOX) > 0
+        or (policy.forward_to != NOWHERE and ledger.count(main) > 0)
+        or (policy.forward_dead_letters_to != NOWHERE and ledger.count(dead) > 0)
+    )
 
 
 def _ledger(host: Host, standing: Lease | Standing) -> Ledger:

@@ -23,16 +23,25 @@ from postbus.model.instant import Instant
 from postbus.server.access import Access
 from postbus.server.auth import Authority
 from postbus.server.backup import BACKUP, back_up_running
+from postbus.server.certificates import (
+    Certificate,
+    CertificateError,
+    Certificates,
+    certificate_files,
+)
 from postbus.server.clock import SystemClock
 from postbus.server.configfile import ConfigError, NamespaceConfig, load_config
 from postbus.server.control import Control
+from postbus.server.entities import Received
 from postbus.server.gateway import Gateway
 from postbus.server.health import Health
 from postbus.server.http_protocol import HttpHost, HttpLimits
+from postbus.server.idleness import Idleness
 from postbus.server.keys import KeyFileError, choose_key, connection_string
 from postbus.server.listener import Listener, Released, allow_open_files
 from postbus.server.loading import Loader
 from postbus.server.logs import configure
+from postbus.server.mailbox import Mailbox
 from postbus.server.metrics import EntityReading, Metrics
 from postbus.server.namespace import Namespace
 from postbus.server.residence import Residence
@@ -63,6 +72,7 @@ class ClockWrong(Exception):
 
 
 _NO_START: Final = (
+    CertificateError,
     ClockWrong,
     ConfigError,
     FolderDamaged,
@@ -195,6 +205,11 @@ class Server:
         self._service = Service(
             self.namespace, authority, tracking, self._clock, settings, f"postbus-{os.getpid()}"
         )
+        self.namespace.on_rules = self._service.rules_changed
+        self._mailbox = Mailbox(self.namespace, self._clock)
+        self._certificates = Certificates(certificate_files(settings), self._certified)
+        self._certificates.start()
+        self._plaintext = settings.on_loopback or settings.allow_plaintext
         self._listener = self._make_listener(authority, tracking)
         self._control = None
         if folder is not None:
@@ -219,14 +234,17 @@ class Server:
             health=Health(self.namespace, self._clock).check,
             metrics=self._metrics.scrape,
             defaults=_defaults(settings, self._config.default_lock_duration_ms),
+            mailbox=self._mailbox,
+            wait_max_ms=settings.http_receive_timeout_max_ms,
         )
         http = HttpHost(
             app,
             HttpLimits(
                 settings.http_header_max_bytes,
-                settings.http_body_max_bytes,
+                max(settings.http_body_max_bytes, settings.message_size_max_kb * 1024),
                 settings.http_request_timeout_ms,
                 settings.http_keep_alive_timeout_ms,
+                settings.websocket_frame_max_bytes,
             ),
             check_host=settings.on_loopback,
             tracking=tracking,
@@ -240,7 +258,12 @@ class Server:
             first_bytes_timeout_ms=settings.first_bytes_timeout_ms,
             clock=self._clock,
             meter=self._metrics.connections,
+            certificates=self._certificates,
+            allow_plaintext=self._plaintext,
         )
+
+    def _certified(self, certificate: Certificate) -> None:
+        self._metrics.connections.certificate_until = int(certificate.until.timestamp())
 
     async def start(self) -> None:
         settings = self._settings
@@ -249,7 +272,7 @@ class Server:
         await self.namespace.open()
         for name, description in self._config.queues:
             # What is there stays as it is: a restart must not undo a change made since.
-            if self.namespace.queue(name) is None:
+            if self.namespace.entity(name) is None:
                 await self.namespace.create_queue(name, description)
         self._metrics.watch(self._readings)
         if self._control is not None:
@@ -257,10 +280,18 @@ class Server:
         ports = await self._listener.listen_as_set(settings)
         self.namespace.survey()
         self._upkeep = asyncio.create_task(
-            keep_up(self.namespace.queues, self.namespace.upkeeps, settings, self._clock)
+            keep_up(
+                self.namespace.entities,
+                self.namespace.upkeeps,
+                settings,
+                self._clock,
+                Idleness(self.namespace, self._clock).look,
+            )
         )
         hidden = not (settings.on_loopback or self._key.fresh)
-        text = connection_string(settings.host, ports.port, self._key, hidden=hidden)
+        text = connection_string(
+            settings.host, ports.port, self._key, hidden=hidden, encrypted=not self._plaintext
+        )
         _collect_seldom()
         _take_turns()
         # On standard output, for people and for programs that wait for it; the log is elsewhere.
@@ -292,6 +323,7 @@ class Server:
             self._upkeep.cancel()
         for gateway in list(self._service.gateways):
             gateway.stop_reading()
+        self._mailbox.stop()
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 for runtime in self.namespace.runtimes:
@@ -306,7 +338,7 @@ class Server:
         await self._listener.drain(grace_s)
         if self._control is not None:
             await self._control.close()
-        hosts = [entity.host for entity in self.namespace.queues()]
+        hosts = [entity.host for entity in self.namespace.entities()]
         for runtime in self.namespace.runtimes:
             await runtime.stop(hosts)
         for thread in self._threads:
@@ -319,16 +351,17 @@ class Server:
 
     def _readings(self) -> Iterable[EntityReading]:
         now = self._clock()
-        for entity in self.namespace.queues():
+        for entity in self.namespace.every():
             roles = [link.role for link in entity.message_links()]
+            ratio = 0.0
+            if isinstance(entity, Received):
+                ratio = entity.prefetch.lock_ratio(entity.description.lock_duration_ms, now)
             yield EntityReading(
-                entity.name,
+                entity.path,
                 entity.meter,
                 self.namespace.known_counts(entity),
                 # Our role is the other one: we receive where a client sends.
                 senders=roles.count("receiver"),
                 receivers=roles.count("sender"),
-                prefetch_lock_ratio=entity.prefetch.lock_ratio(
-                    entity.description.lock_duration_ms, now
-                ),
+                prefetch_lock_ratio=ratio,
             )

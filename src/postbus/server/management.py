@@ -10,12 +10,14 @@ from uuid import UUID
 from postbus.amqp.faults import DecodeError
 from postbus.amqp.types import AmqpArray, Int, Long, Timestamp
 from postbus.broker import browse
+from postbus.broker.engine import Engine
 from postbus.broker.message import Message
 from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
-from postbus.errors import InvalidArgument, NotSupported, ServiceBusError
+from postbus.errors import InvalidArgument, InvalidOperation, NotSupported, ServiceBusError
 from postbus.model.instant import NEVER, Instant
 from postbus.server.auth import Right, missing_claim
+from postbus.server.entities import Entity, SubscriptionEntity
 from postbus.server.envelope import (
     REASON_LENGTH_MAX,
     Changes,
@@ -26,10 +28,10 @@ from postbus.server.envelope import (
 from postbus.server.fields import Fields, check_number
 from postbus.server.nodes import NodeRequest
 from postbus.server.requests import Call, bodies_needed, settle_with
+from postbus.server.rule_node import RULE_OPERATIONS, RuleNode
 
 if TYPE_CHECKING:
     from postbus.server.gateway import Gateway
-    from postbus.server.namespace import QueueEntity
 
 _PREFIX: Final = "com.microsoft:"
 _OK: Final = 200
@@ -50,18 +52,15 @@ LATER: Final = frozenset(
         "set-session-state",
         "get-session-state",
         "get-message-sessions",
-        "add-rule",
-        "remove-rule",
-        "enumerate-rules",
     }
 )
 """Known to the SDKs, and refused by name until Postbus does them."""
 
 
 class ManagementNode:
-    """The management node of one queue, or of one of its subqueues."""
+    """The management node of one entity, or of one of its subqueues."""
 
-    def __init__(self, gateway: Gateway, entity: QueueEntity, subqueue: int, path: str) -> None:
+    def __init__(self, gateway: Gateway, entity: Entity, subqueue: int, path: str) -> None:
         self._gateway = gateway
         self._entity = entity
         self._subqueue = subqueue
@@ -75,12 +74,17 @@ class ManagementNode:
             "update-disposition": (Right.LISTEN, self._update_disposition),
             "batch-delete-messages": (Right.LISTEN, self._delete),
         }
+        if isinstance(entity, SubscriptionEntity):
+            for name, operation in RuleNode(gateway, entity).operations().items():
+                self._operations[name] = Right.MANAGE, operation
 
     def handle(self, request: NodeRequest) -> None:
         name = request.operation.removeprefix(_PREFIX)
         if name in LATER:
-            raise NotSupported(f"The operation '{request.operation}' is not supported on queues.")
+            raise NotSupported(f"The operation '{request.operation}' is not supported.")
         found = self._operations.get(name)
+        if found is None and name in RULE_OPERATIONS:
+            raise InvalidOperation(f"'{self._path}' is no subscription: it has no rules.")
         if found is None:
             raise InvalidArgument(f"The operation '{request.operation}' is not known.")
         right, operation = found
@@ -96,12 +100,25 @@ class ManagementNode:
         done: Callable[[Any], None],
         size: int = 0,
     ) -> None:
+        subqueue = self._subqueue
+
+        def on_queue(engine: Engine, now: Instant, pages: Pages) -> Any:
+            return call(engine.at(subqueue), now, pages)
+
+        self._ask_engine(request, on_queue, done, size)
+
+    def _ask_engine(
+        self,
+        request: NodeRequest,
+        call: Callable[[Engine, Instant, Pages], Any],
+        done: Callable[[Any], None],
+        size: int = 0,
+    ) -> None:
         host = self._entity.host
 
         def failed(error: ServiceBusError) -> None:
-            if host.meter is not None:
-                host.meter.refused(error.condition)
-            request.refuse(error, self._entity.name)
+            self._entity.meter.refused(error.condition)
+            request.refuse(error, self._entity.path)
 
         self._gateway.runtime(host).submit(Call(host, call, done, failed, size))
 
@@ -116,9 +133,7 @@ class ManagementNode:
             return [queue.renew(token, now) for token in tokens]
 
         def done(until: list[Instant]) -> None:
-            meter = self._entity.host.meter
-            if meter is not None:
-                meter.lock_renewals += len(until)
+            self._entity.meter.lock_renewals += len(until)
             expirations = AmqpArray(_TIMESTAMP, [Timestamp(at) for at in until])
             request.respond(_OK, "OK", {"expirations": expirations})
 
@@ -171,9 +186,7 @@ class ManagementNode:
         self._ask(request, peek, partial(self._peeked, request))
 
     def _peeked(self, request: NodeRequest, found: list[dict[str, Any]]) -> None:
-        meter = self._entity.host.meter
-        if meter is not None:
-            meter.peeks += 1
+        self._entity.meter.peeks += 1
         if found:
             request.respond(_OK, "OK", {"messages": found})
         else:
@@ -197,12 +210,11 @@ class ManagementNode:
             for token, encoded in found:
                 entry: dict[str, Any] = {"message": encoded}
                 if token is not None:
-                    gateway.locked(host, token)
+                    gateway.locked(host, subqueue, token)
                     # In a map a lock token is a uuid in network order (wire contract §4.4).
                     entry["lock-token"] = UUID(bytes_le=token)
                 messages.append(entry)
-            if host.meter is not None:
-                host.meter.receives += len(messages)
+            self._entity.meter.receives += len(messages)
             request.respond(_OK, "OK", {"messages": messages})
 
         self._ask(request, receive, done)
@@ -235,17 +247,15 @@ class ManagementNode:
         except DecodeError as fault:
             raise InvalidArgument(f"A message cannot be read: {fault}") from fault
         if self._subqueue != 0:
-            raise InvalidArgument("Messages cannot be sent to a subqueue.")
+            raise InvalidOperation(f"Messages cannot be sent to '{self._path}'.")
         size = sum(message.length for message in messages)
 
         def done(numbers: list[int]) -> None:
-            meter = self._entity.host.meter
-            if meter is not None:
-                meter.bytes_in += size
+            self._entity.meter.bytes_in += size
             array = AmqpArray(_LONG, [Long(number) for number in numbers])
             request.respond(_OK, "OK", {"sequence-numbers": array})
 
-        self._ask(request, partial(_send, messages), done, size)
+        self._ask_engine(request, partial(_send, messages), done, size)
 
     def _cancel(self, request: NodeRequest, fields: Fields) -> None:
         numbers = _numbers(fields)
@@ -272,8 +282,8 @@ def _delete(
     return browse.delete_batch(queue, subqueue, count, before, pages)
 
 
-def _send(messages: list[Message], queue: Queue, now: Instant, pages: Pages) -> list[int]:
-    return queue.send(messages, now)
+def _send(messages: list[Message], engine: Engine, now: Instant, pages: Pages) -> list[int]:
+    return engine.send(messages, now)
 
 
 def _encoded(message: Message, raw: bytes, peeked: bool = False) -> bytes:

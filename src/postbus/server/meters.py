@@ -55,15 +55,18 @@ class EntityMeter:
 
     __slots__ = (
         "abandons",
+        "arrivals",
         "bytes_in",
         "bytes_out",
         "cancellations",
         "completions",
+        "copies",
         "dead_letters",
         "deferrals",
         "deletions",
         "empty_receives",
         "expirations",
+        "forwards",
         "lock_losses",
         "lock_renewals",
         "peeks",
@@ -89,6 +92,9 @@ class EntityMeter:
         self.expirations = 0
         self.lock_losses = 0
         self.lock_renewals = 0
+        self.copies = 0
+        self.arrivals = 0
+        self.forwards = 0
         self.dead_letters: dict[str, int] = {}
         self.refusals: dict[str, int] = {}
 
@@ -135,13 +141,17 @@ class StoreMeter:
 
 
 class ConnectionMeter:
-    """Connections of the process, by the protocol that their first bytes told."""
+    """Connections of the process, by the protocol that their first bytes told and by what carries
+    it."""
 
-    __slots__ = ("accepted", "http_requests", "open", "refused")
+    __slots__ = ("accepted", "carried", "certificate_until", "http_requests", "open", "refused")
 
     def __init__(self) -> None:
         self.open = {"amqp": 0, "http": 0, "undecided": 0}
         self.accepted = {"amqp": 0, "http": 0}
+        self.carried = {"tcp": 0, "tls": 0, "websocket": 0, "websocket_tls": 0}
+        self.certificate_until: int | None = None
+        """In seconds since the Unix epoch; None without TLS."""
         self.refused: dict[str, int] = {}
         self.http_requests = 0
 

@@ -3,101 +3,50 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
+from uuid import uuid4
 
 import structlog
 
-from postbus.amqp.link import Link
+from postbus.broker.engine import Engine
 from postbus.broker.pages import Pages
-from postbus.broker.policy import Policy
-from postbus.broker.queue import Queue
-from postbus.errors import (
-    DetachForced,
-    EntityDisabled,
-    EntityNotFound,
-    QuotaExceeded,
-    ServiceBusError,
-)
-from postbus.model.address import check_entity_name
+from postbus.broker.policy import NOWHERE
+from postbus.errors import EntityAlreadyExists, EntityNotFound, QuotaExceeded, ServiceBusError
+from postbus.model.address import Address, check_entity_name
 from postbus.model.authorization import Rules, settle_rules
 from postbus.model.description import QueueCounts, QueueDescription
 from postbus.model.instant import Instant
+from postbus.model.topic import TopicDescription
+from postbus.server.courier import Courier
+from postbus.server.entities import Entity, QueueEntity, Received, SubscriptionEntity, TopicEntity
 from postbus.server.host import Host
 from postbus.server.keys import new_access_key
-from postbus.server.meters import EntityMeter
-from postbus.server.prefetch import PrefetchWatch
+from postbus.server.notices import detach_all, detach_updated
 from postbus.server.requests import Call
 from postbus.server.residence import counts_of
 from postbus.server.runtime import Runtime
+from postbus.server.sorting import TopicSorter
 from postbus.server.storethread import StoreThread
+from postbus.server.subscribing import Subscribing
 from postbus.server.upkeep import Upkeep
 from postbus.settings import Settings
 from postbus.store.catalog import Catalog, EntityRecord
 
 QUEUE: Final = "queue"
+TOPIC: Final = "topic"
+GONE: Final = 0
+"""Where messages go that are forwarded to an entity that is not there: no fragment has this id."""
 
 T = TypeVar("T")
+D = TypeVar("D", bound=QueueDescription | TopicDescription)
 
 log = structlog.get_logger("namespace")
 
 
-class QueueEntity:
-    """A queue as the rest of the server knows it."""
-
-    def __init__(self, record: EntityRecord, settings: Settings, now: Instant) -> None:
-        self.name = record.name
-        self.description = QueueDescription.from_json(record.description)
-        self.created_at = record.created_at
-        self.updated_at = record.updated_at
-        self.accessed_at: Instant = 0
-        self._settings = settings
-        [fragment] = record.fragments
-        self.host = Host(fragment.id, fragment.index, fragment.store, record.name, self.policy())
-        self.meter = self.host.meter = EntityMeter()
-        self.prefetch = PrefetchWatch(now)
-        self.links: set[Link] = set()
-        """Links of clients to it and to its management node."""
-
-    @property
-    def message_size_max(self) -> int:
-        return min(self.description.max_message_size_kb, self._settings.message_size_max_kb) * 1024
-
-    def policy(self) -> Policy:
-        description = self.description
-        return Policy(
-            lock_ms=description.lock_duration_ms,
-            max_delivery_count=description.max_delivery_count,
-            default_ttl_ms=description.default_ttl_ms,
-            dead_letter_on_expiry=description.dead_lettering_on_expiration,
-            size_bytes_max=description.max_size_mb << 20,
-            message_size_max=self.message_size_max,
-            header_size_max=self._settings.header_size_max_bytes,
-            sends=description.status.sends,
-            receives=description.status.receives,
-        )
-
-    def touch(self, now: Instant) -> None:
-        self.accessed_at = now
-
-    def findings(self, now: Instant) -> list[str]:
-        """What an operator should hear of (R-PRE-05)."""
-        description = self.description
-        return self.prefetch.findings(description.lock_duration_ms, description.default_ttl_ms, now)
-
-    def warn(self, now: Instant) -> None:
-        findings = self.findings(now)
-        if findings and self.prefetch.may_warn(now):
-            log.warning("prefetch outlasts locks", entity=self.name, findings=findings)
-
-    def message_links(self) -> list[Link]:
-        """Those of its links that carry messages, and no questions."""
-        return [link for link in self.links if getattr(link.owner, "host", None) is not None]
-
-
-class Namespace:
+class Namespace(Subscribing):
     """Entities by name. Changes go one at a time, each durable before it is visible."""
 
     def __init__(
@@ -109,15 +58,15 @@ class Namespace:
         upkeeps: list[Upkeep],
         clock: Callable[[], Instant],
     ) -> None:
+        super().__init__(catalog.subscriptions, catalog_thread, clock)
         self.name = settings.namespace_name
         self.settings = settings
         self.runtimes = runtimes
         self.upkeeps = upkeeps
         self._catalog = catalog
-        self._thread = catalog_thread
-        self._clock = clock
-        self._changing = asyncio.Lock()
-        self._queues: dict[str, QueueEntity] = {}
+        self._entities: dict[str, QueueEntity | TopicEntity] = {}
+        self._fragments: dict[int, Host] = {}
+        self._courier = Courier(self._fragments.get, self.runtime)
         self._dropping: set[asyncio.Task[None]] = set()
         self.created_at: Instant = catalog.namespace_created_at
         self.on_rules: Callable[[str, Rules | None], None] = _unwatched
@@ -127,116 +76,255 @@ class Namespace:
     async def open(self) -> None:
         """Find the entities that are there, and go on dropping those that are not."""
         for record in await self._thread.run(self._catalog.entities):
-            entity = self._queues[record.name.lower()] = self._entity(record)
-            self.on_rules(entity.name, entity.description.authorization_rules)
+            entity = self._add(record)
+            if isinstance(entity, TopicEntity):
+                await self.open_subscriptions(entity)
+        for received in self.received():
+            self.aim(received)
         for fragment in await self._thread.run(self._catalog.dropped):
             self._drop(fragment.id, fragment.store)
 
-    def _entity(self, record: EntityRecord) -> QueueEntity:
-        return QueueEntity(record, self.settings, self._clock())
+    def _add(self, record: EntityRecord) -> QueueEntity | TopicEntity:
+        entity: QueueEntity | TopicEntity
+        if record.kind == TOPIC:
+            entity = TopicEntity(record, self.settings, self._clock(), TopicSorter(uuid4))
+        else:
+            entity = QueueEntity(record, self.settings, self._clock())
+        self._entities[record.name.lower()] = entity
+        self._fragments[entity.host.fragment] = entity.host
+        self._courier.serve(entity.host)
+        self.on_rules(entity.name, entity.description.authorization_rules)
+        return entity
+
+    # -- finding -----------------------------------------------------------------------------
 
     def runtime(self, host: Host) -> Runtime:
         return self.runtimes[host.store]
 
+    def entity(self, name: str) -> QueueEntity | TopicEntity | None:
+        return self._entities.get(name.lower())
+
+    def entities(self) -> list[QueueEntity | TopicEntity]:
+        return [entity for _, entity in sorted(self._entities.items())]
+
     def queue(self, name: str) -> QueueEntity | None:
-        return self._queues.get(name.lower())
+        entity = self.entity(name)
+        return entity if isinstance(entity, QueueEntity) else None
 
     def queues(self) -> list[QueueEntity]:
-        return [entity for _, entity in sorted(self._queues.items())]
+        return [entity for entity in self.entities() if isinstance(entity, QueueEntity)]
+
+    def topic(self, name: str) -> TopicEntity | None:
+        entity = self.entity(name)
+        return entity if isinstance(entity, TopicEntity) else None
+
+    def topics(self) -> list[TopicEntity]:
+        return [entity for entity in self.entities() if isinstance(entity, TopicEntity)]
+
+    def every(self) -> Iterator[Entity]:
+        """Queues, topics and subscriptions."""
+        for entity in self.entities():
+            yield entity
+            if isinstance(entity, TopicEntity):
+                yield from entity.subscriptions()
+
+    def received(self) -> Iterator[Received]:
+        """Everything that clients can receive from."""
+        for entity in self.entities():
+            if isinstance(entity, QueueEntity):
+                yield entity
+            else:
+                yield from entity.subscriptions()
+
+    def at(self, address: Address) -> Entity | None:
+        """The entity that an address is about, subqueue and management node aside."""
+        entity = self.entity(address.entity)
+        if address.subscription is None or entity is None:
+            return entity
+        return (
+            entity.subscription(address.subscription) if isinstance(entity, TopicEntity) else None
+        )
+
+    # -- changing ----------------------------------------------------------------------------
 
     async def create_queue(self, name: str, description: QueueDescription) -> QueueEntity:
+        entity = await self._create(name, QUEUE, description)
+        assert isinstance(entity, QueueEntity)
+        return entity
+
+    async def create_topic(self, name: str, description: TopicDescription) -> TopicEntity:
+        entity = await self._create(name, TOPIC, description)
+        assert isinstance(entity, TopicEntity)
+        return entity
+
+    async def _create(
+        self, name: str, kind: str, description: QueueDescription | TopicDescription
+    ) -> QueueEntity | TopicEntity:
         check_entity_name(name)
         description.validate()
         async with self._changing:
-            if len(self._queues) >= self.settings.entities_max:
+            if self.entity(name) is not None:
+                raise EntityAlreadyExists(name)
+            if len(self._entities) >= self.settings.entities_max:
                 raise QuotaExceeded(
-                    f"The namespace has {len(self._queues)} entities and may have no more."
+                    f"The namespace has {len(self._entities)} entities and may have no more."
                 )
             now = self._clock()
             description = _with_keys(description, (), now)
             # One store so far; more of them are dealt out here (R-PART-02).
             record = await self._thread.run(
-                partial(self._catalog.create, name, QUEUE, description.to_json(), now, [0])
+                partial(self._catalog.create, name, kind, description.to_json(), now, [0])
             )
-            entity = self._queues[name.lower()] = self._entity(record)
-            self.on_rules(name, description.authorization_rules)
-        log.info("entity created", entity=name)
+            entity = self._add(record)
+            if isinstance(entity, QueueEntity):
+                self.aim(entity)
+            await self._aim_again(name)
+        log.info("entity created", entity=name, kind=kind)
         return entity
 
     async def update_queue(self, name: str, description: QueueDescription) -> QueueEntity:
         description.validate()
         async with self._changing:
-            entity = self._existing(name)
-            now = self._clock()
-            description = _with_keys(description, entity.description.authorization_rules, now)
-            record = await self._thread.run(
-                partial(self._catalog.update, entity.name, description.to_json(), now)
+            entity = self.queue(name)
+            if entity is None:
+                raise EntityNotFound(f"sb://{self.name}/{name}")
+            description = _with_keys(
+                description, entity.description.authorization_rules, self._clock()
             )
+            entity.updated_at = await self._store(entity, description)
             entity.description = description
-            entity.updated_at = record.updated_at
             self.on_rules(entity.name, description.authorization_rules)
-            await self._apply(entity)
-        log.info("entity updated", entity=entity.name)
+            self.aim(entity)
+            await self.apply(entity)
         return entity
 
-    async def _apply(self, entity: QueueEntity) -> None:
-        """Let the engine have the new policy; links and locks end by that (R-SETTLE-10)."""
-        host = entity.host
-        host.policy = entity.policy()
-
-        def update(queue: Queue, now: Instant, pages: Pages) -> None:
-            queue.update(host.policy, now)
-
-        await self._call(host, update)
-        for link in entity.message_links():
-            status = entity.description.status
-            allowed = status.sends if link.role == "receiver" else status.receives
-            error: ServiceBusError = (
-                DetachForced(f"The entity '{entity.name}' was updated.")
-                if allowed
-                else EntityDisabled(entity.name)
-            )
-            link.owner.gateway.detach(link, error, entity.name)
-
-    async def delete_queue(self, name: str) -> None:
+    async def update_topic(self, name: str, description: TopicDescription) -> TopicEntity:
+        description.validate()
         async with self._changing:
-            entity = self._existing(name)
+            entity = self.topic(name)
+            if entity is None:
+                raise EntityNotFound(f"sb://{self.name}/{name}")
+            description = _with_keys(
+                description, entity.description.authorization_rules, self._clock()
+            )
+            entity.updated_at = await self._store(entity, description)
+            entity.description = description
+            self.on_rules(entity.name, description.authorization_rules)
+            entity.host.policy = entity.policy()
+            await self.apply(entity)
+        return entity
+
+    async def _store(
+        self, entity: Entity, description: QueueDescription | TopicDescription
+    ) -> Instant:
+        now = self._clock()
+        record = await self._thread.run(
+            partial(self._catalog.update, entity.name, description.to_json(), now)
+        )
+        entity.used_at = now
+        log.info("entity updated", entity=entity.name)
+        return record.updated_at
+
+    async def delete_entity(self, name: str) -> None:
+        async with self._changing:
+            entity = self.entity(name)
+            if entity is None:
+                raise EntityNotFound(f"sb://{self.name}/{name}")
             await self._thread.run(partial(self._catalog.delete, entity.name))
-            del self._queues[entity.name.lower()]
+            del self._entities[entity.name.lower()]
+            del self._fragments[entity.host.fragment]
+            await self._aim_again(name)
         gone = EntityNotFound(f"sb://{self.name}/{entity.name}")
         host = entity.host
         host.gone = gone
-        for link in list(entity.links):
-            link.owner.gateway.detach(link, gone, entity.name)
+        if isinstance(entity, TopicEntity):
+            for subscription in entity.subscriptions():
+                detach_all(subscription, gone)
+        detach_all(entity, gone)
         self.on_rules(entity.name, None)
         self.runtime(host).discard(host, gone)
         self._drop(host.fragment, host.store)
         log.info("entity deleted", entity=entity.name)
 
-    async def counts(self, name: str) -> QueueCounts:
-        host = self._existing(name).host
-        if host.queue is None and host.counts is not None:
-            return host.counts  # or a list of all entities would load every engine
-        return await self._call(host, _counts)
+    # -- forwarding --------------------------------------------------------------------------
 
-    def known_counts(self, entity: QueueEntity) -> QueueCounts | None:
+    def aim(self, entity: Received) -> None:
+        """Find the fragments that an entity forwards to, and give it the policy that says so."""
+        entity.forward_to = self._fragment_of(entity.description.forward_to)
+        entity.forward_dead_letters_to = self._fragment_of(
+            entity.description.forward_dead_letters_to
+        )
+        policy = entity.policy()
+        if isinstance(entity, SubscriptionEntity):
+            entity.host.subscriptions[entity.owner] = entity.path, policy
+        else:
+            entity.host.policy = policy
+
+    def _fragment_of(self, name: str | None) -> int:
+        if name is None:
+            return NOWHERE
+        entity = self.entity(name)
+        return GONE if entity is None else entity.host.fragment
+
+    async def _aim_again(self, name: str) -> None:
+        """An entity of this name came or went: those that forward to it must know."""
+        wanted = name.lower()
+        for entity in list(self.received()):
+            description = entity.description
+            for target in (description.forward_to, description.forward_dead_letters_to):
+                if target is not None and target.lower() == wanted:
+                    self.aim(entity)
+                    await self._set_policy(entity)
+                    break
+
+    # -- the engine --------------------------------------------------------------------------
+
+    async def apply(self, entity: Entity) -> None:
+        """Let the engine have the new policy; links and locks end by that (R-SETTLE-10)."""
+        await self._set_policy(entity)
+        detach_updated(entity)
+
+    async def _set_policy(self, entity: Entity) -> None:
+        policy = entity.policy()
+
+        def update(engine: Engine, now: Instant, pages: Pages) -> None:
+            queue = engine.queues.get(entity.owner)
+            if queue is not None:
+                queue.update(policy, now)
+
+        await self.call(entity.host, update)
+
+    async def counts(self, name: str) -> QueueCounts:
+        entity = self.entity(name)
+        if entity is None:
+            raise EntityNotFound(f"sb://{self.name}/{name}")
+        return await self.counts_at(entity)
+
+    def known_counts(self, entity: Entity) -> QueueCounts | None:
         """Counts without asking the engine; None while it was never in memory, or is on its way."""
-        queue = entity.host.queue
-        return entity.host.counts if queue is None else counts_of(queue.ledger)
+        engine, counts = entity.host.engine, entity.host.counts
+        if engine is not None:
+            return counts_of(engine.ledger, entity.owner)
+        return None if counts is None else counts.get(entity.owner, QueueCounts())
+
+    async def counts_at(self, entity: Entity) -> QueueCounts:
+        known = self.known_counts(entity)
+        if entity.host.engine is None and known is not None:
+            return known  # or a list of all entities would load every engine
+
+        def count(engine: Engine, now: Instant, pages: Pages) -> QueueCounts:
+            return counts_of(engine.ledger, entity.owner)
+
+        return await self.call(entity.host, count)
 
     def survey(self) -> None:
         """Learn of the entities what must be known without loading them."""
-        hosts = [entity.host for entity in self.queues()]
+        hosts = [entity.host for entity in self.entities()]
         for store, runtime in enumerate(self.runtimes):
             runtime.survey([host for host in hosts if host.store == store])
 
-    def _existing(self, name: str) -> QueueEntity:
-        entity = self.queue(name)
-        if entity is None:
-            raise EntityNotFound(f"sb://{self.name}/{name}")
-        return entity
-
-    async def _call(self, host: Host, call: Callable[[Queue, Instant, Pages], T]) -> T:
+    async def call(self, host: Host, call: Callable[[Engine, Instant, Pages], T]) -> T:
+        """Ask something of an engine, and wait for the answer."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def done(result: T) -> None:
@@ -270,10 +358,6 @@ def _unwatched(name: str, rules: Rules | None) -> None:
     """Nobody has asked to be told."""
 
 
-def _with_keys(description: QueueDescription, previous: Rules, now: Instant) -> QueueDescription:
+def _with_keys(description: D, previous: Rules, now: Instant) -> D:
     rules = settle_rules(description.authorization_rules, previous, now, new_access_key)
     return replace(description, authorization_rules=rules)
-
-
-def _counts(queue: Queue, now: Instant, pages: Pages) -> QueueCounts:
-    return counts_of(queue.ledger)

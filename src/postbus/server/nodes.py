@@ -31,8 +31,8 @@ from postbus.errors import InvalidArgument, InvalidOperation, QuotaExceeded, Ser
 from postbus.server.requests import ACCEPTED
 
 if TYPE_CHECKING:
+    from postbus.server.entities import Entity
     from postbus.server.gateway import Gateway
-    from postbus.server.namespace import QueueEntity
 
 REQUEST_CREDIT: Final = 100
 RESPONSES_WAITING_MAX: Final = 200
@@ -109,8 +109,8 @@ class NodeInlet:
         handle: Callable[[NodeRequest], None],
     ) -> None:
         self.gateway = gateway
-        self.entity: QueueEntity | None = None
-        """The queue it manages; none for `$cbs`."""
+        self.entity: Entity | None = None
+        """The entity it manages; none for `$cbs`."""
         self.path = path
         self.spelling = spelling
         self._link = link
@@ -177,7 +177,7 @@ class NodeOutlet:
     def __init__(self, gateway: Gateway, link: SenderLink, path: str) -> None:
         self.path = path
         self.gateway = gateway
-        self.entity: QueueEntity | None = None
+        self.entity: Entity | None = None
         self._link = link
         self._waiting: deque[tuple[bytes, ...]] = deque()
         self._sent = 0

@@ -10,7 +10,8 @@ from postbus.amqp.outcomes import Accepted, Modified, Outcome, Rejected, Release
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sending import SenderLink
 from postbus.broker.browse import RECEIVE_BYTES_MAX
-from postbus.broker.message import CorruptRow, Message
+from postbus.broker.engine import Engine
+from postbus.broker.message import OWNER_BITS, CorruptRow, Message
 from postbus.broker.pages import BodyPage, Need, Pages
 from postbus.broker.queue import Queue
 from postbus.errors import MessageSizeExceeded, ServiceBusError
@@ -60,8 +61,8 @@ class Send:
         self._refusals = refusals
         self._sender = sender
 
-    def decide(self, queue: Queue, now: Instant) -> Need | None:
-        queue.send(self._messages, now)
+    def decide(self, engine: Engine, now: Instant) -> Need | None:
+        engine.send(self._messages, now)
         return None
 
     def answer(self) -> None:
@@ -113,7 +114,8 @@ class Settle:
         self._receiver = receiver
         self._failures: dict[int, ServiceBusError] = {}
 
-    def decide(self, queue: Queue, now: Instant) -> Need | None:
+    def decide(self, engine: Engine, now: Instant) -> Need | None:
+        queue = engine.at(self._receiver.subqueue)
         state = self._state
         if type(state) is Accepted:
             settle: Callable[[bytes, Instant], None] = queue.complete
@@ -169,16 +171,18 @@ class Lose:
 
     __slots__ = ("_tokens", "exclusive", "host", "pages", "size")
 
-    def __init__(self, host: Host, tokens: list[bytes]) -> None:
+    def __init__(self, host: Host, tokens: list[tuple[int, bytes]]) -> None:
         self.host = host
         self.size = 0
         self.pages: Pages | None = None
         self.exclusive = False
         self._tokens = tokens
 
-    def decide(self, queue: Queue, now: Instant) -> Need | None:
-        for token in self._tokens:
-            queue.lose(token, now)
+    def decide(self, engine: Engine, now: Instant) -> Need | None:
+        for subqueue, token in self._tokens:
+            queue = engine.queues.get(subqueue >> OWNER_BITS)
+            if queue is not None:
+                queue.lose(token, now)
         return None
 
     def answer(self) -> None:
@@ -200,8 +204,9 @@ class GiveBack:
         self.exclusive = False
         self._parcel = parcel
 
-    def decide(self, queue: Queue, now: Instant) -> Need | None:
+    def decide(self, engine: Engine, now: Instant) -> Need | None:
         parcel = self._parcel
+        queue = engine.at(parcel.message.subqueue)
         if parcel.token is None:
             queue.put_back(parcel.message, parcel.raw)
         else:
@@ -223,7 +228,7 @@ class Call:
     def __init__(
         self,
         host: Host,
-        call: Callable[[Queue, Instant, Pages], Any],
+        call: Callable[[Engine, Instant, Pages], Any],
         done: Callable[[Any], None],
         failed: Callable[[ServiceBusError], None],
         size: int = 0,
@@ -238,9 +243,9 @@ class Call:
         self._failed = failed
         self._result: Any = None
 
-    def decide(self, queue: Queue, now: Instant) -> Need | None:
+    def decide(self, engine: Engine, now: Instant) -> Need | None:
         assert self.pages is not None
-        result = self._call(queue, now, self.pages)
+        result = self._call(engine, now, self.pages)
         if isinstance(result, Need):
             return result
         self._result = result

@@ -9,7 +9,17 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from postbus.broker.ledger import Ledger
-from postbus.broker.message import ACTIVE, DEAD_LETTER, DEFERRED, MAIN, TRANSFER_DEAD_LETTER
+from postbus.broker.message import (
+    ACTIVE,
+    DEAD_LETTER,
+    DEFERRED,
+    MAIN,
+    OUTBOX,
+    OWNER_BITS,
+    PUBLISHING,
+    SCHEDULED,
+    TRANSFER_DEAD_LETTER,
+)
 from postbus.model.description import QueueCounts
 from postbus.model.instant import NEVER, Instant
 from postbus.server.host import Host
@@ -98,10 +108,10 @@ class Residence:
     def _retire(self, hosts: Iterable[Host], now: Instant, may_ask: bool) -> Retired:
         retired = Retired([], [])
         for host in hosts:
-            queue = host.queue
-            if queue is None or not at_rest(host, now):
+            engine = host.engine
+            if engine is None or not at_rest(host, now):
                 continue
-            if queue.ledger.head == queue.ledger.checkpoint:
+            if engine.ledger.head == engine.ledger.checkpoint:
                 _forget(host)
                 del self._hosts[host]
                 retired.forgotten.append(host)
@@ -116,33 +126,45 @@ def at_rest(host: Host, now: Instant) -> bool:
 
     A client's sender link is no obstacle: it asks anew for each message.
     """
-    queue = host.queue
+    engine = host.engine
     return (
-        queue is not None
-        and not queue.locks
-        and not queue.ledger.pending
+        engine is not None
+        and not any(queue.locks for queue in engine.fragment.locked.values())
+        and not engine.fragment.outboxes
+        and not engine.ledger.pending
         and not host.loads
         and not host.chores
-        and queue.next_due > now + SOON_MS
+        and engine.own.next_due > now + SOON_MS
         and not any(line.receivers for line in host.lines.values())
     )
 
 
 def _forget(host: Host) -> None:
-    queue = host.queue
-    assert queue is not None
-    host.counts = counts_of(queue.ledger)
+    engine = host.engine
+    assert engine is not None
+    host.counts = all_counts(engine.ledger)
     # Expired messages are swept only while somebody receives (R-DLQ-06), so they can wait.
-    host.wakes_at = queue.next_due
-    host.queue = host.lease = None
+    host.wakes_at = engine.own.next_due
+    host.engine = host.lease = None
 
 
-def counts_of(ledger: Ledger) -> QueueCounts:
+def all_counts(ledger: Ledger) -> dict[int, QueueCounts]:
+    """What is in a fragment, by owner."""
+    owners = {subqueue >> OWNER_BITS for subqueue, _ in ledger.counts} | {0}
+    return {owner: counts_of(ledger, owner) for owner in owners}
+
+
+def counts_of(ledger: Ledger, owner: int = 0) -> QueueCounts:
+    """What a queue, topic or subscription has; the size is that of all in the fragment."""
+    main = owner << OWNER_BITS | MAIN
+    dead = owner << OWNER_BITS | DEAD_LETTER
+    transfer_dead = owner << OWNER_BITS | TRANSFER_DEAD_LETTER
+    count = ledger.count
     return QueueCounts(
-        active=ledger.count(MAIN, ACTIVE) + ledger.count(MAIN, DEFERRED),
-        dead_letter=ledger.count(DEAD_LETTER, ACTIVE) + ledger.count(DEAD_LETTER, DEFERRED),
-        scheduled=ledger.scheduled_count,
-        transfer=0,
-        transfer_dead_letter=ledger.count(TRANSFER_DEAD_LETTER, ACTIVE),
+        active=count(main, ACTIVE) + count(main, DEFERRED) + count(main, PUBLISHING),
+        dead_letter=count(dead, ACTIVE) + count(dead, DEFERRED),
+        scheduled=count(main, SCHEDULED),
+        transfer=count(main, OUTBOX) + count(dead, OUTBOX),
+        transfer_dead_letter=count(transfer_dead, ACTIVE),
         size_bytes=ledger.size_bytes,
     )

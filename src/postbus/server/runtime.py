@@ -22,11 +22,12 @@ from postbus.broker.pages import Need
 from postbus.errors import InternalError, ServiceBusError, StoreUnavailable
 from postbus.model.instant import NEVER, Instant
 from postbus.model.rows import Checkpoint
-from postbus.server.commits import Commit, Output, Written, note_committed, refuse, safely
-from postbus.server.host import GIVEN_PER_TURN, Host, Request
+from postbus.server.commits import Commit, Written, note_committed, refuse, safely
+from postbus.server.host import Host, Request
 from postbus.server.loading import Loader
 from postbus.server.meters import StoreMeter
 from postbus.server.residence import Residence, Retired
+from postbus.server.serving import Output, serve
 from postbus.server.storethread import StoreThread
 from postbus.store import batch
 from postbus.store.base import MessageStore, Part
@@ -144,13 +145,15 @@ class Runtime:
         written: list[Written] = []
         for host in hosts:
             try:
-                self._serve(host, now, outputs)
+                self._inbox.extend(serve(host, now, outputs))
                 part = self._written(host)
             except Exception as error:  # as in _decide
                 self._fault(host, error, requests, outputs)
             else:
                 if part is not None:
                     written.append(part)
+                if host.called:
+                    self._awake[host] = None  # there is more to hand out
         if written:
             self._commit(written, hosts, requests, outputs, now)
         elif self._commits:
@@ -170,7 +173,7 @@ class Runtime:
         """Let the engines answer what is in the inbox; returns the hosts that took part."""
         hosts, self._awake = self._awake, {}
         for host in hosts:
-            if host.queue is None and host.gone is None and host.waiting is None:
+            if host.engine is None and host.gone is None and host.waiting is None:
                 self._load(host, [])
         inbox = self._inbox
         bytes_left = BYTES_PER_TURN
@@ -183,8 +186,8 @@ class Runtime:
             if host.gone is not None:
                 outputs.append((host, partial(request.refuse, host.gone)))
                 continue
-            queue = host.queue
-            if queue is None:
+            engine = host.engine
+            if engine is None:
                 self._waiting += 1
                 self._queued_bytes += request.size
                 if host.waiting is None:
@@ -194,9 +197,9 @@ class Runtime:
                 continue
             hosts[host] = None
             if request.pages is not None and host.lease is not None:
-                request.pages.bring_up_to(host.lease.epoch, queue.ledger.checkpoint)
+                request.pages.bring_up_to(host.lease.epoch, engine.ledger.checkpoint)
             try:
-                need = request.decide(queue, now)
+                need = request.decide(engine, now)
             except ServiceBusError as error:
                 outputs.append((host, partial(request.refuse, error)))
             except Exception as error:  # a fault of ours, or of the disk's: stop the fragment
@@ -213,7 +216,7 @@ class Runtime:
                 outputs.append((host, request.answer))
             decided.append(request)
         self._relieve()
-        return {host: None for host in hosts if host.queue is not None}
+        return {host: None for host in hosts if host.engine is not None}
 
     def _relieve(self) -> None:
         if self._resume and not self.congested:
@@ -221,41 +224,26 @@ class Runtime:
             for call in resume:
                 self._loop.call_soon(call)
 
-    def _serve(self, host: Host, now: Instant, outputs: list[Output]) -> None:
-        """Let time act on the queue, and hand out what is ready."""
-        queue = host.queue
-        assert queue is not None
-        queue.tick(now)
-        if queue.policy.receives:
-            for line in host.lines.values():
-                if line.waiting:
-                    given: list[Callable[[], None]] = []
-                    if line.dispatch(queue, now, GIVEN_PER_TURN, given):
-                        self._awake[host] = None
-                    outputs += [(host, output) for output in given]
-        for chore in host.due_chores(queue, now):
-            self._inbox.append(chore)
-
     # -- commit ----------------------------------------------------------------------------
 
     def _written(self, host: Host) -> Written | None:
-        queue, lease = host.queue, host.lease
-        if queue is None or lease is None:
+        engine, lease = host.engine, host.lease
+        if engine is None or lease is None:
             return None
         checkpoint: Checkpoint | None = None
-        if host.checkpoint_due(queue):
+        if host.checkpoint_due(engine):
             # It sums up all there is, so it must be of nothing that could still fail, and nothing
             # may change before it is written.
             self._exclusive = True
             if self._commits:
                 self._awake[host] = None
             else:
-                checkpoint = host.make_checkpoint(queue)
-        ledger = queue.ledger
+                checkpoint = host.make_checkpoint(engine)
+        ledger = engine.ledger
         if not ledger.pending and checkpoint is None:
             return None
         base = ledger.head
-        return Written(host, queue, lease, base, ledger.seal(), checkpoint)
+        return Written(host, engine, lease, base, ledger.seal(), checkpoint)
 
     def _commit(
         self,
@@ -312,7 +300,7 @@ class Runtime:
         for each in (commit, *self._commits):
             refuse({part.host for part in parts}, each.requests, each.outputs, refusal)
         for part in parts:
-            if part.host.queue is part.queue:  # and not thrown away already, and loaded again
+            if part.host.engine is part.engine:  # and not thrown away already, and loaded again
                 self.discard(part.host, refusal)
 
     def _write(self, written: list[Written], now: Instant) -> tuple[frozenset[int], int]:
@@ -333,7 +321,7 @@ class Runtime:
 
     def discard(self, host: Host, refusal: ServiceBusError) -> None:
         """Forget the engine; the next use loads it from the store."""
-        host.queue = host.lease = host.counts = None
+        host.engine = host.lease = host.counts = None
         self._residence.moved_out(host)
         host.chores.clear()
         if host.timer is not None:
@@ -373,9 +361,9 @@ class Runtime:
 
     def _arm(self, host: Host, now: Instant) -> None:
         """Wake the host when its engine next wants to be called."""
-        queue = host.queue
-        deadline = host.wakes_at if queue is None else queue.next_deadline()
-        if self._stopping or (queue is None and deadline >= NEVER):
+        engine = host.engine
+        deadline = host.wakes_at if engine is None else engine.next_deadline()
+        if self._stopping or (engine is None and deadline >= NEVER):
             return
         if host.timer is not None:
             if host.timer_at <= deadline and not host.timer.cancelled():
@@ -385,12 +373,19 @@ class Runtime:
         host.timer_at = now + delay
         host.timer = self._loop.call_later(delay / 1000, self._ring, host)
 
+    def set_timer_again(self, host: Host) -> None:
+        """The clock was set, and a timer does not hear of that."""
+        if host.timer is not None:
+            host.timer.cancel()
+            host.timer = None
+            self._arm(host, self._clock())
+
     def _ring(self, host: Host) -> None:
         host.timer = None
         if self._stopping or host.gone is not None:
             return
         now = self._clock()
-        if host.queue is not None or host.wakes_at <= now:
+        if host.engine is not None or host.wakes_at <= now:
             self.wake(host)
         else:
             self._arm(host, now)
@@ -435,20 +430,20 @@ class Runtime:
         self._stopping = True
         for host in hosts:
             await self.quiet()
-            queue, lease = host.queue, host.lease
-            if queue is None or lease is None:
+            engine, lease = host.engine, host.lease
+            if engine is None or lease is None:
                 continue
-            ledger = queue.ledger
+            ledger = engine.ledger
             try:
                 if ledger.head > ledger.checkpoint:
                     checkpoint = ledger.make_checkpoint()
-                    part = Written(host, queue, lease, ledger.head, [], checkpoint)
+                    part = Written(host, engine, lease, ledger.head, [], checkpoint)
                     await self._writer.run(partial(self._write, [part], self._clock()))
                 await self._writer.run(partial(self._store.release, lease))
             except ServiceBusError as error:
                 # Nothing is lost by it: the next start replays more.
                 log.warning("fragment not released", entity=host.name, error=str(error))
-            host.queue = host.lease = None
+            host.engine = host.lease = None
             self._residence.moved_out(host)
 
     async def quiet(self) -> None:
@@ -475,6 +470,7 @@ class Runtime:
                 self._relieve()
                 return
             self._residence.moved_in(host, self._clock())
+            host.call_all()
             self._inbox.extendleft(reversed(waiting))
             self.wake(host)
 

@@ -1,15 +1,15 @@
 """What is done for a store beside its commits: health probes, trimming, removal of what is gone."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Final, Protocol
 
 import structlog
 
 from postbus.broker.chores import copy_forward
+from postbus.broker.engine import Engine
 from postbus.broker.pages import Need, Pages
-from postbus.broker.queue import Queue
 from postbus.model.description import QueueCounts
 from postbus.model.instant import Instant
 from postbus.server.host import Chore, Host
@@ -22,6 +22,8 @@ from postbus.store.base import MessageStore
 
 LOOK_S: Final = 1.0
 THOROUGH_EVERY: Final = 10
+CLOCK_SET_MS: Final = 100
+"""What a clock gains on timers in a look by itself is far less."""
 """Looks from one thorough upkeep to the next."""
 GROWTH_SHARE: Final = 32
 """A store that has written this part of the retention is trimmed at the next look: at full rate
@@ -75,13 +77,16 @@ class Upkeep:
         self._trimmed_at_bytes = written
         return True
 
+    def set_timer_again(self, host: Host) -> None:
+        self._runtime.set_timer_again(host)
+
     def forget_idle(self) -> None:
         """Forget the engines that nobody uses."""
         self._runtime.forget_idle()
 
     async def trim(self, host: Host, older_than: Instant, bytes_max: int) -> None:
         """Let go of journal past its retention, unless nothing was added to it since."""
-        head = 0 if host.queue is None else host.queue.ledger.head
+        head = 0 if host.engine is None else host.engine.ledger.head
         if self._trimmed_at_heads.get(host.fragment) == head:
             return
         self._trimmed_at_heads[host.fragment] = head
@@ -97,31 +102,51 @@ class Upkeep:
 
     async def tidy(self, host: Host, older_than: Instant, bytes_max: int) -> None:
         """Trim, see that the next trim gets further, copy forward what few live bodies pin."""
-        resting = host.queue is None
+        resting = host.engine is None
         if resting and host.counts is None:
             return  # on its way into memory, or out of reach
         find_tail = partial(self._store.tail, host.fragment)
         before = await self._thread.run(find_tail) if resting else 0
         await self._trim(host, older_than, bytes_max)
-        queue = host.queue
-        if queue is not None and queue.ledger.head > queue.ledger.checkpoint:
+        engine = host.engine
+        if engine is not None and engine.ledger.head > engine.ledger.checkpoint:
             host.checkpoint_wanted = True
             self._runtime.wake(host)
         below = await self._thread.run(find_tail)
         # An engine is loaded for it only where something has come up.
         pinned = resting and below > before and _holds(host.counts)
-        if (host.queue is not None or pinned) and host.gone is None and "copy" not in host.chores:
+        if (host.engine is not None or pinned) and host.gone is None and "copy" not in host.chores:
             host.chores.add("copy")
             self._runtime.attend(Chore(host, "copy", partial(_copy_forward, below)))
 
 
-def _copy_forward(below: int, queue: Queue, now: Instant, pages: Pages) -> Need | None:
-    return copy_forward(queue, below, COPIED_AT_ONCE, pages)
+def _copy_forward(below: int, engine: Engine, now: Instant, pages: Pages) -> Need | None:
+    return copy_forward(engine, below, COPIED_AT_ONCE, pages)
 
 
-def _holds(counts: QueueCounts | None) -> bool:
+def _holds(counts: dict[int, QueueCounts] | None) -> bool:
     """Is there a body that could pin a batch?"""
-    return counts is None or counts.size_bytes > 0
+    return counts is None or any(each.size_bytes > 0 for each in counts.values())
+
+
+class AheadOfTimers:
+    """Notices that the clock was set. Timers count seconds and do not hear of it, so a message
+    that has come due by a clock put forward would wait for the timer that was set before."""
+
+    def __init__(self, clock: Callable[[], Instant], loop_time: Callable[[], float]) -> None:
+        self._clock = clock
+        self._loop_time = loop_time
+        self._ahead_ms = self._measure()
+
+    def _measure(self) -> float:
+        return self._clock() - self._loop_time() * 1_000
+
+    def has_changed(self) -> bool:
+        """Has the clock been put forward since the last time somebody asked?"""
+        ahead_ms = self._measure()
+        changed = ahead_ms - self._ahead_ms > CLOCK_SET_MS
+        self._ahead_ms = ahead_ms
+        return changed
 
 
 class Kept(Protocol):
@@ -138,13 +163,18 @@ async def keep_up(
     upkeeps: list[Upkeep],
     settings: Settings,
     clock: Callable[[], Instant],
+    delete_idle: Callable[[], Awaitable[None]],
 ) -> None:
     """See to every entity that is in use, now and then. Runs until cancelled."""
     bytes_max = settings.retention_mb << 20
     looks = 0
+    ahead = AheadOfTimers(clock, asyncio.get_running_loop().time)
     while True:
         await asyncio.sleep(LOOK_S)
         looks += 1
+        if ahead.has_changed():
+            for entity in entities():
+                upkeeps[entity.host.store].set_timer_again(entity.host)
         is_thorough = looks % THOROUGH_EVERY == 0
         grown = {each for each, upkeep in enumerate(upkeeps) if upkeep.has_grown(bytes_max)}
         if not is_thorough and not grown:
@@ -154,9 +184,13 @@ async def keep_up(
         if is_thorough:
             for upkeep in upkeeps:
                 upkeep.forget_idle()
+            try:
+                await delete_idle()
+            except Exception as error:  # as below
+                log.warning("idle entities not deleted", error=repr(error))
         for entity in entities():
             host = entity.host
-            if host.queue is None and looks % RESTING_EVERY:
+            if host.engine is None and looks % RESTING_EVERY:
                 continue
             try:
                 if is_thorough:

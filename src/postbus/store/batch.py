@@ -1,7 +1,7 @@
 """The byte form of a record batch: what one fragment adds to its journal in one commit.
 
     magic    4 bytes  "PBRB"
-    version  u32      1
+    version  u32      2
     checksum u32      CRC-32 of every byte that follows
     fragment u64      \\
     epoch    u64       | who wrote it, and where it belongs: a batch that ends up in another
@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 MAGIC: Final = b"PBRB"
-VERSION: Final = 1
+VERSION: Final = 2
 LENGTH_MAX: Final = 900_000_000
 """SQLite takes values up to 1,000,000,000 bytes."""
 

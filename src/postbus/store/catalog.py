@@ -9,6 +9,7 @@ from postbus.errors import EntityAlreadyExists, EntityNotFound, QuotaExceeded
 from postbus.model.instant import Instant
 from postbus.store.database import MEMORY, Database, Layout
 from postbus.store.schema import FRAGMENT_MAX
+from postbus.store.subscriptions import SubscriptionCatalog, key_of, to_json
 
 # `key` is the name as it compares; `name` as it was given when the entity was created.
 _ENTITY: Final = """
@@ -21,6 +22,30 @@ CREATE TABLE entity (
     updated_at INTEGER NOT NULL
 ) WITHOUT ROWID"""
 
+# `owner` is the subscription's place in the fragment of its topic. It is never used twice there,
+# for what a deleted subscription has left is found by it.
+_SUBSCRIPTION: Final = """
+CREATE TABLE subscription (
+    topic TEXT NOT NULL,
+    key TEXT NOT NULL,
+    owner INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    description TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    PRIMARY KEY (topic, key)
+) WITHOUT ROWID"""
+_RULE: Final = """
+CREATE TABLE rule (
+    topic TEXT NOT NULL,
+    owner INTEGER NOT NULL,
+    key TEXT NOT NULL,
+    description TEXT NOT NULL,
+    PRIMARY KEY (topic, owner, key)
+) WITHOUT ROWID"""
+# The next owner of each topic.
+_OWNER: Final = "CREATE TABLE owner (topic TEXT PRIMARY KEY, next INTEGER NOT NULL) WITHOUT ROWID"
+
 # A fragment whose entity is gone keeps its row, without an entity, until its store has dropped it.
 _FRAGMENT: Final = """
 CREATE TABLE fragment (
@@ -31,7 +56,9 @@ CREATE TABLE fragment (
 )"""
 _FRAGMENT_ENTITY: Final = "CREATE INDEX fragment_entity ON fragment (entity, place)"
 
-CATALOG: Final = Layout("catalog", 1, (_ENTITY, _FRAGMENT, _FRAGMENT_ENTITY))
+CATALOG: Final = Layout(
+    "catalog", 2, (_ENTITY, _SUBSCRIPTION, _RULE, _OWNER, _FRAGMENT, _FRAGMENT_ENTITY)
+)
 
 _NEXT_FRAGMENT: Final = "next fragment"
 _CREATED_AT: Final = "created at"
@@ -74,6 +101,7 @@ class Catalog:
                 self._database.set_meta(_CREATED_AT, now)
                 self._database.set_meta(_NEXT_FRAGMENT, 1)
         self.namespace_created_at: Instant = created_at
+        self.subscriptions = SubscriptionCatalog(self._database)
 
     def entities(self) -> list[EntityRecord]:
         """All of them, by name."""
@@ -85,7 +113,8 @@ class Catalog:
         """The latest change of an entity that is there; the namespace's own beginning at least."""
         with self._database.reading():
             [(updated_at,)] = self._database.run("SELECT max(updated_at) FROM entity")
-        return max(self.namespace_created_at, updated_at or 0)
+            subscribed_at = self.subscriptions.newest()
+        return max(self.namespace_created_at, updated_at or 0, subscribed_at)
 
     def create(
         self,
@@ -96,7 +125,7 @@ class Catalog:
         stores: Sequence[int],
     ) -> EntityRecord:
         """Add an entity with one new fragment in each of `stores`."""
-        key = _key(name)
+        key = key_of(name)
         with self._database.transaction():
             if self._database.run("SELECT 1 FROM entity WHERE key = ?", (key,)):
                 raise EntityAlreadyExists(name)
@@ -108,7 +137,7 @@ class Catalog:
             self._database.set_meta(_NEXT_FRAGMENT, first + len(stores))
             self._database.run(
                 "INSERT INTO entity VALUES (?, ?, ?, ?, ?, ?)",
-                (key, name, kind, _to_json(description), now, now),
+                (key, name, kind, to_json(description), now, now),
             )
             for place, store in enumerate(stores):
                 self._database.run(
@@ -121,7 +150,7 @@ class Catalog:
             self._find(name)
             self._database.run(
                 "UPDATE entity SET description = ?, updated_at = ? WHERE key = ?",
-                (_to_json(description), now, _key(name)),
+                (to_json(description), now, key_of(name)),
             )
             return self._find(name)
 
@@ -129,8 +158,11 @@ class Catalog:
         """Take the entity out; its fragments are listed as dropped from then on."""
         with self._database.transaction():
             record = self._find(name)
-            self._database.run("DELETE FROM entity WHERE key = ?", (_key(name),))
-            self._database.run("UPDATE fragment SET entity = NULL WHERE entity = ?", (_key(name),))
+            self._database.run("DELETE FROM entity WHERE key = ?", (key_of(name),))
+            self.subscriptions.drop_topic(name)
+            self._database.run(
+                "UPDATE fragment SET entity = NULL WHERE entity = ?", (key_of(name),)
+            )
             return record
 
     def dropped(self) -> list[FragmentRecord]:
@@ -164,7 +196,7 @@ class Catalog:
         self._database.close()
 
     def _find(self, name: str) -> EntityRecord:
-        rows = self._database.run("SELECT * FROM entity WHERE key = ?", (_key(name),))
+        rows = self._database.run("SELECT * FROM entity WHERE key = ?", (key_of(name),))
         if not rows:
             raise EntityNotFound(name)
         return self._record(rows[0])
@@ -180,11 +212,3 @@ class Catalog:
             values,
         )
         return [FragmentRecord(*row) for row in rows]
-
-
-def _key(name: str) -> str:
-    return name.casefold()
-
-
-def _to_json(description: dict[str, Any]) -> str:
-    return json.dumps(description, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

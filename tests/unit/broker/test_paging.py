@@ -206,7 +206,7 @@ def test_copy_forward_frees_old_batches_without_losing_a_body() -> None:
             engine.complete(message)
     engine.commit(checkpoint=True)
     head = engine.queue.ledger.head
-    engine.paged(lambda pages: chores.copy_forward(engine.queue, head, 100, pages))
+    engine.paged(lambda pages: chores.copy_forward(engine.engine, head, 100, pages))
     engine.commit(checkpoint=True)
     while engine.store.trim(FRAGMENT, engine.now + 1, 0, 1_000).more:
         pass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postbus.broker.message import DEAD_LETTER, MAIN, Message
+from postbus.broker.message import DEAD_LETTER, MAIN, SCHEDULED, Message
 from postbus.broker.policy import Policy
 from postbus.errors import (
     EntityDisabled,
@@ -230,9 +230,9 @@ def test_a_scheduled_message_is_enqueued_when_due_under_a_new_number() -> None:
     engine.send(b"now")
     assert [m.lane for m in engine.peek()] == [2, 0]
     engine.wait(4_999)
-    assert engine.queue.ledger.scheduled_count == 1
+    assert engine.queue.ledger.count(MAIN, SCHEDULED) == 1
     engine.wait(1)
-    assert engine.queue.ledger.scheduled_count == 0
+    assert engine.queue.ledger.count(MAIN, SCHEDULED) == 0
     order = [engine.receive(), engine.receive()]
     assert [m.raw for m in order if m] == [b"now", b"later"]
     later = order[1]
@@ -256,7 +256,7 @@ def test_cancelling_takes_all_the_named_messages_or_none() -> None:
     first, second = engine.send(b"1", b"2", scheduled_at=engine.now + 5_000)
     with pytest.raises(Exception, match="Missing sequence numbers: 99"):
         engine.cancel(first, 99)
-    assert engine.queue.ledger.scheduled_count == 2
+    assert engine.queue.ledger.count(MAIN, SCHEDULED) == 2
     engine.cancel(first, second)
     engine.cancel()
     assert engine.peek() == []
@@ -419,11 +419,10 @@ def test_headers_that_grew_send_a_message_to_the_dead_letter_queue_once() -> Non
 
 def test_the_next_deadline_is_when_something_happens() -> None:
     engine = Engine()
-    queue = engine.queue
     engine.send(b"1", ttl=50_000)
     engine.send(b"2", scheduled_at=engine.now + 90_000)
-    assert queue.next_deadline() == engine.now + 90_000, "nobody receives: no sweep"
-    queue.receivers[MAIN] = 1
-    assert queue.next_deadline() == engine.now + 50_000
+    assert engine.engine.next_deadline() == engine.now + 90_000, "nobody receives: no sweep"
+    engine.engine.set_receivers(MAIN, 1)
+    assert engine.engine.next_deadline() == engine.now + 50_000
     engine.receive()
-    assert queue.next_deadline() == engine.now + LOCK_MS
+    assert engine.engine.next_deadline() == engine.now + LOCK_MS

@@ -1,101 +1,32 @@
-"""A namespace in memory, and a way to send requests to the application without a socket."""
+"""The application over a namespace in memory, and a way to send it requests without a socket."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, field, replace
-from itertools import count
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 from xml.etree.ElementTree import Element, fromstring
 
 from starlette.applications import Starlette
 
-from postbus.errors import EntityAlreadyExists, EntityNotFound
 from postbus.http.app import build_app
-from postbus.http.atom import ATOM, SERVICE_BUS
-from postbus.model.authorization import Right, Rules, settle_rules
-from postbus.model.description import QueueCounts, QueueDescription
+from postbus.http.notation import ATOM, INSTANCE, SERVICE_BUS
+from postbus.model.authorization import Right, Rules
+from postbus.model.description import QueueDescription
 from postbus.model.instant import Instant
 from postbus.server.auth import Authority
 from postbus.server.keyring import AccessKey
 from postbus.server.sas import create_sas
 from postbus.server.tracking import TrackingIds
+from tests.unit.http.mailbox import MemoryMailbox
+from tests.unit.http.memory import T0, MemoryNamespace
 
-T0: Instant = 1_700_000_000_123
-NAMESPACE = "test-namespace"
 KEY_NAME = "RootManageSharedAccessKey"
 KEY = "SAS_KEY_VALUE"
 LISTENER = AccessKey("listener", ("listen-key",), Right.LISTEN)
 TRACKING_ID = "11111111-2222-3333-4444-555555555555"
-
-
-@dataclass
-class Queue:
-    name: str
-    description: QueueDescription
-    created_at: Instant
-    updated_at: Instant
-    accessed_at: Instant = 0
-
-
-@dataclass
-class MemoryNamespace:
-    """What `postbus.http.entities.Namespace` asks for, and nothing behind it."""
-
-    name: str = NAMESPACE
-    created_at: Instant = T0
-    now: Instant = T0
-    all_counts: dict[str, QueueCounts] = field(default_factory=dict)
-    failure: Exception | None = None
-    on_rules: Callable[[str, Rules | None], None] = lambda name, rules: None
-    made_keys: Iterator[str] = field(default_factory=lambda: map("{:044}".format, count(1)))
-    _queues: dict[str, Queue] = field(default_factory=dict)
-
-    def queue(self, name: str) -> Queue | None:
-        return self._queues.get(name.lower())
-
-    def queues(self) -> list[Any]:
-        return [self._queues[name] for name in sorted(self._queues)]
-
-    async def create_queue(self, name: str, description: QueueDescription) -> Queue:
-        if self.failure is not None:
-            raise self.failure
-        if name.lower() in self._queues:
-            raise EntityAlreadyExists(name)
-        description = self._with_keys(description, ())
-        queue = Queue(name, description, self.now, self.now)
-        self.on_rules(name, description.authorization_rules)
-        self._queues[name.lower()] = queue
-        return queue
-
-    async def update_queue(self, name: str, description: QueueDescription) -> Queue:
-        queue = self._existing(name)
-        description = self._with_keys(description, queue.description.authorization_rules)
-        queue.description, queue.updated_at = description, self.now
-        self.on_rules(name, description.authorization_rules)
-        return queue
-
-    async def delete_queue(self, name: str) -> None:
-        self._existing(name)
-        del self._queues[name.lower()]
-        self.on_rules(name, None)
-
-    async def counts(self, name: str) -> QueueCounts:
-        self._existing(name)
-        return self.all_counts.get(name.lower(), QueueCounts())
-
-    def _with_keys(self, description: QueueDescription, previous: Rules) -> QueueDescription:
-        rules = settle_rules(
-            description.authorization_rules, previous, self.now, lambda: next(self.made_keys)
-        )
-        return replace(description, authorization_rules=rules)
-
-    def _existing(self, name: str) -> Queue:
-        queue = self.queue(name)
-        if queue is None:
-            raise EntityNotFound(name)
-        return queue
 
 
 @dataclass
@@ -115,7 +46,9 @@ def application(
     namespace: MemoryNamespace,
     health: Health | None = None,
     defaults: QueueDescription | None = None,
+    mailbox: MemoryMailbox | None = None,
 ) -> Starlette:
+    mailbox = mailbox or MemoryMailbox()
     authority = Authority([AccessKey(KEY_NAME, (KEY,)), LISTENER])
 
     def learn(name: str, rules: Rules | None) -> None:
@@ -125,6 +58,8 @@ def application(
             authority.learn(name, map(AccessKey.of, rules))
 
     namespace.on_rules = learn
+    for name in mailbox.entities:
+        authority.learn(name, [])
     return build_app(
         namespace=namespace,
         authority=authority,
@@ -133,6 +68,8 @@ def application(
         health=health or Health(),
         metrics=_scrape,
         defaults=defaults or QueueDescription(),
+        mailbox=mailbox,
+        wait_max_ms=240_000,
     )
 
 
@@ -161,10 +98,16 @@ class Reply:
         assert self.xml.findtext("Code") == str(self.status)
         return self.xml.findtext("Detail") or ""
 
+    @property
+    def description(self) -> Element:
+        """The description in an entry."""
+        content = self.xml.find(f"{{{ATOM}}}content")
+        assert content is not None and len(content) == 1
+        return content[0]
+
     def value(self, element: str) -> str | None:
         """What a description in an entry says."""
-        path = f"{{{ATOM}}}content/{{{SERVICE_BUS}}}QueueDescription/{{{SERVICE_BUS}}}{element}"
-        return self.xml.findtext(path)
+        return self.description.findtext(f"{{{SERVICE_BUS}}}{element}")
 
 
 class Client:
@@ -174,6 +117,8 @@ class Client:
         self._app = app
         self._authorization = token() if authorization is None else authorization
         self.chunks_taken = 0
+        self.stays = False
+        """Goes on listening when it has sent everything, instead of hanging up."""
 
     async def send(
         self,
@@ -205,6 +150,8 @@ class Client:
             replies.append(message)
 
         await self._app(scope, chunks.__anext__, collect)
+        if not replies:
+            return Reply(0, {}, b"")  # it was noticed that the client has gone
         start, *rest = replies
         received = {k.decode(): v.decode("latin-1") for k, v in start["headers"]}
         return Reply(start["status"], received, b"".join(each["body"] for each in rest))
@@ -214,6 +161,8 @@ class Client:
             self.chunks_taken += 1
             more = index + 1 < len(chunks)
             yield {"type": "http.request", "body": chunk, "more_body": more}
+        if self.stays:
+            await asyncio.Event().wait()
         yield {"type": "http.disconnect"}
 
     async def get(self, target: str, **options: Any) -> Reply:
@@ -230,5 +179,5 @@ def entry(elements: str = "", kind: str = "QueueDescription") -> bytes:
     """The body of a PUT with these elements in it."""
     return (
         f'<entry xmlns="{ATOM}"><content type="application/xml">'
-        f'<{kind} xmlns="{SERVICE_BUS}">{elements}</{kind}></content></entry>'
+        f'<{kind} xmlns="{SERVICE_BUS}" xmlns:i="{INSTANCE}">{elements}</{kind}></content></entry>'
     ).encode()

@@ -8,9 +8,13 @@ from xml.etree.ElementTree import Element
 import pytest
 
 from postbus.errors import EntityNotFound
-from postbus.http.atom import ATOM, SERVICE_BUS
+from postbus.http.notation import ATOM, SERVICE_BUS
 from postbus.model.description import QueueCounts, QueueDescription
-from tests.unit.http.fakes import Client, MemoryNamespace, Reply, application
+from postbus.model.rule import RuleDescription
+from postbus.model.subscription import SubscriptionDescription
+from postbus.model.topic import TopicDescription
+from tests.unit.http.fakes import Client, Reply, application
+from tests.unit.http.memory import MemoryNamespace
 
 V = "api-version=2024-05"
 
@@ -112,12 +116,54 @@ async def test_a_wrong_option_is_refused_by_name(query: str, text: str) -> None:
     assert text in reply.detail
 
 
-async def test_the_list_of_topics_is_empty() -> None:
-    client, _ = await filled(1)
-    reply = await client.get(f"/$Resources/topics?{V}")
-    assert reply.status == 200
-    assert reply.xml.findtext(f"{{{ATOM}}}title") == "Topics"
-    assert titles(reply) == []
+async def test_queues_and_topics_have_a_list_each() -> None:
+    client, namespace = await filled(1)
+    for name in ("news", "alerts"):
+        await namespace.create_topic(name, TopicDescription())
+    queues = await client.get(f"/$Resources/queues?{V}")
+    topics = await client.get(f"/$Resources/topics?{V}")
+    assert (queues.status, topics.status) == (200, 200)
+    assert topics.xml.findtext(f"{{{ATOM}}}title") == "Topics"
+    assert titles(queues) == ["q000"]
+    assert titles(topics) == ["alerts", "news"]
+
+
+async def test_subscriptions_and_rules_come_in_pages_too() -> None:
+    client, namespace = await filled(0)
+    await namespace.create_topic("news", TopicDescription())
+    for name in ("b", "c", "a"):
+        rule = RuleDescription("one")
+        await namespace.create_subscription("news", name, SubscriptionDescription(), rule)
+    await namespace.create_rule("news", "a", RuleDescription("two"))
+
+    first = await client.get(f"/news/Subscriptions?{V}&$top=2")
+    assert first.xml.findtext(f"{{{ATOM}}}title") == "Subscriptions"
+    assert titles(first) == ["a", "b"]
+    following = urlsplit(links(first)[1].get("href"))
+    assert following.path == "/news/Subscriptions"
+    assert titles(await client.get(f"{following.path}?{following.query}")) == ["c"]
+
+    rules = await client.get(f"/news/subscriptions/a/rules/?{V}&$skip=1&$top=1")
+    assert rules.headers["content-type"] == "application/atom+xml;type=feed;charset=utf-8"
+    assert rules.xml.findtext(f"{{{ATOM}}}title") == "Rules"
+    assert titles(rules) == ["two"]
+    assert len(links(rules)) == 1
+    assert links(await client.get(f"/news/Subscriptions/a/Rules?{V}&$top=1"))[1].get("href") == (
+        "http://localhost:5300/news/Subscriptions/a/Rules?$skip=1&$top=1&api-version=2024-05"
+    )
+
+
+async def test_what_is_not_there_has_no_list() -> None:
+    client, namespace = await filled(1)
+    await namespace.create_topic("news", TopicDescription())
+    for path, text in {
+        "absent/Subscriptions": "The messaging entity 'absent' could not be found.",
+        "q000/Subscriptions": "The messaging entity 'q000' could not be found.",
+        "news/Subscriptions/x/Rules": "'test-namespace:Topic:news|x' could not be found.",
+    }.items():
+        reply = await client.get(f"/{path}?{V}")
+        assert reply.status == 404
+        assert text in reply.detail
 
 
 async def test_what_the_namespace_says_of_itself() -> None:

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from postbus.http.atom import ATOM, COUNTS, SERVICE_BUS
+from postbus.http.notation import ATOM, COUNTS, SERVICE_BUS
 from postbus.model.description import EntityStatus, QueueCounts, QueueDescription
 from postbus.model.duration import INFINITE
-from tests.unit.http.fakes import T0, Client, MemoryNamespace, Queue, application, entry
+from tests.unit.http.fakes import Client, application, entry
+from tests.unit.http.memory import T0, MemoryNamespace, Queue
 
 V = "?api-version=2021-05"
 
@@ -259,9 +260,6 @@ async def test_a_refused_update_changes_nothing(
         ("<RequiresSession>true</RequiresSession>", "message sessions"),
         ("<RequiresDuplicateDetection>1</RequiresDuplicateDetection>", "duplicate detection"),
         ("<EnablePartitioning>true</EnablePartitioning>", "partitioned entities"),
-        ("<ForwardTo>sb://localhost/x</ForwardTo>", "forwarding"),
-        ("<ForwardDeadLetteredMessagesTo>x</ForwardDeadLetteredMessagesTo>", "of dead letters"),
-        ("<AutoDeleteOnIdle>PT10M</AutoDeleteOnIdle>", "idle entities"),
         ("<IsAnonymousAccessible>true</IsAnonymousAccessible>", "anonymous access"),
     ],
 )
@@ -275,11 +273,12 @@ async def test_what_is_not_there_yet_is_refused_by_name_and_not_stored(
     assert namespace.queues() == []
 
 
-@pytest.mark.parametrize("kind", ["TopicDescription", "SubscriptionDescription", "RuleDescription"])
-async def test_other_kinds_of_entities_are_refused_by_name(client: Client, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["SubscriptionDescription", "RuleDescription", "Queue"])
+async def test_only_a_queue_or_a_topic_has_a_path_of_its_own(client: Client, kind: str) -> None:
     reply = await client.put("/news" + V, entry(kind=kind))
     assert reply.status == 400
-    assert f"A {kind} cannot be stored: Postbus does not support topics" in reply.detail
+    text = f"The content must be a 'QueueDescription' or a 'TopicDescription', not '{kind}'."
+    assert text in reply.detail
 
 
 async def test_what_only_the_server_knows_is_ignored(client: Client) -> None:
@@ -315,7 +314,6 @@ async def test_a_nil_element_counts_as_left_out(client: Client) -> None:
         (b"<entry/>", "must be an ATOM 'entry'"),
         (f'<entry xmlns="{ATOM}"/>'.encode(), "one 'content'"),
         (f'<entry xmlns="{ATOM}"><content/></entry>'.encode(), "one 'content'"),
-        (entry(kind="Queue"), "must be a 'QueueDescription', not 'Queue'"),
         (entry("<Colour>red</Colour>"), "'Colour'"),
         (entry('<LockDuration xmlns="urn:x">PT1M</LockDuration>'), "'{urn:x}LockDuration'"),
         (entry("<Status>Active</Status><Status>Active</Status>"), "'Status' is there twice"),
@@ -324,6 +322,9 @@ async def test_a_nil_element_counts_as_left_out(client: Client) -> None:
         (entry("<LockDuration/>"), "'LockDuration'"),
         (entry("<LockDuration>PT6M</LockDuration>"), "maximum of '5' minutes.\r\nParameter name:"),
         (entry("<MaxSizeInMegabytes>1</MaxSizeInMegabytes>"), "1024;2048;3072;4096;5120"),
+        (entry("<AutoDeleteOnIdle>PT4M59S</AutoDeleteOnIdle>"), "Actual value was 00:04:59."),
+        (entry("<ForwardTo>a b</ForwardTo>"), "'ForwardTo' is not valid: 'URI_PATH'"),
+        (entry("<ForwardTo>q/$DeadLetterQueue</ForwardTo>"), "must name a queue or a topic"),
         (
             entry("<MaxMessageSizeInKilobytes>1024</MaxMessageSizeInKilobytes>"),
             "'MaxMessageSizeInKilobytes'",

@@ -1,4 +1,4 @@
-"""A queue's description: defaults, limits with Azure's words, and its form in the catalog."""
+"""Descriptions of entities: defaults, limits with Azure's words, their form in the catalog."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postbus.errors import InvalidArgument
-from postbus.model.description import EntityStatus, QueueCounts, QueueDescription
+from postbus.model.description import Description, EntityStatus, QueueCounts, QueueDescription
 from postbus.model.duration import INFINITE
+from postbus.model.subscription import SubscriptionDescription
+from postbus.model.topic import TopicDescription
 
 
 def test_what_a_queue_is_by_default() -> None:
@@ -23,6 +25,20 @@ def test_what_a_queue_is_by_default() -> None:
     assert description.default_ttl_ms is None
     assert description.dead_lettering_on_expiration is False  # R-DLQ-06
     assert description.status is EntityStatus.ACTIVE
+
+
+def test_what_a_topic_and_a_subscription_are_by_default() -> None:
+    topic, subscription = TopicDescription(), SubscriptionDescription()
+    topic.validate()
+    subscription.validate()
+    assert (topic.max_size_mb, topic.duplicate_window_ms) == (1_024, 600_000)
+    assert topic.support_ordering is True
+    assert subscription.lock_duration_ms == 30_000
+    assert subscription.max_delivery_count == 10
+    assert subscription.dead_lettering_on_expiration is False
+    # semantics part A §1.4
+    assert subscription.dead_lettering_on_filter_errors is True
+    assert (topic.auto_delete_ms, subscription.auto_delete_ms) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -50,9 +66,25 @@ def test_what_a_queue_is_by_default() -> None:
         (QueueDescription(user_metadata="x" * 1_025), "UserMetadata"),
         (QueueDescription(user_metadata="bell \x07"), "UserMetadata"),
         (QueueDescription(max_message_size_kb=0), "MaxMessageSizeInKilobytes"),
+        (
+            QueueDescription(auto_delete_ms=60_000),
+            "minimum of '5' minutes.\r\nParameter name: AutoDeleteOnIdle\r\n"
+            "Actual value was 00:01:00.",
+        ),
+        (TopicDescription(auto_delete_ms=0), "AutoDeleteOnIdle"),
+        (TopicDescription(default_ttl_ms=999), "DefaultMessageTimeToLive"),
+        (TopicDescription(duplicate_window_ms=19_999), "00:00:20 and 7.00:00:00"),
+        (TopicDescription(max_size_mb=1_000), "1024;2048;3072;4096;5120"),
+        (TopicDescription(max_message_size_kb=0), "MaxMessageSizeInKilobytes"),
+        (TopicDescription(user_metadata="x" * 1_025), "UserMetadata"),
+        (SubscriptionDescription(lock_duration_ms=300_001), "maximum of '5' minutes"),
+        (SubscriptionDescription(max_delivery_count=0), "MaxDeliveryCount"),
+        (SubscriptionDescription(default_ttl_ms=0), "DefaultMessageTimeToLive"),
+        (SubscriptionDescription(auto_delete_ms=299_999), "AutoDeleteOnIdle"),
+        (SubscriptionDescription(user_metadata="bell \x07"), "UserMetadata"),
     ],
 )
-def test_a_value_out_of_range_is_refused_by_name(description: QueueDescription, text: str) -> None:
+def test_a_value_out_of_range_is_refused_by_name(description: Description, text: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
         description.validate()
     assert text in str(refused.value)
@@ -68,9 +100,11 @@ def test_a_value_out_of_range_is_refused_by_name(description: QueueDescription, 
         QueueDescription(max_size_mb=5_120),
         QueueDescription(max_delivery_count=2**31 - 1),  # R-PAIR-02, R-DLQ-07
         QueueDescription(user_metadata="line\r\n" + "x" * 1_018),
+        QueueDescription(auto_delete_ms=300_000),
+        SubscriptionDescription(lock_duration_ms=5_000),
     ],
 )
-def test_a_value_at_the_edge_is_taken(description: QueueDescription) -> None:
+def test_a_value_at_the_edge_is_taken(description: Description) -> None:
     description.validate()
 
 
@@ -83,27 +117,44 @@ def test_the_default_time_to_live_as_text() -> None:
     assert replace(rounded, default_ttl_ms=60_000).default_ttl_text == "PT1M"
 
 
-DESCRIPTIONS = st.builds(
-    QueueDescription,
-    lock_duration_ms=st.integers(5_000, 300_000),
-    default_ttl_ms=st.none() | st.integers(1_000, 10**12),
-    default_ttl_sent=st.sampled_from([None, "PT1.0000001S"]),
-    dead_lettering_on_expiration=st.booleans(),
-    max_delivery_count=st.integers(1, 2**31 - 1),
-    status=st.sampled_from(EntityStatus),
-    user_metadata=st.none() | st.text(max_size=20),
-    enable_express=st.booleans(),
+SHARED = {
+    "default_ttl_ms": st.none() | st.integers(1_000, 10**12),
+    "default_ttl_sent": st.sampled_from([None, "PT1.0000001S"]),
+    "auto_delete_ms": st.none() | st.integers(300_000, 10**12),
+    "status": st.sampled_from(EntityStatus),
+    "user_metadata": st.none() | st.text(max_size=20),
+    "enable_batched_operations": st.booleans(),
+}
+RECEIVED_FROM = {
+    "lock_duration_ms": st.integers(5_000, 300_000),
+    "dead_lettering_on_expiration": st.booleans(),
+    "max_delivery_count": st.integers(1, 2**31 - 1),
+    "forward_to": st.none() | st.just("orders"),
+    "forward_dead_letters_to": st.none() | st.just("errors"),
+}
+DESCRIPTIONS = (
+    st.builds(QueueDescription, **SHARED, **RECEIVED_FROM, enable_express=st.booleans())
+    | st.builds(TopicDescription, **SHARED, support_ordering=st.booleans())
+    | st.builds(
+        SubscriptionDescription,
+        **SHARED,
+        **RECEIVED_FROM,
+        dead_lettering_on_filter_errors=st.booleans(),
+    )
 )
 
 
 @given(DESCRIPTIONS)
-def test_a_description_survives_the_catalog(description: QueueDescription) -> None:
+def test_a_description_survives_the_catalog(description: Description) -> None:
     kept = json.loads(json.dumps(description.to_json()))
-    assert QueueDescription.from_json(kept) == description
+    assert type(description).from_json(kept) == description
 
 
-def test_a_field_that_the_catalog_does_not_have_yet_takes_its_default() -> None:
-    assert QueueDescription.from_json({}) == QueueDescription()
+@pytest.mark.parametrize("cls", [QueueDescription, TopicDescription, SubscriptionDescription])
+def test_a_field_that_the_catalog_does_not_have_yet_takes_its_default(
+    cls: type[Description],
+) -> None:
+    assert cls.from_json({}) == cls()
 
 
 @pytest.mark.parametrize(
@@ -115,6 +166,8 @@ def test_a_field_that_the_catalog_does_not_have_yet_takes_its_default() -> None:
         {"enable_express": 1},
         {"status": "Broken"},
         {"default_ttl_sent": "soon"},
+        {"forward_to": 7},
+        {"auto_delete_ms": None},
     ],
 )
 def test_a_catalog_entry_that_nobody_wrote_is_refused(values: dict[str, object]) -> None:

@@ -1,27 +1,37 @@
-"""The one table of a queue's fields: reading them, and refusing by name what is not there yet."""
+"""The tables of the fields of entities: reading them, and refusing by name what is not there."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from azure.servicebus.management import (
+    QueueProperties,
+    SubscriptionProperties,
+    TopicProperties,
+)
 
 from postbus.errors import InvalidArgument, NotSupported
-from postbus.model.description import EntityStatus, QueueDescription
+from postbus.model.description import Description, EntityStatus, QueueDescription
 from postbus.model.duration import MAX_TICKS, TICKS_PER_MINUTE, TICKS_PER_MS, parse_iso
 from postbus.model.fields import (
-    QUEUE_FIELDS,
+    QUEUE,
+    SUBSCRIPTION,
+    TOPIC,
     UNSUPPORTED,
+    Form,
     Value,
-    describe_queue,
+    describe,
     read_text,
     read_value,
     refuse_changes,
 )
+from postbus.model.subscription import SubscriptionDescription
+from postbus.model.topic import TopicDescription
 
 
 def described(**values: Value) -> QueueDescription:
-    return describe_queue(values, QueueDescription())
+    return describe(QUEUE, values, QueueDescription())
 
 
 def test_every_value_reaches_its_place() -> None:
@@ -38,6 +48,9 @@ def test_every_value_reaches_its_place() -> None:
         SupportOrdering=False,
         EnableExpress=True,
         MaxMessageSizeInKilobytes=256,
+        AutoDeleteOnIdle=5 * TICKS_PER_MINUTE,
+        ForwardTo="sb://localhost:5300/eu/orders",
+        ForwardDeadLetteredMessagesTo="errors",
     ) == QueueDescription(
         lock_duration_ms=60_000,
         max_size_mb=2_048,
@@ -50,12 +63,87 @@ def test_every_value_reaches_its_place() -> None:
         user_metadata="mine",
         support_ordering=False,
         enable_express=True,
+        auto_delete_ms=300_000,
+        forward_to="eu/orders",
+        forward_dead_letters_to="errors",
     )
+
+
+def test_every_value_of_a_topic_reaches_its_place() -> None:
+    values: dict[str, Value] = {
+        "DefaultMessageTimeToLive": 11 * TICKS_PER_MINUTE,
+        "MaxSizeInMegabytes": 3_072,
+        "DuplicateDetectionHistoryTimeWindow": 12 * TICKS_PER_MINUTE,
+        "EnableBatchedOperations": False,
+        "Status": EntityStatus.DISABLED,
+        "SupportOrdering": False,
+        "AutoDeleteOnIdle": 10 * TICKS_PER_MINUTE,
+        "EnableExpress": True,
+        "UserMetadata": "mine",
+        "MaxMessageSizeInKilobytes": 256,
+    }
+    assert describe(TOPIC, values, TopicDescription()) == TopicDescription(
+        default_ttl_ms=660_000,
+        max_size_mb=3_072,
+        duplicate_window_ms=720_000,
+        enable_batched_operations=False,
+        status=EntityStatus.DISABLED,
+        support_ordering=False,
+        auto_delete_ms=600_000,
+        enable_express=True,
+        user_metadata="mine",
+    )
+
+
+def test_every_value_of_a_subscription_reaches_its_place() -> None:
+    values: dict[str, Value] = {
+        "LockDuration": TICKS_PER_MINUTE,
+        "DefaultMessageTimeToLive": 11 * TICKS_PER_MINUTE,
+        "DeadLetteringOnMessageExpiration": True,
+        "DeadLetteringOnFilterEvaluationExceptions": False,
+        "MaxDeliveryCount": 14,
+        "EnableBatchedOperations": False,
+        "Status": EntityStatus.RECEIVE_DISABLED,
+        "ForwardTo": "/orders",
+        "ForwardDeadLetteredMessagesTo": "amqps://any.host/errors",
+        "UserMetadata": "mine",
+        "AutoDeleteOnIdle": MAX_TICKS,
+    }
+    assert describe(SUBSCRIPTION, values, SubscriptionDescription()) == SubscriptionDescription(
+        lock_duration_ms=60_000,
+        default_ttl_ms=660_000,
+        dead_lettering_on_expiration=True,
+        dead_lettering_on_filter_errors=False,
+        max_delivery_count=14,
+        enable_batched_operations=False,
+        status=EntityStatus.RECEIVE_DISABLED,
+        forward_to="orders",
+        forward_dead_letters_to="errors",
+        user_metadata="mine",
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "orders/$DeadLetterQueue",
+        "sb://localhost/news/Subscriptions/all",
+        "orders/$management",
+        "with space",
+        "sb://localhost/",
+        "sb://localhost/a//b",
+        "x" * 261,
+        "x" * 5_000,
+    ],
+)
+def test_messages_are_forwarded_only_to_a_queue_or_a_topic(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="'ForwardTo'"):
+        described(ForwardTo=text)
 
 
 def test_what_is_left_out_is_as_in_the_defaults() -> None:
     defaults = QueueDescription(lock_duration_ms=60_000, max_message_size_kb=1_024)
-    assert describe_queue({}, defaults) == defaults
+    assert describe(QUEUE, {}, defaults) == defaults
 
 
 @pytest.mark.parametrize(
@@ -64,10 +152,6 @@ def test_what_is_left_out_is_as_in_the_defaults() -> None:
         ("RequiresSession", True),
         ("RequiresDuplicateDetection", True),
         ("EnablePartitioning", True),
-        ("ForwardTo", "sb://localhost/other"),
-        ("ForwardDeadLetteredMessagesTo", "other"),
-        ("AutoDeleteOnIdle", 10 * TICKS_PER_MINUTE),
-        ("AutoDeleteOnIdle", 0),
         ("IsAnonymousAccessible", True),
     ],
 )
@@ -76,18 +160,38 @@ def test_what_is_not_there_yet_is_refused_by_name(element: str, value: Value) ->
         described(**{element: value})
 
 
+@pytest.mark.parametrize(
+    ("form", "blank"), [(QUEUE, QueueDescription()), (TOPIC, TopicDescription())]
+)
+def test_each_kind_refuses_what_is_not_there_yet(form: Form, blank: Description) -> None:
+    for element, feature in UNSUPPORTED.items():
+        if element in form.fields:
+            with pytest.raises(NotSupported, match=feature):
+                describe(form, {element: True}, blank)
+    with pytest.raises(NotSupported, match="message sessions"):
+        describe(SUBSCRIPTION, {"RequiresSession": True}, SubscriptionDescription())
+
+
 def test_saying_no_to_what_is_not_there_is_fine() -> None:
     neutral: dict[str, Value] = {
         "RequiresSession": False,
         "RequiresDuplicateDetection": False,
         "EnablePartitioning": False,
-        "ForwardTo": "",
-        "ForwardDeadLetteredMessagesTo": "",
-        "AutoDeleteOnIdle": parse_iso("P10675199DT2H48M5.477539S"),
         "IsAnonymousAccessible": False,
     }
-    assert set(neutral) == set(UNSUPPORTED)
+    assert set(neutral) == set(UNSUPPORTED) & set(QUEUE.fields)
     assert described(**neutral) == QueueDescription()
+    of_topics: dict[str, Value] = {
+        "FilteringMessagesBeforePublishing": False,
+        "EnableSubscriptionPartitioning": False,
+    }
+    assert describe(TOPIC, of_topics, TopicDescription()) == TopicDescription()
+
+
+def test_no_forwarding_and_no_deletion_are_written_out_by_clients() -> None:
+    rounded = parse_iso("P10675199DT2H48M5.477539S")
+    assert described(ForwardTo="", ForwardDeadLetteredMessagesTo="") == QueueDescription()
+    assert described(AutoDeleteOnIdle=rounded) == QueueDescription()
 
 
 def test_the_message_size_is_the_namespaces_own() -> None:
@@ -123,7 +227,7 @@ def test_a_value_out_of_range_is_refused() -> None:
     ],
 )
 def test_a_value_in_xml(element: str, text: str, value: Value) -> None:
-    assert read_text(QUEUE_FIELDS[element], text) == value
+    assert read_text(QUEUE.fields[element], text) == value
 
 
 @pytest.mark.parametrize(
@@ -142,7 +246,7 @@ def test_a_value_in_xml(element: str, text: str, value: Value) -> None:
 )
 def test_a_wrong_value_in_xml_is_refused_by_its_name(element: str, text: str) -> None:
     with pytest.raises(InvalidArgument, match=f"'{element}'") as refused:
-        read_text(QUEUE_FIELDS[element], text)
+        read_text(QUEUE.fields[element], text)
     assert len(str(refused.value)) < 300
 
 
@@ -159,7 +263,7 @@ def test_a_wrong_value_in_xml_is_refused_by_its_name(element: str, text: str) ->
     ],
 )
 def test_a_value_in_a_config_file(element: str, given: object, value: Value) -> None:
-    assert read_value(QUEUE_FIELDS[element], given) == value
+    assert read_value(QUEUE.fields[element], given) == value
 
 
 @pytest.mark.parametrize(
@@ -178,29 +282,43 @@ def test_a_value_in_a_config_file(element: str, given: object, value: Value) -> 
 )
 def test_a_wrong_value_in_a_config_file_is_refused(element: str, given: object) -> None:
     with pytest.raises(ValueError, match=r"must be|is not") as refused:
-        read_value(QUEUE_FIELDS[element], given)
+        read_value(QUEUE.fields[element], given)
     assert len(str(refused.value)) < 200
 
 
 def test_what_is_fixed_at_creation_cannot_be_changed() -> None:
     # R-PART-09
-    with pytest.raises(InvalidArgument, match="Partitioning cannot be changed for Queue"):
-        refuse_changes({"EnablePartitioning": True})
+    with pytest.raises(InvalidArgument, match="Partitioning cannot be changed for Topic"):
+        refuse_changes(TOPIC, {"EnablePartitioning": True})
     with pytest.raises(
         InvalidArgument,
-        match="The value for the RequiresSession property of an existing Queue cannot be changed",
+        match="RequiresSession property of an existing Subscription cannot be changed",
     ):
-        refuse_changes({"RequiresSession": True})
-    refuse_changes({"EnablePartitioning": False, "RequiresSession": False})
+        refuse_changes(SUBSCRIPTION, {"RequiresSession": True})
+    refuse_changes(QUEUE, {"EnablePartitioning": False, "RequiresSession": False})
 
 
-def test_keys_in_toml_are_the_names_of_pythons_sdk() -> None:
-    from azure.servicebus.management import QueueProperties
-
-    names = {field.key for field in QUEUE_FIELDS.values()}
-    ours_alone = {"is_anonymous_accessible", "support_ordering"}
-    blank: Any = _Blank()
-    sdk = set(vars(QueueProperties._from_internal_entity("q", blank)))
+@pytest.mark.parametrize(
+    ("form", "properties", "ours_alone"),
+    [
+        (QUEUE, QueueProperties, {"is_anonymous_accessible", "support_ordering"}),
+        (
+            TOPIC,
+            TopicProperties,
+            {
+                "is_anonymous_accessible",
+                "filtering_messages_before_publishing",
+                "enable_subscription_partitioning",
+            },
+        ),
+        (SUBSCRIPTION, SubscriptionProperties, {"default_rule_description"}),
+    ],
+)
+def test_keys_in_toml_are_the_names_of_pythons_sdk(
+    form: Form, properties: Any, ours_alone: set[str]
+) -> None:
+    names = {field.key for field in form.fields.values()}
+    sdk = set(vars(properties._from_internal_entity("q", _Blank())))
     assert names - ours_alone <= sdk
 
 

@@ -24,7 +24,7 @@ PROPERTIES = {
     "DeadLetteringOnMessageExpiration": True,
     "DefaultMessageTimeToLive": "PT1H",
     "DuplicateDetectionHistoryTimeWindow": "PT20S",
-    "ForwardDeadLetteredMessagesTo": "",
+    "ForwardDeadLetteredMessagesTo": "queue.2",
     "ForwardTo": "",
     "LockDuration": "PT1M",
     "MaxDeliveryCount": 3,
@@ -58,6 +58,7 @@ def test_the_emulators_own_file(tmp_path: Path) -> None:
                 duplicate_window_ms=20_000,
                 lock_duration_ms=60_000,
                 max_delivery_count=3,
+                forward_dead_letters_to="queue.2",
             ),
         ),
         ("queue.2", QueueDescription(lock_duration_ms=60_000)),
@@ -163,8 +164,8 @@ QUEUE_0 = "UserConfig.Namespaces[0].Queues[0]"
             f"{QUEUE_0}.Properties: The property 'RequiresSession' cannot be 'true'",
         ),
         (
-            emulator({"Name": "q", "Properties": {"ForwardTo": "other"}}),
-            f"{QUEUE_0}.Properties: The property 'ForwardTo' cannot be 'other'",
+            emulator({"Name": "q", "Properties": {"ForwardTo": "other/$management"}}),
+            f"{QUEUE_0}.Properties: The property 'ForwardTo' must name a queue or a topic",
         ),
         (
             emulator({"Name": "q", "Properties": {"LockDuration": "PT6M"}}),

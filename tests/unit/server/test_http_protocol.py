@@ -176,11 +176,11 @@ def test_requests_sent_ahead_are_answered_in_order_up_to_a_bound(run: Any) -> No
     run(story())
 
 
-def test_an_upgrade_is_not_taken_up_and_what_follows_is_dropped(run: Any) -> None:
+def test_an_upgrade_to_http_2_is_not_taken_up_and_what_follows_is_dropped(run: Any) -> None:
     async def story() -> None:
         async with serving() as bus:
-            upgrade = GET[:-2] + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
-            reply = await bus.ask(upgrade + b"\x81\x05hello")
+            upgrade = GET[:-2] + b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+            reply = await bus.ask(upgrade + b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
             assert reply.startswith(b"HTTP/1.1 200 ")
             assert b"connection: close" in reply
 

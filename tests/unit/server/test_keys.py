@@ -115,6 +115,13 @@ def test_the_connection_string_is_what_every_sdk_takes(tmp_path: Path) -> None:
     assert "0.0.0.0" not in connection_string("0.0.0.0", 6000, key)
 
 
+def test_with_tls_only_the_connection_string_has_no_emulators_switch(tmp_path: Path) -> None:
+    key = choose_key(public(tmp_path))
+    text = connection_string("bus.example", 5671, key, encrypted=True)
+    assert text.endswith(f"SharedAccessKey={key.value}")
+    assert "Emulator" not in text
+
+
 def test_a_key_that_was_shown_before_is_not_shown_again(tmp_path: Path) -> None:
     key = choose_key(public(tmp_path))
     assert key.value not in connection_string("0.0.0.0", 5672, key, hidden=True)

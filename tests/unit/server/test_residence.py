@@ -10,6 +10,7 @@ from unittest import mock
 import pytest
 
 from postbus.broker import browse
+from postbus.broker.engine import Engine
 from postbus.broker.message import ACTIVE, DEFERRED, MAIN, SCHEDULED, Message
 from postbus.broker.pages import Pages
 from postbus.broker.policy import Policy
@@ -76,7 +77,11 @@ class Bed:
 
     def ask(self, call: Callable[[Queue, int, Pages], Any], host: Host | None = None) -> Any:
         answers: list[Any] = []
-        self.runtime.submit(Call(host or self.host, call, answers.append, answers.append))
+
+        def on_queue(engine: Engine, now: int, pages: Pages) -> Any:
+            return call(engine.own, now, pages)
+
+        self.runtime.submit(Call(host or self.host, on_queue, answers.append, answers.append))
         self.run()
         [answer] = answers
         return answer
@@ -91,7 +96,7 @@ class Bed:
 
 
 def loaded(bed: Bed) -> int:
-    return sum(host.queue is not None for host in bed.hosts)
+    return sum(host.engine is not None for host in bed.hosts)
 
 
 class Taker:
@@ -147,7 +152,7 @@ def test_those_that_were_not_used_for_longest_leave_first() -> None:
     for host in bed.hosts[: BOUND // 2]:
         bed.send(host)
     bed.send(bed.hosts[BOUND])
-    left = [host for host in bed.hosts if host.queue is None]
+    left = [host for host in bed.hosts if host.engine is None]
     assert left
     assert set(left) <= set(bed.hosts[BOUND // 2 : BOUND])
 
@@ -156,7 +161,7 @@ def test_queues_in_use_are_not_searched_again_for_each_one_more() -> None:
     bed = Bed(queues=2 * BOUND)
     for host in bed.hosts:
         bed.send(host)
-        host.lines[MAIN].join(Taker())
+        host.line(MAIN).join(Taker())
     assert loaded(bed) == 2 * BOUND
     with mock.patch("postbus.server.residence.at_rest", side_effect=AssertionError):
         bed.send(bed.hosts[0])
@@ -169,9 +174,9 @@ def test_an_engine_that_nobody_uses_is_forgotten_after_a_while() -> None:
     bed = Bed()
     bed.send()
     bed.wait(IDLE_MS)
-    assert bed.host.queue is not None
+    assert bed.host.engine is not None
     bed.wait(10_000)
-    assert bed.host.queue is None
+    assert bed.host.engine is None
     assert bed.runtime.loaded == 0
     standing = bed.store.standing(bed.host.fragment)
     assert standing is not None
@@ -184,7 +189,7 @@ def test_an_engine_in_use_stays() -> None:
     for _ in range(20):
         bed.send()
         bed.wait(10_000)
-        assert bed.host.queue is not None
+        assert bed.host.engine is not None
 
 
 def test_upkeep_is_no_use() -> None:
@@ -195,15 +200,15 @@ def test_upkeep_is_no_use() -> None:
         bed.runtime.attend(Call(bed.host, lambda queue, now, _: None, _ignore, _fail))
         bed.run()
     bed.wait(20_000)
-    assert bed.host.queue is None
+    assert bed.host.engine is None
 
 
 def test_a_receiver_keeps_the_engine() -> None:
     bed = Bed()
     bed.send()
-    bed.host.lines[MAIN].join(Taker())
+    bed.host.line(MAIN).join(Taker())
     bed.wait(10 * MINUTE)
-    assert bed.host.queue is not None
+    assert bed.host.engine is not None
 
 
 def test_a_lock_keeps_the_engine_until_it_runs_out() -> None:
@@ -212,9 +217,9 @@ def test_a_lock_keeps_the_engine_until_it_runs_out() -> None:
     bed.lock()
     bed.wait(Policy().lock_ms - 10_000)
     bed.runtime._residence.age(NEVER // 2)
-    assert bed.host.queue is not None
+    assert bed.host.engine is not None
     bed.wait(10 * MINUTE)
-    assert bed.host.queue is None
+    assert bed.host.engine is None
     assert bed.ask(lambda queue, now, _: queue.ledger.count(MAIN)) == 1
 
 
@@ -223,7 +228,7 @@ def test_pages_under_way_keep_the_engine() -> None:
     bed.host.loads = 1
     bed.send()
     bed.wait(10 * MINUTE)
-    assert bed.host.queue is not None
+    assert bed.host.engine is not None
 
 
 # -- what is known of it meanwhile -----------------------------------------------------------
@@ -234,11 +239,11 @@ def test_counts_of_a_forgotten_engine_are_known() -> None:
     bed.send()
     bed.send(scheduled_at=bed.machine.now + 24 * 60 * MINUTE)
     bed.wait(5 * MINUTE)
-    assert bed.host.queue is None
+    assert bed.host.engine is None
     assert bed.host.counts is not None
-    assert bed.host.counts.active == 1
-    assert bed.host.counts.scheduled == 1
-    assert bed.host.counts.size_bytes == 8
+    assert bed.host.counts[0].active == 1
+    assert bed.host.counts[0].scheduled == 1
+    assert bed.host.counts[0].size_bytes == 8
 
 
 def test_a_message_scheduled_in_a_forgotten_engine_comes_on_time() -> None:
@@ -247,16 +252,16 @@ def test_a_message_scheduled_in_a_forgotten_engine_comes_on_time() -> None:
     bed.send(scheduled_at=due)
     bed.send(scheduled_at=due + 60 * MINUTE)
     bed.wait(due - bed.machine.now - 1)
-    assert bed.host.queue is None
+    assert bed.host.engine is None
     bed.machine.pass_time(1)
     bed.run()
-    queue = bed.host.queue
+    queue = bed.host.engine
     assert queue is not None
     assert (queue.ledger.count(MAIN, ACTIVE), queue.ledger.count(MAIN, SCHEDULED)) == (1, 1)
     [(message, _)] = bed.ask(lambda q, _, pages: browse.peek(q, MAIN, 3, 10, 1_000, pages))
     assert message.enqueued_at == due
     bed.wait(5 * MINUTE)
-    assert bed.host.queue is None
+    assert bed.host.engine is None
     assert bed.host.wakes_at == due + 60 * MINUTE
 
 
@@ -275,8 +280,8 @@ def test_a_slow_commit_does_not_delay_what_comes_due_meanwhile() -> None:
     bed.machine.pass_time(1)
     bed.run()
     assert answers == [[2]]
-    assert bed.host.queue is not None
-    assert bed.host.queue.ledger.count(MAIN, ACTIVE) == 2
+    assert bed.host.engine is not None
+    assert bed.host.engine.ledger.count(MAIN, ACTIVE) == 2
 
 
 def test_an_engine_with_work_soon_is_not_forgotten() -> None:
@@ -287,7 +292,7 @@ def test_an_engine_with_work_soon_is_not_forgotten() -> None:
     bed.runtime.wake(bed.host)  # as a timer that rang early
     bed.run()
     bed.wait(4_000)
-    assert bed.host.queue is not None
+    assert bed.host.engine is not None
 
 
 # -- after a start ---------------------------------------------------------------------------
@@ -305,12 +310,12 @@ def test_a_start_finds_what_is_due_without_loading_anything() -> None:
     bed.runtime.survey(bed.hosts)
     bed.run()
     assert loaded(bed) == 0
-    assert all(host.counts is not None and host.counts.active == 1 for host in bed.hosts)
+    assert all(host.counts is not None and host.counts[0].active == 1 for host in bed.hosts)
     bed.machine.pass_time(60 * MINUTE)
     bed.run()
-    assert [host for host in bed.hosts if host.queue is not None] == [bed.hosts[7]]
-    assert bed.hosts[7].queue is not None
-    assert bed.hosts[7].queue.ledger.count(MAIN, ACTIVE) == 2
+    assert [host for host in bed.hosts if host.engine is not None] == [bed.hosts[7]]
+    assert bed.hosts[7].engine is not None
+    assert bed.hosts[7].engine.ledger.count(MAIN, ACTIVE) == 2
 
 
 def test_a_start_loads_what_was_left_without_a_checkpoint() -> None:
@@ -323,8 +328,8 @@ def test_a_start_loads_what_was_left_without_a_checkpoint() -> None:
     bed.run()
     bed.machine.pass_time(1)
     bed.run()
-    assert bed.host.queue is not None
-    assert bed.host.queue.next_due == due
+    assert bed.host.engine is not None
+    assert bed.host.engine.own.next_due == due
 
 
 def test_a_new_queue_is_surveyed_as_empty() -> None:
@@ -332,7 +337,7 @@ def test_a_new_queue_is_surveyed_as_empty() -> None:
     bed.runtime.survey(bed.hosts)
     bed.run()
     assert bed.host.counts is not None
-    assert bed.host.counts.active == bed.host.counts.size_bytes == 0
+    assert bed.host.counts[0].active == bed.host.counts[0].size_bytes == 0
     assert bed.host.wakes_at == NEVER
     assert bed.store.standing(bed.host.fragment) is None
 
@@ -351,13 +356,13 @@ def test_what_is_due_comes_after_a_store_that_did_not_answer(trouble: str) -> No
             bed.run()
         else:
             assert isinstance(bed.ask(lambda q, now, _: q.send([Message(b"")], now)), Exception)
-        assert bed.host.queue is None
+        assert bed.host.engine is None
         bed.thread.failing = 0.0
         for _ in range(3):
             bed.machine.pass_time(10_000)
             bed.run()
-    assert bed.host.queue is not None
-    assert bed.host.queue.ledger.count(MAIN, ACTIVE) == 1
+    assert bed.host.engine is not None
+    assert bed.host.engine.ledger.count(MAIN, ACTIVE) == 1
 
 
 def test_a_deleted_queue_does_not_come_back() -> None:
@@ -368,7 +373,7 @@ def test_a_deleted_queue_does_not_come_back() -> None:
     bed.runtime.discard(bed.host, bed.host.gone)
     bed.machine.pass_time(60 * MINUTE)
     bed.run()
-    assert bed.host.queue is None
+    assert bed.host.engine is None
 
 
 def test_deferred_messages_of_a_forgotten_engine_are_found() -> None:
@@ -383,7 +388,7 @@ def test_deferred_messages_of_a_forgotten_engine_are_found() -> None:
 
     bed.ask(defer)
     bed.wait(5 * MINUTE)
-    assert bed.host.queue is None
+    assert bed.host.engine is None
     [(message, raw)] = bed.ask(
         lambda q, now, pages: browse.receive_deferred(q, MAIN, [1], False, 1, now, pages)
     )

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from postbus.broker import browse
+from postbus.broker.engine import Engine
 from postbus.broker.message import MAIN, Message
 from postbus.broker.pages import Pages
 from postbus.broker.policy import Policy
@@ -94,7 +95,10 @@ class Bed:
         def failed(error: ServiceBusError) -> None:
             future.set_exception(error)
 
-        self.runtime.submit(Call(self.host, call, future.set_result, failed))
+        def on_queue(engine: Engine, now: Instant, pages: Pages) -> Any:
+            return call(engine.own, now, pages)
+
+        self.runtime.submit(Call(self.host, on_queue, future.set_result, failed))
         return future
 
     def send(self, *bodies: bytes) -> asyncio.Future[Any]:
@@ -102,7 +106,7 @@ class Bed:
         return self.ask(lambda queue, now, pages: queue.send(messages, now))
 
     def join(self, taker: Taker) -> None:
-        line = self.host.lines[MAIN]
+        line = self.host.line(MAIN)
         line.join(taker)
         line.wants(taker)
         self.runtime.wake(self.host)
@@ -165,7 +169,7 @@ async def test_a_failed_commit_acknowledges_nothing_and_the_engine_is_loaded_aga
     bed.store.failure = StoreUnavailable("disk full")
     with pytest.raises(StoreUnavailable):
         await bed.send(b"refused")
-    assert bed.host.queue is None
+    assert bed.host.engine is None
     assert len(lost) == 1, "links are told, for every lock is lost"
     assert bed.meter.failures == 1
 
@@ -187,7 +191,7 @@ async def test_a_delivery_that_was_to_be_committed_with_a_failure_does_not_go_ou
     await settled()
     assert taker.taken == []
     again = Taker(bed.host, credit=1, deletes=True)
-    bed.host.lines[MAIN].leave(taker)
+    bed.host.line(MAIN).leave(taker)
     await bed.ask(lambda queue, now, pages: None)
     bed.join(again)
     await settled()
@@ -309,8 +313,8 @@ async def test_a_large_batch_is_decided_ahead_and_answered_in_order(bed: Bed) ->
     await settled()
     ahead = many(bed)
     await settled()
-    assert bed.host.queue is not None
-    assert bed.host.queue.ledger.count(MAIN) == 2 + AHEAD_REQUESTS_MIN, "decided"
+    assert bed.host.engine is not None
+    assert bed.host.engine.ledger.count(MAIN) == 2 + AHEAD_REQUESTS_MIN, "decided"
     assert not any(answer.done() for answer in first + ahead), "and not answered"
 
     bed.store.open.set()
@@ -330,7 +334,7 @@ async def test_what_was_decided_on_top_of_a_failed_commit_is_refused_too(bed: Be
     for answer in first + ahead:
         with pytest.raises(StoreUnavailable):
             await answer
-    assert bed.host.queue is None
+    assert bed.host.engine is None
 
     assert await bed.send(b"later") == [2], "none of it left a trace"
     taker = Taker(bed.host, credit=100)
@@ -348,8 +352,8 @@ async def test_another_entity_gets_nothing_that_was_not_durable(bed: Bed) -> Non
     lost = many(bed, other, count=1)
     await settled()
     taker = Taker(other, credit=10)
-    other.lines[MAIN].join(taker)
-    other.lines[MAIN].wants(taker)
+    other.line(MAIN).join(taker)
+    other.line(MAIN).wants(taker)
     bed.runtime.wake(other)
     ahead = many(bed)
     await settled()
@@ -369,12 +373,12 @@ async def test_a_turn_that_writes_nothing_waits_for_the_commit_before_it(bed: Be
     sent = many(bed, count=1)
     await settled()
     taker = Taker(bed.host, credit=5)
-    line = bed.host.lines[MAIN]
+    line = bed.host.line(MAIN)
     line.join(taker)
     line.wants(taker)
     bed.runtime.wake(bed.host)
     for _ in range(AHEAD_REQUESTS_MIN):
-        bed.runtime.submit(Lose(bed.host, [b"no lock"]))
+        bed.runtime.submit(Lose(bed.host, [(MAIN, b"no lock")]))
     await settled()
     assert taker.credit == 3, "taken"
     assert taker.taken == [], "and not given out"
@@ -391,8 +395,8 @@ async def test_nothing_is_decided_ahead_of_an_answer_in_words(bed: Bed) -> None:
     await settled()
     many(bed)
     await settled()
-    assert bed.host.queue is not None
-    assert bed.host.queue.ledger.count(MAIN) == 2
+    assert bed.host.engine is not None
+    assert bed.host.engine.ledger.count(MAIN) == 2
     bed.store.open.set()
 
 
@@ -408,8 +412,8 @@ async def test_a_checkpoint_waits_until_nothing_is_under_way(bed: Bed) -> None:
     bed.store.open.set()
     await asyncio.gather(*first, *ahead)
     await settled()
-    assert bed.host.queue is not None
-    ledger = bed.host.queue.ledger
+    assert bed.host.engine is not None
+    ledger = bed.host.engine.ledger
     assert ledger.checkpoint == ledger.head == 2 + AHEAD_REQUESTS_MIN
 
 
@@ -432,8 +436,8 @@ async def test_one_who_is_refused_within_a_turn_starts_no_turn_beside_its_commit
     await asyncio.sleep(0)
     rest = many(bed, count=70)
     await settled()
-    assert bed.host.queue is not None
-    assert bed.host.queue.ledger.count(MAIN) == 2, "nothing was decided beside a checkpoint"
+    assert bed.host.engine is not None
+    assert bed.host.engine.ledger.count(MAIN) == 2, "nothing was decided beside a checkpoint"
 
     bed.store.open.set()
     await asyncio.gather(first, *rest)

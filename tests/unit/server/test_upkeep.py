@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from postbus.broker.engine import Engine
 from postbus.broker.message import MAIN, Message
 from postbus.broker.pages import Pages
 from postbus.broker.policy import Policy
@@ -41,7 +42,11 @@ class Bed:
 
     async def ask(self, call: Callable[[Queue, int, Pages], Any]) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.runtime.submit(Call(self.host, call, future.set_result, future.set_exception))
+
+        def on_queue(engine: Engine, now: int, pages: Pages) -> Any:
+            return call(engine.own, now, pages)
+
+        self.runtime.submit(Call(self.host, on_queue, future.set_result, future.set_exception))
         return await future
 
     async def send_and_take(self, count: int) -> None:
@@ -52,7 +57,7 @@ class Bed:
             await self.ask(lambda queue, now, _: queue.take_and_delete(MAIN, now))
 
     async def forget(self) -> None:
-        while self.host.queue is not None:
+        while self.host.engine is not None:
             self.runtime.forget_idle()
             await self.runtime.quiet()
 
@@ -76,7 +81,7 @@ async def test_the_journal_of_a_forgotten_engine_is_trimmed_without_loading_it(b
 
     await bed.upkeep.tidy(bed.host, NOW + 1, 0)
     assert bed.batches == 0
-    assert bed.host.queue is None
+    assert bed.host.engine is None
 
 
 async def test_a_journal_within_retention_stays(bed: Bed) -> None:
@@ -84,7 +89,7 @@ async def test_a_journal_within_retention_stays(bed: Bed) -> None:
     await bed.forget()
     await bed.upkeep.tidy(bed.host, NOW, 1 << 30)
     assert bed.batches == 10
-    assert bed.host.queue is None
+    assert bed.host.engine is None
 
 
 async def test_bodies_that_pin_old_batches_of_a_forgotten_engine_are_copied(bed: Bed) -> None:
@@ -97,7 +102,7 @@ async def test_bodies_that_pin_old_batches_of_a_forgotten_engine_are_copied(bed:
     # when it passes out of retention, its engine is loaded once and the body copied
     await bed.upkeep.tidy(bed.host, NOW + 1, 0)
     await bed.runtime.quiet()
-    assert bed.host.queue is not None
+    assert bed.host.engine is not None
     await bed.forget()
     await bed.upkeep.tidy(bed.host, NOW + 1, 0)
     assert bed.batches == 1

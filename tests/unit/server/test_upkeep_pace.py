@@ -39,7 +39,7 @@ def make(store: Trims, meter: StoreMeter) -> Upkeep:
 
 def host(head: int) -> Host:
     queue = SimpleNamespace(ledger=SimpleNamespace(head=head))
-    return cast(Host, SimpleNamespace(fragment=7, queue=queue, gone=None))
+    return cast(Host, SimpleNamespace(fragment=7, engine=queue, gone=None))
 
 
 def test_a_store_has_grown_when_a_share_of_the_retention_was_written_since_the_last_time() -> None:

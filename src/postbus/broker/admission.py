@@ -1,0 +1,51 @@
+"""Whether an entity takes the messages it is sent: all of them, or none."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from postbus.broker.message import Message
+from postbus.broker.policy import Policy
+from postbus.errors import (
+    EntityDisabled,
+    InvalidArgument,
+    MessageSizeExceeded,
+    QuotaExceeded,
+)
+
+ID_LENGTH_MAX: Final = 128
+"""Characters of a message id or a session id (semantics B §11)."""
+
+
+def admit(
+    kind: str, name: str, policy: Policy, size_bytes: int, messages: Sequence[Message]
+) -> None:
+    """Raise the refusal of these messages, if there is one; `kind` is Queue or Topic."""
+    if not policy.sends:
+        raise EntityDisabled(name, "Send")
+    size = size_bytes
+    for message in messages:
+        _check(name, policy, message)
+        size += message.length
+    if size > policy.size_bytes_max:
+        raise QuotaExceeded(
+            f"The maximum entity size has been reached or exceeded for {kind}: '{name}'. "
+            f"Size of entity in bytes:{size_bytes}, "
+            f"Max entity size in bytes:{policy.size_bytes_max}."
+        )
+
+
+def _check(name: str, policy: Policy, message: Message) -> None:
+    if message.length > policy.message_size_max:
+        raise MessageSizeExceeded(
+            f"The received message (delivery-size: {message.length} bytes) exceeds the limit "
+            f"({policy.message_size_max} bytes) currently allowed on the entity '{name}'."
+        )
+    if message.header_size > policy.header_size_max:
+        raise MessageSizeExceeded(
+            f"The headers of the message take {message.header_size} bytes, "
+            f"{policy.header_size_max} bytes are allowed on the entity '{name}'."
+        )
+    if len(message.message_id) > ID_LENGTH_MAX:
+        raise InvalidArgument(f"The MessageId is longer than {ID_LENGTH_MAX} characters.")
+    if message.session_id is not None and len(message.session_id) > ID_LENGTH_MAX:
+        raise InvalidArgument(f"The SessionId is longer than {ID_LENGTH_MAX} characters.")

@@ -1,0 +1,124 @@
+"""The engine of one fragment: a queue, or a topic with all its subscriptions."""
+
+from collections.abc import Sequence
+
+from postbus.broker.fragment import Fragment
+from postbus.broker.ledger import Ledger
+from postbus.broker.message import LANES, MAIN, OUTBOX, OWNER_BITS, Message
+from postbus.broker.policy import Policy
+from postbus.broker.queue import Queue
+from postbus.broker.topic import Sorter, Topic
+from postbus.errors import EntityNotFound
+from postbus.model.instant import Instant
+
+
+class Engine:
+    """Owner 0 is the queue or the topic itself, the others are subscriptions."""
+
+    __slots__ = ("_received", "fragment", "ledger", "name", "queues", "removed", "topic")
+
+    def __init__(self, name: str, policy: Policy, fragment: Fragment) -> None:
+        self.name = name
+        self.fragment = fragment
+        self.ledger: Ledger = fragment.ledger
+        self.queues: dict[int, Queue] = {0: Queue(name, 0, policy, fragment)}
+        self.topic: Topic | None = None
+        self.removed: dict[int, None] = {}
+        """Owners that are gone and have left messages behind."""
+        self._received: dict[int, Queue] = {}
+        for subqueue, lane in self.ledger.counts:
+            if lane == OUTBOX and self.ledger.count(subqueue, lane):
+                fragment.outboxes[subqueue] = None
+
+    @property
+    def own(self) -> Queue:
+        return self.queues[0]
+
+    def at(self, subqueue: int) -> Queue:
+        """The queue or subscription that a subqueue belongs to."""
+        queue = self.queues.get(subqueue >> OWNER_BITS)
+        if queue is None:
+            raise EntityNotFound(self.name)
+        return queue
+
+    # -- the subscriptions of a topic --------------------------------------------------------
+
+    def become_topic(self, subscriptions: dict[int, tuple[str, Policy]], sorter: Sorter) -> None:
+        """Called once, when the engine is loaded."""
+        for owner, (name, policy) in subscriptions.items():
+            self.queues[owner] = Queue(name, owner, policy, self.fragment)
+        self.topic = Topic(self.own, self.queues, sorter)
+        for subqueue, lane in self.ledger.counts:
+            owner = subqueue >> OWNER_BITS
+            if owner not in self.queues and self.ledger.count(subqueue, lane):
+                self.removed[owner] = None
+        self._share_room()
+
+    def add_subscription(self, owner: int, name: str, policy: Policy) -> None:
+        self.queues[owner] = Queue(name, owner, policy, self.fragment)
+        self._share_room()
+
+    def remove_subscription(self, owner: int) -> None:
+        """Its messages are removed by a chore, as many at a time as is reasonable."""
+        self.queues.pop(owner, None)
+        self.fragment.locked.pop(owner, None)
+        self.fragment.forwards.pop(owner, None)
+        self._received.pop(owner, None)
+        self.removed[owner] = None
+        self._share_room()
+
+    def _share_room(self) -> None:
+        """Memory for messages is the fragment's: the more subscriptions, the less each has."""
+        self.fragment.limits.share(len(self.queues))
+
+    # -- what is asked of it -----------------------------------------------------------------
+
+    def send(self, messages: Sequence[Message], now: Instant) -> list[int]:
+        """Store all of them or none; returns their sequence numbers."""
+        topic = self.topic
+        return self.queues[0].send(messages, now) if topic is None else topic.publish(messages, now)
+
+    def set_receivers(self, subqueue: int, count: int) -> None:
+        queue = self.queues.get(subqueue >> OWNER_BITS)
+        if queue is None:
+            return
+        queue.receivers[subqueue] = count
+        if queue.receivers[queue.main]:
+            self._received[queue.owner] = queue
+        else:
+            self._received.pop(queue.owner, None)
+
+    # -- time --------------------------------------------------------------------------------
+
+    def tick(self, now: Instant) -> None:
+        """Take back the messages whose locks ran out."""
+        locked = self.fragment.locked
+        if not locked:
+            return
+        for owner, queue in list(locked.items()):
+            queue.tick(now)
+            if not queue.locks:
+                del locked[owner]
+
+    def next_deadline(self) -> Instant:
+        """When tick() or a chore next has work, or earlier: waking for nothing is harmless."""
+        deadline = self.queues[0].next_due
+        for queue in self.fragment.locked.values():
+            deadline = min(deadline, queue.first_lock_end())
+        # Expired messages are swept only while somebody receives (R-DLQ-06).
+        for queue in self._received.values():
+            deadline = min(deadline, queue.next_expiry)
+        return deadline
+
+    @property
+    def expiring(self) -> list[Queue]:
+        """Queues whose expired messages may be swept."""
+        return list(self._received.values())
+
+
+def counted(ledger: Ledger, owner: int) -> int:
+    """Messages that belong to an owner, in whatever state."""
+    first = owner << OWNER_BITS
+    return sum(
+        ledger.count(first | kind, lane) for kind in range(MAIN, 1 << OWNER_BITS) for lane in LANES
+    )

@@ -1,0 +1,217 @@
+"""Messages on their way to another entity: out of an outbox here, past a mark there.
+
+A message that is to be forwarded is in the lane OUTBOX, under a number that tells the order in
+which it leaves. It is sent as it is, as often as it takes; the destination remembers the last
+number that arrived from each outbox, in the same commit as the message. So it arrives once,
+whatever crashes (design §3). When it has arrived it is removed here.
+
+Where a destination refuses a message, that one goes to the dead-letter queue of its source before
+the next is sent: the mark may not pass a message that has not arrived.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from postbus.broker.admission import admit
+from postbus.broker.chores import missing
+from postbus.broker.engine import Engine
+from postbus.broker.message import ACTIVE, OUTBOX, OWNER_BITS, Message, Trail
+from postbus.broker.pages import BodyPage, LanePage, Need, Page, Pages
+from postbus.broker.policy import NOWHERE
+from postbus.broker.queue import HOPS_EXCEEDED, HOPS_MAX, Queue
+from postbus.broker.records import Kind
+from postbus.errors import ServiceBusError
+from postbus.model.instant import NEVER, Instant
+
+SHIPPED_AT_ONCE: Final = 256
+SHIPPED_BYTES: Final = 1 << 20
+DIVERTED_AT_ONCE: Final = 256
+SUBQUEUE_BITS: Final = 32
+
+
+class Shipment(NamedTuple):
+    """Messages that leave together, for one destination."""
+
+    destination: int
+    messages: list[tuple[Message, bytes]]
+
+
+class Receipt(NamedTuple):
+    """What became of a shipment: so many arrived, and the next one was refused."""
+
+    arrived: int
+    refusal: ServiceBusError | None
+
+
+def outbox_id(fragment: int, subqueue: int) -> int:
+    """One number for one outbox of one fragment: marks are kept by it."""
+    return fragment << SUBQUEUE_BITS | subqueue
+
+
+def collect(engine: Engine, subqueue: int, now: Instant, pages: Pages) -> Shipment | Need | None:
+    """The first messages in an outbox; None when it is empty. Changes nothing."""
+    ledger = engine.ledger
+    page = LanePage(subqueue, OUTBOX, 0, SHIPPED_AT_ONCE)
+    if need := missing(pages, [page]):
+        return need
+    messages, _ = ledger.delta.over_lane(pages.rows(page), subqueue, OUTBOX, 0, SHIPPED_AT_ONCE)
+    if not messages:
+        engine.fragment.outboxes.pop(subqueue, None)
+        return None
+    destination = _destination(messages[0])
+    chosen: list[tuple[Message, BodyPage]] = []
+    bytes_left = SHIPPED_BYTES
+    for message in messages:
+        bytes_left -= message.length
+        if _destination(message) != destination or (chosen and bytes_left < 0):
+            break
+        chosen.append((message, BodyPage(message.base, message.position, message.length)))
+    bodies: list[Page] = [body for _, body in chosen]
+    if need := missing(pages, bodies):
+        return need
+    shipped: list[tuple[Message, bytes]] = []
+    for message, body in chosen:
+        raw = pages.body(body)
+        if raw is None:
+            raise Queue.no_body(message)
+        shipped.append((message, raw))
+    return Shipment(destination, shipped)
+
+
+def _destination(message: Message) -> int:
+    return NOWHERE if message.trail is None else message.trail.destination
+
+
+def accept(
+    engine: Engine, origin: int, messages: Sequence[tuple[Message, bytes]], now: Instant
+) -> Receipt:
+    """Take messages from an outbox, in order, up to the first that cannot be taken."""
+    mark = engine.ledger.marks.get(origin, -1)
+    arrived = 0
+    for sent, raw in messages:
+        if sent.number > mark:
+            try:
+                _take_in(engine, origin, sent, raw, now)
+            except ServiceBusError as refusal:
+                return Receipt(arrived, refusal)
+        arrived += 1
+    return Receipt(arrived, None)
+
+
+def _take_in(engine: Engine, origin: int, sent: Message, raw: bytes, now: Instant) -> None:
+    own = engine.own
+    made = Message(raw, sent.message_id, sent.session_id, sent.ttl, now, sent.header_size)
+    kind = "Queue" if engine.topic is None else "Topic"
+    admit(kind, own.name, own.policy, engine.ledger.size_bytes, [made])
+    trail = Trail(made.length) if sent.trail is None else sent.trail.next_leg(made.length)
+    trail.hops += 1
+    trail.origin, trail.origin_number = origin, sent.number
+    made.trail = trail
+    made.properties, made.source = sent.properties, sent.source
+    made.reason, made.description = sent.reason, sent.description
+    made.number = engine.ledger.next_number()
+    # The first number it was ever given stays with it (semantics B §8).
+    made.enqueue_number = sent.enqueue_number
+    own.limit_ttl(made)
+    if engine.topic is not None:
+        engine.topic.arrive(made, now)
+        return
+    own.choose_place(made)
+    engine.ledger.arrive(made, raw)
+    own.placed(made)
+
+
+def shipped(engine: Engine, subqueue: int, numbers: Sequence[int], pages: Pages) -> Need | None:
+    """These have arrived: they are gone here."""
+    messages = _in_outbox(engine, subqueue, numbers, pages)
+    if isinstance(messages, Need):
+        return messages
+    for message in messages:
+        engine.ledger.remove(Kind.FORWARDED, message)
+    return None
+
+
+def returned(
+    engine: Engine, subqueue: int, number: int, refusal: ServiceBusError, pages: Pages
+) -> Need | None:
+    """This one was refused: it stays here, as a dead letter that goes no further."""
+    messages = _in_outbox(engine, subqueue, [number], pages)
+    if isinstance(messages, Need):
+        return messages
+    queue = engine.queues.get(subqueue >> OWNER_BITS)
+    for message in messages:
+        if queue is not None:
+            _keep_dead(queue, message, refusal)
+    return None
+
+
+def _keep_dead(queue: Queue, message: Message, refusal: ServiceBusError) -> None:
+    if message.subqueue == queue.main:
+        message.reason, message.description = type(refusal).__name__, str(refusal)
+    # A dead letter that cannot go on keeps its own reason.
+    queue.ledger.move(
+        Kind.DEAD_LETTERED, message, queue.dead_letters, ACTIVE, queue.ledger.next_number()
+    )
+    queue.placed(message)
+
+
+def _in_outbox(
+    engine: Engine, subqueue: int, numbers: Sequence[int], pages: Pages
+) -> list[Message] | Need:
+    page = LanePage(subqueue, OUTBOX, 0, SHIPPED_AT_ONCE)
+    if need := missing(pages, [page]):
+        return need
+    messages, _ = engine.ledger.delta.over_lane(
+        pages.rows(page), subqueue, OUTBOX, 0, SHIPPED_AT_ONCE
+    )
+    wanted = set(numbers)
+    return [message for message in messages if message.number in wanted]
+
+
+def diverts(queue: Queue) -> int | None:
+    """The subqueue whose messages have to set out, since the queue forwards now; None for none."""
+    policy, ledger = queue.policy, queue.ledger
+    if policy.forward_to != NOWHERE and ledger.count(queue.main, ACTIVE):
+        return queue.main
+    if policy.forward_dead_letters_to == NOWHERE or queue.diverted_to == NEVER:
+        return None
+    return queue.dead_letters if ledger.count(queue.dead_letters, ACTIVE) else None
+
+
+def divert(queue: Queue, subqueue: int, pages: Pages) -> Need | None:
+    """Send off what was there before the queue began to forward, a slice at a time."""
+    start = queue.diverted_to if subqueue == queue.dead_letters else 0
+    page = LanePage(subqueue, ACTIVE, start, DIVERTED_AT_ONCE)
+    if need := missing(pages, [page]):
+        return need
+    ledger = queue.ledger
+    found, end = ledger.delta.over_lane(pages.rows(page), subqueue, ACTIVE, start, DIVERTED_AT_ONCE)
+    if subqueue == queue.dead_letters:
+        # Those that may not go on stay, so it is gone through once, and not until it is empty.
+        queue.diverted_to = NEVER if end is None else end + 1
+    for each in found:
+        message = queue.held_in_memory(subqueue, ACTIVE, each.number) or each
+        if message.token is None:
+            _set_out(queue, message)
+    return None
+
+
+def _set_out(queue: Queue, message: Message) -> None:
+    window = queue.windows[message.subqueue]
+    if message.subqueue == queue.dead_letters:
+        if not queue.passes_on(message):
+            return
+    else:
+        trail = message.trail or Trail(message.length)
+        message.trail = trail
+        if trail.hops >= HOPS_MAX:
+            if message.number in window.live:
+                window.withdraw(message)
+            queue.bury(message, HOPS_EXCEEDED, None)
+            return
+        trail.destination = queue.policy.forward_to
+    if message.number in window.live:
+        window.withdraw(message)
+    number = queue.ledger.next_number()
+    queue.ledger.move(Kind.DIVERTED, message, message.subqueue, OUTBOX, number)
+    queue.placed(message)

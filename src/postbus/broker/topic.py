@@ -1,0 +1,199 @@
+"""A topic: every message it takes becomes copies in its subscriptions, in one commit.
+
+The body is written once, and all copies point to it. Which subscriptions get one, and what an
+action has made of it, is for a sorter to say: the engine does not look into messages. A message
+with more copies than fit into one turn is kept, and spread in slices (`fan_out`); those behind it
+wait, so that no subscription sees them out of order.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
+
+from postbus.broker.admission import admit
+from postbus.broker.message import MAIN, PUBLISHING, Message, Trail
+from postbus.broker.pages import BodyPage, LanePage, Need, Page, Pages
+from postbus.broker.queue import HEADERS_TOO_LARGE, Queue
+from postbus.broker.records import Kind
+from postbus.model.instant import Instant
+
+COPIES_AT_ONCE: Final = 512
+"""Copies that one turn makes. Those of a single message may be a few more where several rules of
+one subscription match."""
+STAGED_ROWS: Final = 64
+STAGED_BYTES: Final = 4 << 20
+
+
+class Copy(NamedTuple):
+    """What one subscription gets of a message."""
+
+    owner: int
+    envelope: bytes | None = None
+    """The properties section, where an action has changed it."""
+    properties: bytes | None = None
+    """The application properties, likewise."""
+    annotations: bytes | None = None
+    """The message annotations, likewise."""
+    message_id: str | None = None
+    session_id: str | None = None
+    ttl: int | None = None
+    header_size: int = 0
+    """Bytes of everything but the body, where an action has changed any of it."""
+    failure: tuple[str, str] | None = None
+    """A filter could not be evaluated: the reason and description of a dead letter."""
+
+
+class Sorter(Protocol):
+    """Applies the rules of a topic's subscriptions."""
+
+    def copies(self, message: Message, raw: bytes) -> list[Copy]:
+        """Who gets what, in ascending order of owners."""
+
+
+class Topic:
+    """What makes a fragment that of a topic."""
+
+    __slots__ = ("_own", "_queues", "sorter")
+
+    def __init__(self, own: Queue, queues: dict[int, Queue], sorter: Sorter) -> None:
+        self._own = own
+        """The topic's place in its fragment: scheduled messages wait there."""
+        self._queues = queues
+        """Subscriptions by owner; the topic itself is among them as 0."""
+        self.sorter = sorter
+
+    @property
+    def behind(self) -> bool:
+        """Are there messages that not all subscriptions have yet?"""
+        return self._own.ledger.count(MAIN, PUBLISHING) > 0
+
+    def publish(self, messages: Sequence[Message], now: Instant) -> list[int]:
+        """Take all of them or none; returns their sequence numbers."""
+        own = self._own
+        admit("Topic", own.name, own.policy, own.ledger.size_bytes, messages)
+        room = COPIES_AT_ONCE
+        for message in messages:
+            own.limit_ttl(message)
+            message.number = message.enqueue_number = own.ledger.next_number()
+            if message.enqueued_at > now:
+                own.schedule(message)
+            else:
+                message.enqueued_at = now
+                room -= self._take_in(message, room)
+        return [message.number for message in messages]
+
+    def arrive(self, message: Message, now: Instant) -> None:
+        """Take a message that another entity forwards to this one."""
+        raw = message.raw
+        assert raw is not None
+        message.enqueued_at = now
+        message.lane = PUBLISHING
+        self._own.ledger.arrive(message, raw)
+        message.raw = None
+
+    def _take_in(self, message: Message, room: int) -> int:
+        """Give the message to its subscriptions, or keep it until there is time to."""
+        ledger = self._own.ledger
+        raw = message.raw
+        assert raw is not None
+        copies = [] if self.behind else self.sorter.copies(message, raw)
+        if self.behind or len(copies) > room:
+            message.lane = PUBLISHING
+            ledger.add(Kind.STAGED, message, raw)
+            message.raw = None
+            return 0
+        ledger.pass_on(message, raw)
+        self._place(message, raw, copies, len(copies))
+        return len(copies)
+
+    def spread(self, message: Message, raw: bytes, room: int) -> int:
+        """Give a message that was kept to the next subscriptions; returns how many copies it
+        took."""
+        ledger = self._own.ledger
+        done = 0 if message.trail is None else message.trail.cursor
+        copies = self.sorter.copies(message, raw)
+        left = [copy for copy in copies if copy.owner > done]
+        now = left[:room]
+        # A subscription gets all of its copies at once, or the cursor could not tell.
+        while now and len(now) < len(left) and left[len(now)].owner == now[-1].owner:
+            now.append(left[len(now)])
+        self._place(message, raw, now, len(copies))
+        if len(now) == len(left):
+            ledger.remove(Kind.SPREAD, message)
+        else:
+            if message.trail is None:
+                message.trail = Trail(message.length)
+            message.trail.cursor = now[-1].owner
+            ledger.change(Kind.ADVANCED, message)
+        return len(now)
+
+    def _place(self, message: Message, raw: bytes, copies: list[Copy], shared_by: int) -> None:
+        ledger = self._own.ledger
+        share = message.length // shared_by if shared_by else 0
+        for copy in copies:
+            queue = self._queues.get(copy.owner)
+            if queue is None:
+                continue
+            made = _copy_of(message, raw, copy, share)
+            queue.limit_ttl(made)
+            if copy.failure is not None:
+                if not queue.policy.dead_letter_on_filter_errors:
+                    continue
+                queue.choose_grave(made, *copy.failure)
+            elif copy.header_size > queue.policy.header_size_max:
+                queue.choose_grave(made, *HEADERS_TOO_LARGE)
+            else:
+                queue.choose_place(made)
+            made.number = ledger.next_number()
+            ledger.place(made)
+            queue.placed(made)
+
+
+def _copy_of(message: Message, raw: bytes, copy: Copy, share: int) -> Message:
+    made = Message(
+        raw,
+        message.message_id if copy.message_id is None else copy.message_id,
+        message.session_id if copy.session_id is None else copy.session_id,
+        message.ttl if copy.ttl is None else copy.ttl,
+        message.enqueued_at,
+        copy.header_size or message.header_size,
+    )
+    made.layout = message.layout
+    made.base, made.position = message.base, message.position
+    made.enqueue_number = message.enqueue_number
+    made.properties = message.properties if copy.properties is None else copy.properties
+    made.reason, made.description = message.reason, message.description
+    made.source = message.source
+    trail = Trail(share) if message.trail is None else message.trail.next_leg(share)
+    if copy.envelope is not None:
+        trail.envelope = copy.envelope
+    if copy.annotations is not None:
+        trail.annotations = copy.annotations
+    made.trail = trail
+    return made
+
+
+def fan_out(topic: Topic, own: Queue, pages: Pages) -> Need | None:
+    """Spread what was kept, the oldest first, as far as one turn goes."""
+    page = LanePage(MAIN, PUBLISHING, 0, STAGED_ROWS)
+    if page not in pages:
+        return Need((page,))
+    messages, _ = own.ledger.delta.over_lane(pages.rows(page), MAIN, PUBLISHING, 0, STAGED_ROWS)
+    bytes_left = STAGED_BYTES
+    wanted: list[tuple[Message, BodyPage]] = []
+    for message in messages:
+        bytes_left -= message.length
+        if wanted and bytes_left < 0:
+            break
+        wanted.append((message, BodyPage(message.base, message.position, message.length)))
+    absent: tuple[Page, ...] = tuple(body for _, body in wanted if body not in pages)
+    if absent:
+        return Need(absent)
+    room = COPIES_AT_ONCE
+    for message, body in wanted:
+        raw = pages.body(body)
+        if raw is None:
+            raise own.no_body(message)
+        room -= topic.spread(message, raw, room)
+        if room <= 0:
+            break
+    return None

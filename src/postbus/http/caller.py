@@ -1,0 +1,83 @@
+"""Who asks: what a request's tokens prove, and how it is refused where that is too little."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, NamedTuple, Protocol
+from urllib.parse import quote
+
+from starlette.responses import Response
+
+from postbus.errors import Unauthorized
+from postbus.http.atom import Site
+from postbus.http.problems import HttpProblem
+from postbus.model.fields import FORWARD, FORWARD_DEAD
+from postbus.server.auth import Claims, Right, missing_claim
+
+READ: Final = "Manage,EntityRead claims required for this operation."
+WRITE: Final = "Authorization failed for specified action: Manage,EntityWrite."
+DELETE: Final = "Authorization failed for specified action: Manage,EntityDelete."
+
+SUPPLEMENTS: Final[Mapping[str, str]] = {
+    FORWARD.element: "ServiceBusSupplementaryAuthorization",
+    FORWARD_DEAD.element: "ServiceBusDlqSupplementaryAuthorization",
+}
+"""The header with a token for the entity that an element names (wire contract §9.2)."""
+
+
+class Caller:
+    """The claims of a request's own token, and of those it brings for other entities."""
+
+    __slots__ = ("_supplement", "claims")
+
+    def __init__(
+        self, claims: Claims, supplement: Callable[[str, str], Awaitable[Claims | None]]
+    ) -> None:
+        """`supplement` gives what the token in a header proves to one who wants to use a path, None
+        without one, or refuses it."""
+        self.claims = claims
+        self._supplement = supplement
+
+    def require(self, path: str, text: str) -> None:
+        """Raise Unauthorized, with Azure's words for this operation, without Manage on `path`."""
+        if not _allows(self.claims, path):
+            raise Unauthorized(text)
+
+    def require_below(self, path: str, operation: str, site: Site) -> None:
+        """The same for what lies below a topic, where Azure has other words: semantics A §6."""
+        if not _allows(self.claims, path):
+            raise HttpProblem(
+                401,
+                f"SubCode=40100: Unauthorized : Unauthorized access for '{operation}' operation on "
+                f"endpoint '{site.address(path)}'.",
+            )
+
+    async def require_destination(self, element: str, name: str, site: Site) -> None:
+        """Raise Unauthorized without Manage on the entity that messages are to be forwarded to."""
+        if _allows(self.claims, name):
+            return
+        claims = await self._supplement(SUPPLEMENTS[element], name)
+        if claims is None or not _allows(claims, name):
+            raise missing_claim(Right.MANAGE, site.address(name))
+
+
+def _allows(claims: Claims, path: str) -> bool:
+    # Claims are about URLs: a question mark in a rule's name must not end the path here.
+    return claims.allows(Right.MANAGE, quote(path))
+
+
+class Asked(NamedTuple):
+    """What every operation needs to know of the request that asks for it."""
+
+    caller: Caller
+    site: Site
+
+
+class Resource(Protocol):
+    """Something at a path that can be created, read, replaced and deleted."""
+
+    async def read(self, asked: Asked) -> Response: ...
+    async def create(self, body: bytes, asked: Asked) -> Response: ...
+
+    async def update(self, body: bytes, etag: str, asked: Asked) -> Response:
+        """Replace the description: what the body leaves out goes back to its default."""
+
+    async def delete(self, asked: Asked) -> Response: ...

@@ -1,0 +1,146 @@
+"""Descriptions of queues, topics and subscriptions as XML, by the tables in `model.fields`.
+
+A reply has all elements in Azure's order; a request may leave out any, in any order and under any
+prefix (wire contract §9.4).
+"""
+
+from collections.abc import Mapping
+from typing import Final
+from xml.etree.ElementTree import Element
+
+from postbus.errors import InvalidArgument
+from postbus.http.atom import Site, element, is_nil, local_name, service_bus
+from postbus.http.authorization import read_rules, write_rules
+from postbus.http.namespace import Entity, TopicEntity
+from postbus.http.notation import COUNTS, time_text
+from postbus.model.description import Description, EntityStatus, QueueCounts
+from postbus.model.duration import INFINITE, TICKS_PER_MS, format_iso
+from postbus.model.fields import Field, Form, Kind, Value, read_text
+
+_NEVER_ACCESSED: Final = "0001-01-01T00:00:00Z"
+
+Told = Mapping[str, str | int | QueueCounts]
+"""What the server knows of an entity, by element."""
+
+
+def form_of(content: Element, *forms: Form) -> Form:
+    """Which of these kinds of entity is described. Raises InvalidArgument for none of them."""
+    name = local_name(content)
+    for form in forms:
+        if form.element == name:
+            return form
+    expected = " or a ".join(f"'{form.element}'" for form in forms)
+    raise InvalidArgument(f"The content must be a {expected}, not '{name}'.")
+
+
+def read_values(form: Form, content: Element) -> dict[str, Value]:
+    """What a description says, by element. Raises InvalidArgument naming what is wrong."""
+    values: dict[str, Value] = {}
+    for name, child in children(content, form.element).items():
+        if name in form.told:
+            continue
+        if name not in form.fields:
+            raise InvalidArgument(f"The element '{name}' is not part of a {form.element}.")
+        field = form.fields[name]
+        if field.kind is Kind.DEFAULT_RULE or is_nil(child):
+            continue
+        if field.kind is Kind.RULES:
+            values[name] = read_rules(child)
+        else:
+            values[name] = read_text(field, text_of(child, field.kind.value))
+    return values
+
+
+def children(parent: Element, what: str) -> dict[str, Element]:
+    """The elements in another one, by name. Raises InvalidArgument for one that is there twice."""
+    found: dict[str, Element] = {}
+    for child in parent:
+        name = local_name(child)
+        if name in found:
+            raise InvalidArgument(f"The element '{name}' is there twice in a {what}.")
+        found[name] = child
+    return found
+
+
+def text_of(child: Element, expected: str) -> str:
+    """The text of an element that has nothing else in it. Raises InvalidArgument."""
+    if len(child) > 0:
+        raise InvalidArgument(f"The element '{local_name(child)}' must hold {expected}.")
+    return child.text or ""
+
+
+def description_xml(form: Form, description: Description, told: Told, site: Site) -> str:
+    """A description as a reply shows it, to a client of this version of the API."""
+    return service_bus(
+        form.element,
+        "".join(
+            _told(field.element, told[field.element])
+            if field.kind is Kind.TOLD
+            else _chosen(field, description, site)
+            for field in form.order
+            if site.shows(field.since)
+        ),
+    )
+
+
+def told_of(entity: Entity, counts: QueueCounts) -> Told:
+    """What any entity's description tells besides what was chosen."""
+    accessed = time_text(entity.accessed_at) if entity.accessed_at else _NEVER_ACCESSED
+    return {
+        "SizeInBytes": counts.size_bytes,
+        "MessageCount": counts.total,
+        "CreatedAt": time_text(entity.created_at),
+        "UpdatedAt": time_text(entity.updated_at),
+        "AccessedAt": accessed,
+        "CountDetails": counts,
+        "EntityAvailabilityStatus": "Available",
+    }
+
+
+def told_of_topic(topic: TopicEntity, counts: QueueCounts) -> Told:
+    return {
+        **told_of(topic, counts),
+        "SubscriptionCount": len(topic.subscriptions()),
+        "SqlFilterCount": topic.sql_filter_count,
+        "CorrelationFilterCount": topic.correlation_filter_count,
+    }
+
+
+def _chosen(field: Field, description: Description, site: Site) -> str:
+    if field.kind is Kind.DEFAULT_RULE:
+        return ""
+    if field.attribute is None:
+        return element(field.element, False)
+    value = getattr(description, field.attribute)
+    if field.kind is Kind.RULES:
+        return write_rules(value)
+    if field.kind is Kind.DURATION:
+        return element(field.element, _duration(field, description, value))
+    if value is None:
+        return ""
+    if field.kind is Kind.ENTITY:
+        value = site.address(value)
+    return element(field.element, value.value if isinstance(value, EntityStatus) else value)
+
+
+def _duration(field: Field, description: Description, value_ms: int | None) -> str:
+    if field.attribute == "default_ttl_ms":
+        return description.default_ttl_text
+    return INFINITE if value_ms is None else format_iso(value_ms * TICKS_PER_MS)
+
+
+def _told(name: str, value: str | int | QueueCounts) -> str:
+    return _count_details(name, value) if isinstance(value, QueueCounts) else element(name, value)
+
+
+def _count_details(name: str, counts: QueueCounts) -> str:
+    # The JS client wants exactly one attribute, and the children under the prefix it declares.
+    return (
+        f'<{name} xmlns:d2p1="{COUNTS}">'
+        + element("d2p1:ActiveMessageCount", counts.active)
+        + element("d2p1:DeadLetterMessageCount", counts.dead_letter)
+        + element("d2p1:ScheduledMessageCount", counts.scheduled)
+        + element("d2p1:TransferMessageCount", counts.transfer)
+        + element("d2p1:TransferDeadLetterMessageCount", counts.transfer_dead_letter)
+        + f"</{name}>"
+    )

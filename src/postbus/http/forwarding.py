@@ -1,0 +1,43 @@
+"""Where messages are to be forwarded to: it must be there, and be the caller's to manage."""
+
+from dataclasses import replace
+from typing import TypeVar
+
+from postbus.http.caller import Asked
+from postbus.http.namespace import Namespace
+from postbus.http.problems import HttpProblem
+from postbus.model.description import QueueDescription
+from postbus.model.fields import FORWARD, FORWARD_DEAD
+from postbus.model.subscription import SubscriptionDescription
+
+D = TypeVar("D", QueueDescription, SubscriptionDescription)
+
+
+async def with_destinations(description: D, namespace: Namespace, asked: Asked) -> D:
+    """The description with its destinations as they call themselves.
+
+    An entity may forward to itself, as in Azure (semantics part A §5.2): the hops of a message are
+    counted, so that none goes round for ever. Raises Unauthorized, or 400 for one that is missing.
+    """
+    return replace(
+        description,
+        forward_to=await _found(FORWARD.element, description.forward_to, namespace, asked),
+        forward_dead_letters_to=await _found(
+            FORWARD_DEAD.element, description.forward_dead_letters_to, namespace, asked
+        ),
+    )
+
+
+async def _found(element: str, name: str | None, namespace: Namespace, asked: Asked) -> str | None:
+    if name is None:
+        return None
+    # First: whether an entity is there is for those to know who may manage it.
+    await asked.caller.require_destination(element, name, asked.site)
+    entity = namespace.entity(name)
+    if entity is None:
+        raise HttpProblem(
+            400,
+            f"The auto forwarding destination entity '{name}' does not exist ('{element}').",
+            sub_code=40400,
+        )
+    return entity.name

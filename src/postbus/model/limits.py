@@ -1,0 +1,87 @@
+"""How far a value of a description may go, and the words in which one beyond that is refused.
+
+The words are Azure's where they are known (semantics part A §5.3); the others follow their form.
+"""
+
+from typing import Final
+
+from postbus.errors import InvalidArgument
+from postbus.model.duration import TICKS_PER_MS, format_timespan
+
+LOCK_DURATION_MIN_MS: Final = 5_000
+LOCK_DURATION_MAX_MS: Final = 5 * 60_000
+DEFAULT_TTL_MIN_MS: Final = 1_000
+AUTO_DELETE_MIN_MS: Final = 5 * 60_000
+DUPLICATE_WINDOW_MIN_MS: Final = 20_000
+DUPLICATE_WINDOW_MAX_MS: Final = 7 * 24 * 3_600_000
+# R-PART-10
+SIZES_MB: Final = (1_024, 2_048, 3_072, 4_096, 5_120)
+# R-PAIR-02 asks for the largest 32-bit number; R-DLQ-07: it cannot be switched off.
+MAX_DELIVERY_COUNT_MAX: Final = 2**31 - 1
+MESSAGE_SIZE_MAX_KB: Final = 102_400
+
+
+def check_lock_duration(lock_duration_ms: int) -> None:
+    if lock_duration_ms > LOCK_DURATION_MAX_MS:
+        raise InvalidArgument(
+            "The supplied lock time exceeds the allowed maximum of '5' minutes."
+            + _parameter("LockDuration", lock_duration_ms)
+        )
+    if lock_duration_ms < LOCK_DURATION_MIN_MS:
+        raise InvalidArgument(
+            "The supplied lock time is below the allowed minimum of '5' seconds."
+            + _parameter("LockDuration", lock_duration_ms)
+        )
+
+
+def check_default_ttl(ttl_ms: int | None) -> None:
+    if ttl_ms is not None and ttl_ms < DEFAULT_TTL_MIN_MS:
+        raise InvalidArgument(
+            "The supplied time to live is below the allowed minimum of '1' second."
+            + _parameter("DefaultMessageTimeToLive", ttl_ms)
+        )
+
+
+def check_auto_delete(idle_ms: int | None) -> None:
+    if idle_ms is not None and idle_ms < AUTO_DELETE_MIN_MS:
+        raise InvalidArgument(
+            "The supplied idle time is below the allowed minimum of '5' minutes."
+            + _parameter("AutoDeleteOnIdle", idle_ms)
+        )
+
+
+def check_duplicate_window(window_ms: int) -> None:
+    if not DUPLICATE_WINDOW_MIN_MS <= window_ms <= DUPLICATE_WINDOW_MAX_MS:
+        raise InvalidArgument(
+            "The value supplied must be between 00:00:20 and 7.00:00:00."
+            + _parameter("DuplicateDetectionHistoryTimeWindow", window_ms)
+        )
+
+
+def check_size(max_size_mb: int) -> None:
+    if max_size_mb not in SIZES_MB:
+        raise InvalidArgument(
+            f"The specified value {max_size_mb} is invalid. The property 'MaxSizeInMegabytes', "
+            f"must be one of the following values: {';'.join(map(str, SIZES_MB))}."
+        )
+
+
+def check_max_delivery_count(count: int) -> None:
+    _check_range("MaxDeliveryCount", count, 1, MAX_DELIVERY_COUNT_MAX)
+
+
+def check_message_size(max_message_size_kb: int) -> None:
+    _check_range("MaxMessageSizeInKilobytes", max_message_size_kb, 1, MESSAGE_SIZE_MAX_KB)
+
+
+def _check_range(name: str, value: int, lowest: int, highest: int) -> None:
+    if not lowest <= value <= highest:
+        raise InvalidArgument(
+            f"The value '{value}' of the property '{name}' must be between {lowest} and {highest}."
+        )
+
+
+def _parameter(name: str, value_ms: int) -> str:
+    # Azure appends these two lines to every range error of a duration (semantics part A §5.3).
+    actual = format_timespan(value_ms * TICKS_PER_MS)
+    return f"\r\nParameter name: {name}\r\nActual value was {actual}."

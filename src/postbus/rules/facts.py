@@ -1,0 +1,23 @@
+"""What a rule can see of a message."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from postbus.rules.values import Value
+
+
+class Facts(Protocol):
+    """A message as filters and actions read it. An implementation may look things up lazily."""
+
+    @property
+    def user(self) -> Mapping[str, Value]:
+        """The application properties by name in lower case, for names compare that way. Of several
+        that differ in nothing else, the first counts."""
+
+    def system(self, name: str) -> Value:
+        """A system property by its name in postbus.rules.system; None where it is not set."""
+
+
+def fold(name: str) -> str:
+    """A name of a property as it compares (semantics A §1.2)."""
+    return name.lower()

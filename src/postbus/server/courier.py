@@ -1,0 +1,113 @@
+"""Takes messages from the outboxes of entities to the entities that they are forwarded to.
+
+One outbox is emptied by one shipment after the other: read, taken in by the destination, removed.
+What is under way when the process dies is sent again, and the destination knows what it has
+(`postbus.broker.forwarding`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+import structlog
+
+from postbus.broker import forwarding
+from postbus.broker.engine import Engine
+from postbus.broker.forwarding import Receipt, Shipment, outbox_id
+from postbus.broker.pages import Pages
+from postbus.errors import EntityNotFound, ServiceBusError
+from postbus.model.instant import Instant
+from postbus.server.host import Host
+from postbus.server.requests import Call
+from postbus.server.runtime import Runtime
+
+TRY_AGAIN_S = 1.0
+
+log = structlog.get_logger("courier")
+
+
+class Courier:
+    """All forwarding of one process."""
+
+    def __init__(
+        self, host_of: Callable[[int], Host | None], runtime_of: Callable[[Host], Runtime]
+    ) -> None:
+        self._host_of = host_of
+        """The host of a fragment; None when its entity is gone."""
+        self._runtime_of = runtime_of
+        self._under_way: set[tuple[Host, int]] = set()
+
+    def serve(self, host: Host) -> None:
+        """See to the outboxes of this host from now on."""
+        host.on_outbox = partial(self._called, host)
+
+    def _called(self, host: Host, subqueue: int) -> None:
+        if (host, subqueue) not in self._under_way:
+            self._under_way.add((host, subqueue))
+            self._collect(host, subqueue)
+
+    def _collect(self, host: Host, subqueue: int) -> None:
+        def collect(engine: Engine, now: Instant, pages: Pages) -> object:
+            return forwarding.collect(engine, subqueue, now, pages)
+
+        self._ask(host, collect, partial(self._collected, host, subqueue), (host, subqueue))
+
+    def _collected(self, host: Host, subqueue: int, shipment: Shipment | None) -> None:
+        if shipment is None:
+            self._under_way.discard((host, subqueue))
+            return
+        destination = self._host_of(shipment.destination)
+        if destination is None or destination.gone is not None:
+            receipt = Receipt(0, EntityNotFound("the entity that it was forwarded to"))
+            self._received(host, subqueue, shipment, receipt)
+            return
+        messages = shipment.messages
+
+        def accept(engine: Engine, now: Instant, pages: Pages) -> Receipt:
+            return forwarding.accept(engine, outbox_id(host.fragment, subqueue), messages, now)
+
+        done = partial(self._received, host, subqueue, shipment)
+        self._ask(destination, accept, done, (host, subqueue))
+
+    def _received(self, host: Host, subqueue: int, shipment: Shipment, receipt: Receipt) -> None:
+        """The destination has taken some: they are gone here. One that it refused stays."""
+        numbers = [message.number for message, _ in shipment.messages[: receipt.arrived]]
+        refusal, refused = receipt.refusal, None
+        go_on = partial(self._collect, host, subqueue)
+        if refusal is not None and refusal.transient:
+            go_on = partial(self._later, host, subqueue)
+        elif refusal is not None:
+            refused = shipment.messages[receipt.arrived][0].number
+            log.warning("message not forwarded", entity=host.name, error=str(refusal))
+
+        def settle(engine: Engine, now: Instant, pages: Pages) -> object:
+            need = forwarding.shipped(engine, subqueue, numbers, pages)
+            if need is None and refused is not None and refusal is not None:
+                need = forwarding.returned(engine, subqueue, refused, refusal, pages)
+            return need
+
+        self._ask(host, settle, lambda _: go_on(), (host, subqueue))
+
+    def _ask(
+        self,
+        host: Host,
+        call: Callable[[Engine, Instant, Pages], object],
+        done: Callable[..., None],
+        outbox: tuple[Host, int],
+    ) -> None:
+        def failed(error: ServiceBusError) -> None:
+            log.warning("forwarding interrupted", entity=host.name, error=str(error))
+            self._later(*outbox)
+
+        runtime = self._runtime_of(host)
+        runtime.attend(Call(host, call, done, failed, exclusive=False))
+
+    def _later(self, host: Host, subqueue: int) -> None:
+        """A store or an engine did not answer: nothing is lost, so try again in a while."""
+        if host.gone is not None:
+            self._under_way.discard((host, subqueue))
+            return
+        loop = asyncio.get_running_loop()
+        loop.call_later(TRY_AGAIN_S, self._collect, host, subqueue)

@@ -1,0 +1,262 @@
+"""Queues, topics and subscriptions as the rest of the server knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+
+from postbus.amqp.link import Link
+from postbus.broker.message import OWNER_BITS
+from postbus.broker.policy import NOWHERE, Policy
+from postbus.model.description import EntityStatus, QueueDescription
+from postbus.model.instant import Instant
+from postbus.model.rule import RuleDescription
+from postbus.model.subscription import SubscriptionDescription
+from postbus.model.topic import TopicDescription
+from postbus.server.host import Host
+from postbus.server.meters import EntityMeter
+from postbus.server.prefetch import PrefetchWatch
+from postbus.server.sorting import TopicSorter
+from postbus.settings import Settings
+from postbus.store.catalog import EntityRecord
+from postbus.store.subscriptions import SubscriptionRecord
+
+log = structlog.get_logger("namespace")
+
+
+class Entity:
+    """What all of them have: a name, a place in a fragment, links and numbers."""
+
+    kind = "entity"
+
+    def __init__(self, name: str, host: Host, owner: int, settings: Settings) -> None:
+        self.name = name
+        self.host = host
+        self.owner = owner
+        self.settings = settings
+        self.created_at: Instant = 0
+        self.updated_at: Instant = 0
+        self.accessed_at: Instant = 0
+        self.used_at: Instant = 0
+        """When it was last used or changed, for those that are deleted when idle."""
+        self.meter = EntityMeter()
+        self.links: set[Link] = set()
+        """Links of clients to it and to its management node."""
+
+    @property
+    def path(self) -> str:
+        """As clients address it."""
+        return self.name
+
+    @property
+    def status(self) -> EntityStatus:
+        raise NotImplementedError
+
+    def policy(self) -> Policy:
+        raise NotImplementedError
+
+    @property
+    def auto_delete_ms(self) -> int | None:
+        raise NotImplementedError
+
+    def subqueue(self, kind: int) -> int:
+        """The number of one of its subqueues in its fragment."""
+        return self.owner << OWNER_BITS | kind
+
+    def touch(self, now: Instant) -> None:
+        self.accessed_at = self.used_at = now
+
+    def message_links(self) -> list[Link]:
+        """Those of its links that carry messages, and no questions."""
+        return [link for link in self.links if getattr(link.owner, "host", None) is not None]
+
+
+class Received(Entity):
+    """One that clients receive from: a queue, or a subscription."""
+
+    description: Any
+    """Each has its own kind; they agree in all that is asked for here."""
+
+    def __init__(self, name: str, host: Host, owner: int, settings: Settings, now: Instant) -> None:
+        super().__init__(name, host, owner, settings)
+        self.prefetch = PrefetchWatch(now)
+        self.forward_to = NOWHERE
+        """The fragments of the entities that it forwards to; NOWHERE for none."""
+        self.forward_dead_letters_to = NOWHERE
+
+    @property
+    def status(self) -> EntityStatus:
+        status: EntityStatus = self.description.status
+        return status
+
+    @property
+    def auto_delete_ms(self) -> int | None:
+        # A queue that forwards is never idle (semantics B §8).
+        return None if self.forward_to != NOWHERE else self.description.auto_delete_ms
+
+    def findings(self, now: Instant) -> list[str]:
+        """What an operator should hear of (R-PRE-05)."""
+        description = self.description
+        return self.prefetch.findings(description.lock_duration_ms, description.default_ttl_ms, now)
+
+    def warn(self, now: Instant) -> None:
+        findings = self.findings(now)
+        if findings and self.prefetch.may_warn(now):
+            log.warning("prefetch outlasts locks", entity=self.path, findings=findings)
+
+
+class QueueEntity(Received):
+    kind = "queue"
+    description: QueueDescription
+
+    def __init__(self, record: EntityRecord, settings: Settings, now: Instant) -> None:
+        [fragment] = record.fragments
+        host = Host(fragment.id, fragment.index, fragment.store, record.name, Policy())
+        super().__init__(record.name, host, 0, settings, now)
+        self.description = QueueDescription.from_json(record.description)
+        self.created_at, self.updated_at = record.created_at, record.updated_at
+        self.used_at = now
+        host.meter = self.meter
+        host.policy = self.policy()
+
+    @property
+    def message_size_max(self) -> int:
+        return min(self.description.max_message_size_kb, self.settings.message_size_max_kb) * 1024
+
+    def policy(self) -> Policy:
+        description = self.description
+        return Policy(
+            lock_ms=description.lock_duration_ms,
+            max_delivery_count=description.max_delivery_count,
+            default_ttl_ms=description.default_ttl_ms,
+            dead_letter_on_expiry=description.dead_lettering_on_expiration,
+            size_bytes_max=description.max_size_mb << 20,
+            message_size_max=self.message_size_max,
+            header_size_max=self.settings.header_size_max_bytes,
+            sends=description.status.sends,
+            receives=description.status.receives,
+            forward_to=self.forward_to,
+            forward_dead_letters_to=self.forward_dead_letters_to,
+        )
+
+
+class SubscriptionEntity(Received):
+    kind = "subscription"
+    description: SubscriptionDescription
+
+    def __init__(self, topic: TopicEntity, record: SubscriptionRecord, now: Instant) -> None:
+        super().__init__(record.name, topic.host, record.owner, topic.settings, now)
+        self.parent = topic
+        self.description = SubscriptionDescription.from_json(record.description)
+        self.created_at, self.updated_at = record.created_at, record.updated_at
+        self.used_at = now
+        self._rules = {
+            rule.name.casefold(): rule for rule in map(RuleDescription.from_json, record.rules)
+        }
+
+    @property
+    def topic(self) -> str:
+        return self.parent.name
+
+    @property
+    def path(self) -> str:
+        return f"{self.topic}/Subscriptions/{self.name}"
+
+    def rules(self) -> list[RuleDescription]:
+        """By name (semantics A §4)."""
+        return [rule for _, rule in sorted(self._rules.items())]
+
+    def rule(self, name: str) -> RuleDescription | None:
+        return self._rules.get(name.casefold())
+
+    def set_rules(self, rules: Sequence[RuleDescription]) -> None:
+        self._rules = {rule.name.casefold(): rule for rule in rules}
+
+    def policy(self) -> Policy:
+        description = self.description
+        return Policy(
+            lock_ms=description.lock_duration_ms,
+            max_delivery_count=description.max_delivery_count,
+            default_ttl_ms=description.default_ttl_ms,
+            dead_letter_on_expiry=description.dead_lettering_on_expiration,
+            header_size_max=self.settings.header_size_max_bytes,
+            receives=description.status.receives,
+            forward_to=self.forward_to,
+            forward_dead_letters_to=self.forward_dead_letters_to,
+            dead_letter_on_filter_errors=description.dead_lettering_on_filter_errors,
+        )
+
+
+class TopicEntity(Entity):
+    kind = "topic"
+    description: TopicDescription
+
+    def __init__(
+        self, record: EntityRecord, settings: Settings, now: Instant, sorter: TopicSorter
+    ) -> None:
+        [fragment] = record.fragments
+        host = Host(fragment.id, fragment.index, fragment.store, record.name, Policy())
+        super().__init__(record.name, host, 0, settings)
+        self.description = TopicDescription.from_json(record.description)
+        self.created_at, self.updated_at = record.created_at, record.updated_at
+        self.used_at = now
+        self.sorter = host.sorter = sorter
+        host.meter = self.meter
+        host.policy = self.policy()
+        self._subscriptions: dict[str, SubscriptionEntity] = {}
+
+    @property
+    def status(self) -> EntityStatus:
+        return self.description.status
+
+    @property
+    def auto_delete_ms(self) -> int | None:
+        return self.description.auto_delete_ms
+
+    @property
+    def message_size_max(self) -> int:
+        return min(self.description.max_message_size_kb, self.settings.message_size_max_kb) * 1024
+
+    @property
+    def sql_filter_count(self) -> int:
+        return self.sorter.rules.sql_count
+
+    @property
+    def correlation_filter_count(self) -> int:
+        return self.sorter.rules.correlation_count
+
+    def policy(self) -> Policy:
+        description = self.description
+        return Policy(
+            default_ttl_ms=description.default_ttl_ms,
+            size_bytes_max=description.max_size_mb << 20,
+            message_size_max=self.message_size_max,
+            header_size_max=self.settings.header_size_max_bytes,
+            # A topic whose sends are disabled is disabled (semantics B §11).
+            sends=description.status is EntityStatus.ACTIVE
+            or description.status is EntityStatus.RECEIVE_DISABLED,
+        )
+
+    def subscriptions(self) -> list[SubscriptionEntity]:
+        """By name."""
+        return [each for _, each in sorted(self._subscriptions.items())]
+
+    def subscription(self, name: str) -> SubscriptionEntity | None:
+        return self._subscriptions.get(name.casefold())
+
+    def add(self, subscription: SubscriptionEntity) -> None:
+        self._subscriptions[subscription.name.casefold()] = subscription
+        host = self.host
+        host.subscriptions[subscription.owner] = subscription.path, subscription.policy()
+        host.meters[subscription.owner] = subscription.meter
+
+    def remove(self, subscription: SubscriptionEntity) -> None:
+        del self._subscriptions[subscription.name.casefold()]
+        self.host.subscriptions.pop(subscription.owner, None)
+        self.host.meters.pop(subscription.owner, None)
+
+    def warn(self, now: Instant) -> None:
+        for subscription in self._subscriptions.values():
+            subscription.warn(now)

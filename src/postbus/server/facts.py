@@ -1,0 +1,249 @@
+"""A message as the rules of a topic read it, and the sections of a copy that an action changed.
+
+Nothing is decoded until a rule asks for it, and then only the section that it lies in.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, cast
+
+from postbus.amqp.sections import (
+    Properties,
+    Sections,
+    encode_application_properties,
+    encode_message_annotations,
+    encode_properties,
+    read_annotations,
+    read_application_properties,
+    read_properties,
+    scan,
+)
+from postbus.amqp.types import Symbol
+from postbus.broker.message import NO_TTL, Message
+from postbus.model.duration import MAX_TICKS, TICKS_PER_MS, is_infinite
+from postbus.model.values import DATE_TIME_MAX_TICKS, DateTime, TimeSpan
+from postbus.rules.actions import Changes
+from postbus.rules.facts import fold
+from postbus.rules.system import (
+    CONTENT_TYPE,
+    LABEL,
+    MESSAGE_ID,
+    PARTITION_KEY,
+    SESSION_ID,
+    TIME_TO_LIVE,
+)
+from postbus.rules.values import Value
+from postbus.server.rule_values import amqp_value, date_time_of, rule_value
+
+# System properties that are fields of the AMQP properties section.
+_FIELDS: Final = {
+    CONTENT_TYPE: "content_type",
+    "CorrelationId": "correlation_id",
+    LABEL: "subject",
+    MESSAGE_ID: "message_id",
+    "ReplyTo": "reply_to",
+    "ReplyToSessionId": "reply_to_group_id",
+    SESSION_ID: "group_id",
+    "To": "to",
+}
+# And those that are message annotations (wire contract §4.3).
+_ANNOTATIONS: Final = {
+    PARTITION_KEY: "x-opt-partition-key",
+    "ScheduledEnqueueTimeUtc": "x-opt-scheduled-enqueue-time",
+    "ViaPartitionKey": "x-opt-via-partition-key",
+}
+
+
+class MessageFacts:
+    """One message, read as far as rules ask. `number` and `enqueued_at` must be given already."""
+
+    __slots__ = ("_annotations", "_message", "_properties", "_raw", "_sections", "_user")
+
+    def __init__(self, message: Message, raw: bytes) -> None:
+        self._message = message
+        self._raw = raw
+        self._sections: Sections | None = None
+        self._user: dict[str, Value] | None = None
+        self._properties: Properties | None = None
+        self._annotations: dict[Any, Any] | None = None
+
+    @property
+    def user(self) -> Mapping[str, Value]:
+        found = self._user
+        if found is None:
+            found = self._user = {}
+            for name, value in stored_properties(self._message, self._raw).items():
+                found.setdefault(fold(str(name)), rule_value(value))
+        return found
+
+    def system(self, name: str) -> Value:
+        if name == MESSAGE_ID:
+            return self._message.message_id
+        if name == SESSION_ID:
+            return self._message.session_id
+        field = _FIELDS.get(name)
+        if field is not None:
+            return _text(getattr(self._read_properties(), field))
+        annotation = _ANNOTATIONS.get(name)
+        if annotation is not None:
+            return self._annotation(annotation)
+        return _FROM_MESSAGE[name](self._message)
+
+    def _layout(self) -> Sections:
+        found = self._sections
+        if found is None:
+            found = self._sections = layout_of(self._message, self._raw)
+        return found
+
+    def _read_properties(self) -> Properties:
+        found = self._properties
+        if found is None:
+            trail = self._message.trail
+            if trail is not None and trail.envelope:
+                # An action of another topic has changed it on its way here.
+                found = read_properties(trail.envelope, scan(trail.envelope))
+            else:
+                found = read_properties(self._raw, self._layout())
+            self._properties = found
+        return found
+
+    def _annotation(self, key: str) -> Value:
+        found = self._annotations
+        if found is None:
+            trail = self._message.trail
+            if trail is not None and trail.annotations:
+                found = read_annotations(trail.annotations, scan(trail.annotations))
+            else:
+                found = read_annotations(self._raw, self._layout())
+            self._annotations = found
+        value = found.get(key)
+        if key == _ANNOTATIONS["ScheduledEnqueueTimeUtc"] and value is not None:
+            # The Python SDK sends one that it received back as a long (wire contract §4.3).
+            return date_time_of(int(value))
+        return rule_value(value)
+
+
+def layout_of(message: Message, raw: bytes) -> Sections:
+    return cast("Sections", message.layout or scan(raw))
+
+
+def stored_properties(message: Message, raw: bytes) -> dict[Any, Any]:
+    """The application properties as the message has them now."""
+    changed = message.properties
+    if changed is not None:
+        return read_application_properties(changed, scan(changed)) if changed else {}
+    return read_application_properties(raw, layout_of(message, raw))
+
+
+def _text(value: object) -> str | None:
+    """An id as a text, in the form in which the engine has it (see read_message)."""
+    if value is None:
+        return None
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+
+
+def _expires_at(message: Message) -> Value:
+    # One that never expires does so at the end of .NET's time, as TimeToLive is its longest span.
+    expires_at = message.expires_at
+    return DateTime(DATE_TIME_MAX_TICKS) if expires_at is None else date_time_of(expires_at)
+
+
+def _time_to_live(message: Message) -> Value:
+    return TimeSpan(MAX_TICKS if message.ttl < 0 else message.ttl * TICKS_PER_MS)
+
+
+_FROM_MESSAGE: Final[dict[str, Callable[[Message], Value]]] = {
+    "DeadLetterSource": lambda message: message.source,
+    "DeliveryCount": lambda message: message.delivery_count,
+    "EnqueuedSequenceNumber": lambda message: message.enqueue_number,
+    "EnqueuedTimeUtc": lambda message: date_time_of(message.enqueued_at),
+    "ExpiresAtUtc": _expires_at,
+    "ForcePersistence": lambda message: False,
+    # Nobody has a lock on a message that is only just sent.
+    "LockToken": lambda message: None,
+    "LockedUntilUtc": lambda message: None,
+    "SequenceNumber": lambda message: message.number,
+    "Size": lambda message: message.length,
+    "State": lambda message: message.lane,
+    TIME_TO_LIVE: _time_to_live,
+}
+
+
+class Rewritten(NamedTuple):
+    """What is different about a copy. A section that is None is as in the message."""
+
+    properties_section: bytes | None
+    application_section: bytes | None
+    annotations_section: bytes | None
+    message_id: str
+    session_id: str | None
+    ttl_ms: int
+    """The time to live of its own; NO_TTL for none."""
+    header_size: int
+
+
+def write_changes(message: Message, raw: bytes, changes: Changes) -> Rewritten:
+    """Carry out what an action says on a copy of this message."""
+    sections = layout_of(message, raw)
+    system = changes.system
+    properties = application = annotations = None
+    size = message.header_size
+    if changes.user or changes.removed:
+        given = stored_properties(message, raw)
+        before = len(message.properties) if message.properties is not None else None
+        application = encode_application_properties(_changed(given, changes))
+        size += len(application)
+        size -= sections.body - sections.application_properties if before is None else before
+    if not _FIELDS.keys().isdisjoint(system):
+        properties = _write_properties(raw, sections, system)
+        size += len(properties) - (sections.application_properties - sections.properties)
+    if not _ANNOTATIONS.keys().isdisjoint(system):
+        annotations = _write_annotations(raw, sections, system)
+        size += len(annotations) - (sections.properties - sections.message_annotations)
+    session_id = system.get(SESSION_ID, message.session_id)
+    return Rewritten(
+        properties,
+        application,
+        annotations,
+        str(system.get(MESSAGE_ID, message.message_id)),
+        None if session_id is None else str(session_id),
+        _ttl_ms(system[TIME_TO_LIVE]) if TIME_TO_LIVE in system else message.ttl,
+        size,
+    )
+
+
+def _changed(given: dict[Any, Any], changes: Changes) -> dict[Any, Any]:
+    kept = {name: value for name, value in given.items() if fold(str(name)) not in changes.removed}
+    spelling: dict[str, Any] = {}
+    for name in kept:
+        spelling.setdefault(fold(str(name)), name)
+    for folded, (name, value) in changes.user.items():
+        there = spelling.get(folded)
+        if there is None:
+            kept[name] = amqp_value(value)
+        else:
+            kept[there] = amqp_value(value, kept[there])
+    return kept
+
+
+def _write_properties(raw: bytes, sections: Sections, system: Mapping[str, Value]) -> bytes:
+    properties = read_properties(raw, sections)
+    for name, field in _FIELDS.items():
+        if name in system:
+            setattr(properties, field, system[name])
+    return encode_properties(properties)
+
+
+def _write_annotations(raw: bytes, sections: Sections, system: Mapping[str, Value]) -> bytes:
+    annotations = read_annotations(raw, sections)
+    for name, key in _ANNOTATIONS.items():
+        if name in system:
+            annotations.pop(key, None)
+            if system[name] is not None:
+                annotations[Symbol(key)] = amqp_value(system[name])
+    return encode_message_annotations(annotations)
+
+
+def _ttl_ms(span: Value) -> int:
+    if not isinstance(span, TimeSpan) or is_infinite(span.ticks):
+        return NO_TTL
+    return max(1, span.ticks // TICKS_PER_MS)

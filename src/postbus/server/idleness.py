@@ -1,0 +1,87 @@
+"""Entities that delete themselves when nobody has used them for as long as they say.
+
+A queue is used by sends, receives (even empty ones), peeks and updates; a scheduled message keeps
+it. A topic is used when one of its subscriptions is; a subscription is not used by what its topic
+gives it (semantics B §11). A restart counts as use.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+
+from postbus.errors import EntityNotFound
+from postbus.model.description import QueueCounts
+from postbus.model.instant import Instant
+from postbus.server.entities import Entity, QueueEntity, SubscriptionEntity, TopicEntity
+
+log = structlog.get_logger("namespace")
+
+
+class Entities(Protocol):
+    """The namespace, as far as its idle entities go."""
+
+    def entities(self) -> list[QueueEntity | TopicEntity]: ...
+
+    def known_counts(self, entity: Entity) -> QueueCounts | None: ...
+
+    async def delete_entity(self, name: str) -> None: ...
+
+    async def delete_subscription(self, topic: str, name: str) -> None: ...
+
+
+class Idleness:
+    """Looks now and then who has become idle."""
+
+    def __init__(self, namespace: Entities, clock: Callable[[], Instant]) -> None:
+        self._namespace = namespace
+        self._clock = clock
+        self._seen: dict[Entity, int] = {}
+        """Messages that had come in when each was last looked at."""
+
+    async def look(self) -> None:
+        """Delete what has been idle for too long."""
+        now = self._clock()
+        seen, self._seen = self._seen, {}
+        for entity in self._namespace.entities():
+            try:
+                if isinstance(entity, TopicEntity):
+                    await self._look_at_subscriptions(entity, seen, now)
+                if self._is_idle(entity, seen, now):
+                    log.info("entity idle", entity=entity.path, idle_ms=now - entity.used_at)
+                    await self._namespace.delete_entity(entity.name)
+            except EntityNotFound:
+                continue  # somebody else was faster
+
+    async def _look_at_subscriptions(
+        self, topic: TopicEntity, seen: dict[Entity, int], now: Instant
+    ) -> None:
+        for subscription in topic.subscriptions():
+            if self._is_idle(subscription, seen, now):
+                log.info(
+                    "entity idle", entity=subscription.path, idle_ms=now - subscription.used_at
+                )
+                await self._namespace.delete_subscription(topic.name, subscription.name)
+            else:
+                topic.used_at = max(topic.used_at, subscription.used_at)
+
+    def _is_idle(self, entity: Entity, seen: dict[Entity, int], now: Instant) -> bool:
+        after_ms = entity.auto_delete_ms
+        came_in = entity.meter.sends + entity.meter.arrivals
+        self._seen[entity] = came_in
+        if seen.get(entity, came_in) != came_in or self._is_waited_at(entity):
+            entity.used_at = now
+        if after_ms is None or now - entity.used_at < after_ms:
+            return False
+        counts = self._namespace.known_counts(entity)
+        scheduled = counts is None or counts.scheduled > 0
+        return not scheduled or isinstance(entity, SubscriptionEntity)
+
+    @staticmethod
+    def _is_waited_at(entity: Entity) -> bool:
+        """Does a receiver with credit wait? Then it receives all the time."""
+        return any(
+            line.receivers and line.waiting
+            for subqueue, line in entity.host.lines.items()
+            if subqueue in (entity.subqueue(0), entity.subqueue(1))
+        )

@@ -1,0 +1,223 @@
+"""Subscriptions and rules: created, changed and deleted durably, and known to the engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Final, TypeVar
+
+import structlog
+
+from postbus.broker.engine import Engine
+from postbus.broker.pages import Pages
+from postbus.errors import EntityAlreadyExists, EntityNotFound, QuotaExceeded
+from postbus.model.address import check_subscription_name
+from postbus.model.description import QueueCounts
+from postbus.model.instant import Instant
+from postbus.model.rule import RuleDescription
+from postbus.model.subscription import SubscriptionDescription
+from postbus.server.entities import Entity, Received, SubscriptionEntity, TopicEntity
+from postbus.server.host import Host
+from postbus.server.notices import detach_all
+from postbus.server.storethread import StoreThread
+from postbus.store.subscriptions import SubscriptionCatalog
+
+SUBSCRIPTIONS_MAX: Final = 2_000
+"""Of one topic (semantics A §1.5)."""
+
+T = TypeVar("T")
+
+log = structlog.get_logger("namespace")
+
+
+class Subscribing:
+    """The part of a namespace that is about what lies under its topics."""
+
+    name: str
+
+    def __init__(
+        self, catalog: SubscriptionCatalog, thread: StoreThread, clock: Callable[[], Instant]
+    ) -> None:
+        self._subscriptions = catalog
+        self._thread = thread
+        self._clock = clock
+        self._changing = asyncio.Lock()
+
+    # -- what the rest of the namespace does -------------------------------------------------
+
+    def topic(self, name: str) -> TopicEntity | None:
+        raise NotImplementedError
+
+    def aim(self, entity: Received) -> None:
+        raise NotImplementedError
+
+    async def apply(self, entity: Entity) -> None:
+        raise NotImplementedError
+
+    async def counts_at(self, entity: Entity) -> QueueCounts:
+        raise NotImplementedError
+
+    async def call(self, host: Host, call: Callable[[Engine, Instant, Pages], T]) -> T:
+        raise NotImplementedError
+
+    # -- subscriptions -----------------------------------------------------------------------
+
+    async def open_subscriptions(self, topic: TopicEntity) -> None:
+        for record in await self._thread.run(partial(self._subscriptions.of, topic.name)):
+            subscription = SubscriptionEntity(topic, record, self._clock())
+            topic.add(subscription)
+            topic.sorter.set_rules(subscription.owner, topic.sorter.compile(subscription.rules()))
+
+    async def create_subscription(
+        self,
+        topic: str,
+        name: str,
+        description: SubscriptionDescription,
+        default_rule: RuleDescription,
+    ) -> SubscriptionEntity:
+        check_subscription_name(name)
+        description.validate()
+        async with self._changing:
+            parent = self._parent(topic)
+            if parent.subscription(name) is not None:
+                raise EntityAlreadyExists(f"{parent.name}|{name}")
+            if len(parent.subscriptions()) >= SUBSCRIPTIONS_MAX:
+                raise QuotaExceeded(
+                    f"The topic '{parent.name}' has {SUBSCRIPTIONS_MAX} subscriptions and may "
+                    "have no more."
+                )
+            now = self._clock()
+            rule = replace(default_rule, created_at=now)
+            compiled = parent.sorter.compile([rule])
+            parent.sorter.check_room([], compiled)
+            record = await self._thread.run(
+                partial(
+                    self._subscriptions.create,
+                    parent.name,
+                    name,
+                    description.to_json(),
+                    {rule.name: rule.to_json()},
+                    now,
+                )
+            )
+            subscription = SubscriptionEntity(parent, record, now)
+            parent.used_at = now
+            parent.add(subscription)
+            self.aim(subscription)
+            policy = subscription.policy()
+
+            def add(engine: Engine, now: Instant, pages: Pages) -> None:
+                if subscription.owner not in engine.queues:
+                    engine.add_subscription(subscription.owner, subscription.path, policy)
+
+            # Before the engine is asked: where that fails, the next one to be loaded has the
+            # subscription, and it must not be without its rules.
+            parent.sorter.set_rules(subscription.owner, compiled)
+            await self.call(parent.host, add)
+        log.info("entity created", entity=subscription.path, kind="subscription")
+        return subscription
+
+    async def update_subscription(
+        self, topic: str, name: str, description: SubscriptionDescription
+    ) -> SubscriptionEntity:
+        description.validate()
+        async with self._changing:
+            subscription = self._existing(topic, name)
+            now = self._clock()
+            record = await self._thread.run(
+                partial(
+                    self._subscriptions.update,
+                    subscription.topic,
+                    subscription.name,
+                    description.to_json(),
+                    now,
+                )
+            )
+            subscription.description = description
+            subscription.updated_at = record.updated_at
+            subscription.used_at = now
+            self.aim(subscription)
+            await self.apply(subscription)
+        log.info("entity updated", entity=subscription.path)
+        return subscription
+
+    async def delete_subscription(self, topic: str, name: str) -> None:
+        async with self._changing:
+            subscription = self._existing(topic, name)
+            parent = subscription.parent
+            await self._thread.run(
+                partial(self._subscriptions.delete, parent.name, subscription.name)
+            )
+            parent.used_at = self._clock()
+            parent.remove(subscription)
+            parent.sorter.remove(subscription.owner)
+
+            def remove(engine: Engine, now: Instant, pages: Pages) -> None:
+                engine.remove_subscription(subscription.owner)
+
+            detach_all(subscription, EntityNotFound(f"sb://{self.name}/{subscription.path}"))
+            await self.call(parent.host, remove)
+        log.info("entity deleted", entity=subscription.path)
+
+    async def subscription_counts(self, topic: str, name: str) -> QueueCounts:
+        return await self.counts_at(self._existing(topic, name))
+
+    # -- rules -------------------------------------------------------------------------------
+
+    async def create_rule(self, topic: str, subscription: str, rule: RuleDescription) -> None:
+        async with self._changing:
+            under = self._existing(topic, subscription)
+            if under.rule(rule.name) is not None:
+                raise EntityAlreadyExists(f"{under.topic}|{under.name}|{rule.name}")
+            await self._put_rule(under, replace(rule, created_at=self._clock()))
+
+    async def update_rule(self, topic: str, subscription: str, rule: RuleDescription) -> None:
+        async with self._changing:
+            under = self._existing(topic, subscription)
+            there = under.rule(rule.name)
+            if there is None:
+                raise EntityNotFound(f"{under.path}/Rules/{rule.name}")
+            await self._put_rule(under, replace(rule, name=there.name, created_at=there.created_at))
+
+    async def delete_rule(self, topic: str, subscription: str, name: str) -> None:
+        async with self._changing:
+            under = self._existing(topic, subscription)
+            there = under.rule(name)
+            if there is None:
+                raise EntityNotFound(f"{under.path}/Rules/{name}")
+            await self._thread.run(
+                partial(self._subscriptions.delete_rule, under.topic, under.owner, there.name)
+            )
+            self._set_rules(under, [each for each in under.rules() if each is not there])
+
+    async def _put_rule(self, under: SubscriptionEntity, rule: RuleDescription) -> None:
+        others = [each for each in under.rules() if each.name.casefold() != rule.name.casefold()]
+        replaced = [each for each in under.rules() if each not in others]
+        sorter = under.parent.sorter
+        sorter.check_room(sorter.compile(replaced), sorter.compile([rule]))
+        await self._thread.run(
+            partial(
+                self._subscriptions.put_rule, under.topic, under.owner, rule.name, rule.to_json()
+            )
+        )
+        self._set_rules(under, [*others, rule])
+
+    def _set_rules(self, under: SubscriptionEntity, rules: list[RuleDescription]) -> None:
+        under.set_rules(rules)
+        under.used_at = self._clock()
+        sorter = under.parent.sorter
+        sorter.set_rules(under.owner, sorter.compile(under.rules()))
+
+    def _parent(self, topic: str) -> TopicEntity:
+        found = self.topic(topic)
+        if found is None:
+            raise EntityNotFound(f"sb://{self.name}/{topic}")
+        return found
+
+    def _existing(self, topic: str, name: str) -> SubscriptionEntity:
+        found = self._parent(topic).subscription(name)
+        if found is None:
+            raise EntityNotFound(f"sb://{self.name}/{topic}/Subscriptions/{name}")
+        return found
