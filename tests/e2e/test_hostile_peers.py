@@ -73,7 +73,7 @@ async def test_a_peer_that_never_reads_is_given_no_more_than_its_buffer(
     administration = Administration(server.connection_string)
     deaf, other = administration.make_queue(), administration.make_queue()
     fill(server, deaf, 4_000)
-    with RawClient(server, carrier=carrier) as client:
+    with RawClient(server, carrier) as client:
         client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         link = client.receiver(deaf, SND_SETTLED)
         before = resident_mb(server)
@@ -127,7 +127,7 @@ def test_bytes_that_come_one_at_a_time_are_understood(
     server: Server, queue: str, carrier: str
 ) -> None:
     """Over TLS a record for each byte, over a WebSocket a frame for each."""
-    with RawClient(server, carrier=carrier) as client:
+    with RawClient(server, carrier) as client:
         client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         link = client.sender(queue)
         link.send(
@@ -162,7 +162,7 @@ async def test_a_peer_that_sends_pings_and_reads_nothing_is_not_listened_to(
     make_local_ca(server.data)
     server.start()
     queue = Administration(server.connection_string).make_queue()
-    with RawClient(server, carrier=carrier) as client:
+    with RawClient(server, carrier) as client:
         client.sender(queue)
         client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         below = client.socket.below
@@ -186,7 +186,7 @@ async def test_a_flood_of_empty_frames_leaves_room_for_others(
     make_local_ca(server.data)
     server.start()
     queue = Administration(server.connection_string).make_queue()
-    with RawClient(server, carrier=carrier) as client:
+    with RawClient(server, carrier) as client:
         client.sender(queue)
         before = resident_mb(server)
         flood = threading.Thread(target=pour, args=(client.socket.below, 300_000))

@@ -51,9 +51,8 @@ from postbus.amqp.types import AmqpArray, Int, Symbol, Timestamp, UInt, ULong
 from postbus.http.rule_xml import rule_xml
 from postbus.model.authorization import AuthorizationRule, Right
 from postbus.model.description import QueueDescription
-from postbus.model.fields import QUEUE, TOPIC
+from postbus.model.fields import QUEUE
 from postbus.model.rule import CorrelationFilter, FalseFilter, RuleDescription, SqlAction, SqlFilter
-from postbus.model.topic import TopicDescription
 from postbus.model.values import TypedValue, ValueType
 from postbus.server.sas import create_sas
 from tests.fuzz import rest
@@ -302,6 +301,13 @@ def configs() -> Iterator[tuple[str, bytes]]:
 def atoms() -> Iterator[tuple[str, bytes]]:
     for name, (form, description) in FORMS.items():
         yield name, description_entry(form, description)
+    keyed = QueueDescription(
+        authorization_rules=(
+            AuthorizationRule("own", tuple(Right), _RULE_KEY, _RULE_KEY),
+            AuthorizationRule("send", (Right.SEND,)),
+        )
+    )
+    yield "keyed", description_entry(QUEUE, keyed)
     changed = QueueDescription(
         lock_duration_ms=60_000,
         default_ttl_ms=1_000,
@@ -310,15 +316,6 @@ def atoms() -> Iterator[tuple[str, bytes]]:
         user_metadata="<&> é",
         max_delivery_count=3,
     )
-    rules = (
-        AuthorizationRule("own", tuple(Right), _RULE_KEY, _RULE_KEY),
-        AuthorizationRule("send", (Right.SEND,)),
-    )
-    for name, form, with_rules in (
-        ("rules", QUEUE, QueueDescription(authorization_rules=rules)),
-        ("topic-rules", TOPIC, TopicDescription(authorization_rules=rules)),
-    ):
-        yield name, description_entry(form, with_rules)
     entry = description_entry(QUEUE, changed).decode()
     yield "changed", entry.encode()
     yield "prefixed", entry.replace("<LockDuration", "<LockDuration a='b'").encode()

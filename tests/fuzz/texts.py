@@ -29,12 +29,6 @@ from postbus.settings import Settings, SettingsError, read_table
 KEY = "key of the fuzz target"
 KEY_NAME = "RootManageSharedAccessKey"
 NOW = 1_700_000_000_000
-_SITE = Site("http://localhost:5300", "ns", "2024-05")
-FORMS: dict[str, tuple[Form, Description]] = {
-    "queue": (QUEUE, QueueDescription()),
-    "topic": (TOPIC, TopicDescription()),
-    "subscription": (SUBSCRIPTION, SubscriptionDescription()),
-}
 ENTITY_KEY = "key of an entity of the fuzz target"
 # Whose other half nobody has: the sample in the corpus was signed once.
 _JWK_SET = (
@@ -47,6 +41,12 @@ _SIGNING_KEYS.take(_JWK_SET)
 _AUTHORITY = Authority([AccessKey(KEY_NAME, (KEY,))], Issuer("i", "a", "roles", _SIGNING_KEYS))
 _AUTHORITY.learn("orders", [AccessKey("own", (ENTITY_KEY,))])
 _AUTHORITY.learn("orders/eu", [])
+_SITE = Site("http://localhost:5300", "ns", "2024-05")
+FORMS: dict[str, tuple[Form, Description]] = {
+    "queue": (QUEUE, QueueDescription()),
+    "topic": (TOPIC, TopicDescription()),
+    "subscription": (SUBSCRIPTION, SubscriptionDescription()),
+}
 
 
 def run_token(data: bytes) -> None:

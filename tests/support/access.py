@@ -66,8 +66,8 @@ class Refused(NamedTuple):
 class Caller(RawClient):
     """A raw client that asks nodes and is told why its links are refused or taken away."""
 
-    def __init__(self, server: Server, user: str = "", key: str = "") -> None:
-        super().__init__(server, user, key)
+    def __init__(self, server: Server, user: str = "", key: str = "", carrier: str = "tcp") -> None:
+        super().__init__(server, carrier, user, key)
         self._pairs: dict[str, tuple[SenderLink, ReceiverLink]] = {}
         self.seen: list[Event] = []
 

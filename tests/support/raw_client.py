@@ -34,10 +34,9 @@ class RawClient:
     def __init__(
         self,
         server: Server,
+        carrier: str = "tcp",
         user: str = "RootManageSharedAccessKey",
         key: str = "SAS_KEY_VALUE",
-        *,
-        carrier: str = "tcp",
     ) -> None:
         """With an empty `user` it logs in as nobody, and puts tokens."""
         self.core = Connection(

@@ -31,8 +31,8 @@ class Caller:
     def __init__(
         self, claims: Claims, supplement: Callable[[str, str], Awaitable[Claims | None]]
     ) -> None:
-        """`supplement` gives the claims that a header makes on a path, None without one, or
-        refuses them."""
+        """`supplement` gives what the token in a header proves to one who wants to use a path, None
+        without one, or refuses it."""
         self.claims = claims
         self._supplement = supplement
 

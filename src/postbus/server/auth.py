@@ -88,8 +88,9 @@ class Claims:
 
         Tokens for HTTP are often made for the very URL, such as `orders/messages/head`.
         """
-        if self.reach is not Reach.MESSAGES:
+        if self.reach is Reach.ENTITY or self.allows(right, path):
             return self.allows(right, path)
+        # Also where there is no such entity: it is not the token's fault then.
         return (
             right in self.rights
             and _is_within(self.resource, f"{resource_path(path)}/{_MESSAGES}")

@@ -86,8 +86,8 @@ class Gateway:
             unoffered=UNOFFERED,
             describe=self._describe,
         )
-        self._orphans: dict[bytes, tuple[Host, int]] = {}
         self._credentials = Credentials()
+        self._orphans: dict[bytes, tuple[Host, int]] = {}
         self._refused = 0
         self.waiting_bytes = 0
         """Responses that wait for the peer's credit, on all links."""

@@ -205,6 +205,7 @@ class Server:
         self._service = Service(
             self.namespace, authority, tracking, self._clock, settings, f"postbus-{os.getpid()}"
         )
+        self.namespace.on_rules = self._service.rules_changed
         self._mailbox = Mailbox(self.namespace, self._clock)
         self._certificates = Certificates(certificate_files(settings), self._certified)
         self._certificates.start()

@@ -41,7 +41,7 @@ GONE: Final = 0
 """Where messages go that are forwarded to an entity that is not there: no fragment has this id."""
 
 T = TypeVar("T")
-D = TypeVar("D", QueueDescription, TopicDescription)
+D = TypeVar("D", bound=QueueDescription | TopicDescription)
 
 log = structlog.get_logger("namespace")
 
@@ -77,7 +77,6 @@ class Namespace(Subscribing):
         """Find the entities that are there, and go on dropping those that are not."""
         for record in await self._thread.run(self._catalog.entities):
             entity = self._add(record)
-            self.on_rules(entity.name, entity.description.authorization_rules)
             if isinstance(entity, TopicEntity):
                 await self.open_subscriptions(entity)
         for received in self.received():
@@ -94,6 +93,7 @@ class Namespace(Subscribing):
         self._entities[record.name.lower()] = entity
         self._fragments[entity.host.fragment] = entity.host
         self._courier.serve(entity.host)
+        self.on_rules(entity.name, entity.description.authorization_rules)
         return entity
 
     # -- finding -----------------------------------------------------------------------------
@@ -157,7 +157,9 @@ class Namespace(Subscribing):
         assert isinstance(entity, TopicEntity)
         return entity
 
-    async def _create(self, name: str, kind: str, description: D) -> QueueEntity | TopicEntity:
+    async def _create(
+        self, name: str, kind: str, description: QueueDescription | TopicDescription
+    ) -> QueueEntity | TopicEntity:
         check_entity_name(name)
         description.validate()
         async with self._changing:
@@ -174,7 +176,6 @@ class Namespace(Subscribing):
                 partial(self._catalog.create, name, kind, description.to_json(), now, [0])
             )
             entity = self._add(record)
-            self.on_rules(name, description.authorization_rules)
             if isinstance(entity, QueueEntity):
                 self.aim(entity)
             await self._aim_again(name)
@@ -204,7 +205,7 @@ class Namespace(Subscribing):
         return entity
 
     async def _store(self, entity: Entity, previous: D, description: D) -> D:
-        """Make the description durable. Returns it with its keys, whose holders know by then."""
+        """Make the description durable. Returns it with its keys, which are known by then."""
         now = self._clock()
         description = _with_keys(description, previous.authorization_rules, now)
         record = await self._thread.run(

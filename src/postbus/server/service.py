@@ -49,7 +49,17 @@ class Service:
         self._tracking = tracking
         self._tasks: set[asyncio.Task[None]] = set()
         self._gone = 0
-        namespace.on_rules = self._rules_changed
+
+    def rules_changed(self, entity: str, rules: Rules | None) -> None:
+        """Of an entity these are the rules now; None: it is gone. What was proven by a key that is
+        gone too, or has lost a right, ends."""
+        if rules is None:
+            lost = self.authority.forget(entity)
+        else:
+            lost = self.authority.learn(entity, map(AccessKey.of, rules))
+        if lost:
+            for gateway in list(self.gateways):
+                gateway.review_claims()
 
     def keep(self, task: asyncio.Task[None]) -> None:
         """Hold on to a task until it is done: the loop itself does not."""
@@ -66,16 +76,6 @@ class Service:
         if self._gone >= max(GONE_MIN, len(self.gateways) // 2):
             self._gone = 0
             gc.collect()
-
-    def _rules_changed(self, entity: str, rules: Rules | None) -> None:
-        """What was proven by a key that is gone, or has lost a right, ends now."""
-        if rules is None:
-            lost = self.authority.forget(entity)
-        else:
-            lost = self.authority.learn(entity, map(AccessKey.of, rules))
-        if lost:
-            for gateway in list(self.gateways):
-                gateway.review_claims()
 
     def uri(self, path: str) -> str:
         """How an entity is named in refusals (wire contract §7.2)."""

@@ -48,6 +48,7 @@ def application(
     defaults: QueueDescription | None = None,
     mailbox: MemoryMailbox | None = None,
 ) -> Starlette:
+    mailbox = mailbox or MemoryMailbox()
     authority = Authority([AccessKey(KEY_NAME, (KEY,)), LISTENER])
 
     def learn(name: str, rules: Rules | None) -> None:
@@ -57,7 +58,6 @@ def application(
             authority.learn(name, map(AccessKey.of, rules))
 
     namespace.on_rules = learn
-    mailbox = mailbox or MemoryMailbox()
     for name in mailbox.entities:
         authority.learn(name, [])
     return build_app(

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from threading import Thread
 
 import pytest
-import uvicorn
 from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
 from azure.servicebus.management import AuthorizationRule, ServiceBusAdministrationClient
 
@@ -16,8 +13,9 @@ from postbus.http.notation import INSTANCE, SERVICE_BUS
 from postbus.model.authorization import Right
 from postbus.server.sas import create_sas
 from tests.support.administration import administration_client
-from tests.unit.http.fakes import T0, Client, MemoryNamespace, application, entry
-from tests.unit.http.test_admin_client import connection_string
+from tests.unit.http.conftest import connection_string
+from tests.unit.http.fakes import Client, application, entry
+from tests.unit.http.memory import T0, MemoryNamespace
 
 V = "?api-version=2021-05"
 KEY = base64.b64encode(b"1" * 32).decode()
@@ -26,13 +24,14 @@ NS = f"{{{SERVICE_BUS}}}"
 
 
 @pytest.fixture
-def namespace() -> MemoryNamespace:
+def still() -> MemoryNamespace:
+    """One whose time the test sets."""
     return MemoryNamespace()
 
 
 @pytest.fixture
-def client(namespace: MemoryNamespace) -> Client:
-    return Client(application(namespace))
+def client(still: MemoryNamespace) -> Client:
+    return Client(application(still))
 
 
 def rules(*inside: str) -> bytes:
@@ -66,22 +65,22 @@ async def test_a_rule_comes_back_as_azure_writes_it(client: Client) -> None:
 
 
 async def test_an_update_replaces_all_rules_and_keeps_the_keys_it_does_not_name(
-    client: Client, namespace: MemoryNamespace
+    client: Client, still: MemoryNamespace
 ) -> None:
     await client.put("/orders" + V, rules(one("a"), one("b")))
-    [a, b] = namespace.queue("orders").description.authorization_rules  # type: ignore[union-attr]
-    namespace.now = T0 + 1_000
+    [a, b] = still.queue("orders").description.authorization_rules  # type: ignore[union-attr]
+    still.now = T0 + 1_000
     empty = "<PrimaryKey/><SecondaryKey></SecondaryKey>"
     changed = rules(one("b", "Send Listen", empty))
     reply = await client.put("/orders" + V, changed, headers={"If-Match": "*"})
     assert reply.status == 200
-    [kept] = namespace.queue("orders").description.authorization_rules  # type: ignore[union-attr]
+    [kept] = still.queue("orders").description.authorization_rules  # type: ignore[union-attr]
     assert kept.keys == b.keys != a.keys
     assert (kept.created_at, kept.modified_at) == (T0, T0 + 1_000)
     assert kept.rights == (Right.SEND, Right.LISTEN)
     # a body without rules leaves none
     await client.put("/orders" + V, entry(), headers={"If-Match": "*"})
-    assert namespace.queue("orders").description.authorization_rules == ()  # type: ignore[union-attr]
+    assert still.queue("orders").description.authorization_rules == ()  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -105,12 +104,12 @@ async def test_an_update_replaces_all_rules_and_keeps_the_keys_it_does_not_name(
     ],
 )
 async def test_a_rule_that_cannot_be_is_refused_and_nothing_is_stored(
-    client: Client, namespace: MemoryNamespace, inside: list[str], text: str
+    client: Client, still: MemoryNamespace, inside: list[str], text: str
 ) -> None:
     reply = await client.put("/orders" + V, rules(*inside))
     assert reply.status == 400
     assert text in reply.detail
-    assert namespace.queues() == []
+    assert still.queues() == []
 
 
 async def test_a_rule_of_another_kind_is_refused_by_name(client: Client) -> None:
@@ -198,26 +197,9 @@ async def test_a_bearer_token_is_refused_by_name_where_no_issuer_is_configured(
 # -- the official client ---------------------------------------------------------------------
 
 
-@pytest.fixture
-def admin(namespace: MemoryNamespace) -> Iterator[tuple[int, ServiceBusAdministrationClient]]:
-    import socket
-
-    listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(application(namespace), ws="none", log_config=None, lifespan="off")
-    server = uvicorn.Server(config)
-    thread = Thread(target=server.run, args=([listener],))
-    thread.start()
-    port = listener.getsockname()[1]
-    with administration_client(connection_string(port), retry_total=0) as admin:
-        yield port, admin
-    server.should_exit = True
-    thread.join()
-
-
 def test_the_official_client_writes_reads_and_changes_rules(
-    admin: tuple[int, ServiceBusAdministrationClient],
+    admin: ServiceBusAdministrationClient, port: int, namespace: MemoryNamespace
 ) -> None:
-    port, client = admin
     given = AuthorizationRule(
         type="SharedAccessAuthorizationRule",
         claim_type="SharedAccessKey",
@@ -227,8 +209,8 @@ def test_the_official_client_writes_reads_and_changes_rules(
         primary_key=KEY,
         secondary_key=OTHER,
     )
-    client.create_queue("orders", authorization_rules=[given])
-    queue = client.get_queue("orders")
+    admin.create_queue("orders", authorization_rules=[given])
+    queue = admin.get_queue("orders")
     [rule] = queue.authorization_rules or []
     assert (rule.type, rule.claim_type, rule.claim_value) == (
         "SharedAccessAuthorizationRule",
@@ -237,13 +219,13 @@ def test_the_official_client_writes_reads_and_changes_rules(
     )
     assert (rule.key_name, rule.primary_key, rule.secondary_key) == ("own", KEY, OTHER)
     assert rule.rights == ["Manage", "Send", "Listen"]
-    assert rule.created_at_utc == datetime.fromtimestamp(T0 / 1_000, UTC)
+    assert rule.created_at_utc == datetime.fromtimestamp(namespace.now / 1_000, UTC)
 
     # what was read is written back with one rule more, which has no keys yet
     assert queue.authorization_rules is not None
     queue.authorization_rules.append(AuthorizationRule(key_name="more", rights=["Send"]))
-    client.update_queue(queue)
-    [own, more] = client.get_queue("orders").authorization_rules or []
+    admin.update_queue(queue)
+    [own, more] = admin.get_queue("orders").authorization_rules or []
     assert (own.primary_key, own.created_at_utc) == (KEY, rule.created_at_utc)
     assert more.primary_key and more.secondary_key and more.primary_key != more.secondary_key
 
@@ -252,6 +234,6 @@ def test_the_official_client_writes_reads_and_changes_rules(
         with pytest.raises(ClientAuthenticationError):
             mine.create_queue("another")
     with pytest.raises(HttpResponseError, match="should also include Send and Listen"):
-        client.create_queue(
+        admin.create_queue(
             "wrong", authorization_rules=[AuthorizationRule(key_name="m", rights=["Manage"])]
         )
