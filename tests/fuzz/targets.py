@@ -39,7 +39,10 @@ _ALL = (
         "tokens",
         run_token,
         (Unauthorized,),
-        words=(b"SharedAccessSignature ", b"&sr=", b"&sig=", b"&se=", b"&skn=", b"%", b"%25", b"+"),
+        words=(
+            *(b"SharedAccessSignature ", b"&sr=", b"&sig=", b"&se=", b"&skn=", b"%", b"%25", b"+"),
+            *(b"Bearer ", b"eyJ", b".", b"e30", b"bnVsbA", b"W10"),
+        ),
     ),
     Target(
         "config",

@@ -16,8 +16,10 @@ from typing import Any, Final
 
 from postbus.errors import ServiceBusError
 from postbus.model.address import check_entity_name
+from postbus.model.authorization import Rules, read_rules, validate_rules
 from postbus.model.description import QueueDescription
 from postbus.model.fields import QUEUE, Field, Value, describe, read_value
+from postbus.server.keys import KEY_FILE, KEY_NAME
 
 FILE_MAX_BYTES: Final = 4 * 1024 * 1024
 EMULATOR_LOCK_DURATION_MS: Final = 60_000
@@ -51,6 +53,8 @@ class NamespaceConfig:
     """The `[settings]` table, as it is."""
     default_lock_duration_ms: int | None = None
     """For queues created later, where the file decides it: under an emulator's Config.json."""
+    authorization_rules: Rules = ()
+    """Keys of the whole namespace, beside the one that is always there."""
 
 
 def load_config(path: Path, defaults: QueueDescription | None = None) -> NamespaceConfig:
@@ -158,7 +162,7 @@ def _emulator_queue(
 
 def _from_toml(document: dict[str, object], defaults: QueueDescription) -> NamespaceConfig:
     root = _table(document, "", ("namespace", "settings", "queues", "topics"))
-    namespace = _table(root.get("namespace", {}), "[namespace]", ("name",))
+    namespace = _table(root.get("namespace", {}), "[namespace]", ("name", "authorization_rules"))
     settings = root.get("settings", {})
     if not isinstance(settings, dict):
         raise _Wrong("[settings]", "must be a table")
@@ -175,7 +179,25 @@ def _from_toml(document: dict[str, object], defaults: QueueDescription) -> Names
             for each, table in queues.items()
         ),
         settings=settings,
+        authorization_rules=_namespace_rules(namespace.get("authorization_rules", [])),
     )
+
+
+def _namespace_rules(value: object) -> Rules:
+    place = "[[namespace.authorization_rules]]"
+    try:
+        rules = read_rules(value)
+    except ValueError as error:
+        raise _Wrong(place, str(error)) from None
+    with _refusals_at(place):
+        validate_rules(rules)
+    for rule in rules:
+        if rule.key_name.lower() == KEY_NAME.lower():
+            raise _Wrong(place, f"'{KEY_NAME}' is there always, with the keys of {KEY_FILE}")
+        if not rule.primary_key:
+            # Nobody could be told of one that is made here: it would be another at each start.
+            raise _Wrong(place, f"'{rule.key_name}' has no primary_key")
+    return rules
 
 
 def _toml_queue(

@@ -20,7 +20,8 @@ from postbus.errors import ConnectionForced, StoreUnavailable
 from postbus.http.app import build_app
 from postbus.model.description import QueueDescription
 from postbus.model.instant import Instant
-from postbus.server.auth import AccessKey, Authority
+from postbus.server.access import Access
+from postbus.server.auth import Authority
 from postbus.server.backup import BACKUP, back_up_running
 from postbus.server.certificates import (
     Certificate,
@@ -199,10 +200,12 @@ class Server:
         self.namespace = Namespace(
             settings, catalog, self._threads[0], runtimes, upkeeps, self._clock
         )
-        authority = Authority([AccessKey(self._key.name, (self._key.value,))])
+        self._access = Access(settings, self._key, config.authorization_rules, self._clock)
+        authority = self._access.authority
         self._service = Service(
             self.namespace, authority, tracking, self._clock, settings, f"postbus-{os.getpid()}"
         )
+        self.namespace.on_rules = self._service.rules_changed
         self._mailbox = Mailbox(self.namespace, self._clock)
         self._certificates = Certificates(certificate_files(settings), self._certified)
         self._certificates.start()
@@ -266,6 +269,7 @@ class Server:
     async def start(self) -> None:
         settings = self._settings
         self._listener.connections_max = allow_open_files(settings.connections_max)
+        self._access.open()
         await self.namespace.open()
         for name, description in self._config.queues:
             # What is there stays as it is: a restart must not undo a change made since.
@@ -315,6 +319,7 @@ class Server:
         log.info("stopping", connections=len(self._service.gateways))
         grace_s = self._settings.shutdown_grace_ms / 1000
         self._listener.stop()
+        self._access.close()
         if self._upkeep is not None:
             self._upkeep.cancel()
         for gateway in list(self._service.gateways):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postbus.model.authorization import AuthorizationRule, Right
 from postbus.model.description import EntityStatus, QueueDescription
 from postbus.server.configfile import (
     EMULATOR_LOCK_DURATION_MS,
@@ -181,6 +182,27 @@ def test_what_is_wrong_in_an_emulators_file_is_named_with_its_place(
     assert str(refused.value).startswith(f"{tmp_path}/Config.json: ")
 
 
+def test_keys_of_the_namespace_and_of_a_queue_in_our_own_file(tmp_path: Path) -> None:
+    key = "A" * 43 + "="
+    config = load(
+        tmp_path,
+        f"""
+        [[namespace.authorization_rules]]
+        key_name = "sender"
+        rights = ["Send"]
+        primary_key = "{key}"
+
+        [[queues.orders.authorization_rules]]
+        key_name = "worker"
+        rights = ["Listen", "Send"]
+        """,
+        "postbus.toml",
+    )
+    assert config.authorization_rules == (AuthorizationRule("sender", (Right.SEND,), key),)
+    [(_, orders)] = config.queues
+    assert orders.authorization_rules == (AuthorizationRule("worker", (Right.LISTEN, Right.SEND)),)
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -197,6 +219,35 @@ def test_what_is_wrong_in_an_emulators_file_is_named_with_its_place(
         ("[queues.orders]\nlock_duration = 60", '[queues."orders"] lock_duration: must be a durat'),
         ("[queues.orders]\nrequires_session = true", "message sessions yet"),
         ("[queues.'a b']", "disallowed characters"),
+        (
+            "[[queues.orders.authorization_rules]]\nkey = 'x'",
+            "[queues.\"orders\"] authorization_rules: number 1: there is no such key as 'key'",
+        ),
+        (
+            "[[queues.orders.authorization_rules]]\nkey_name = 'x'\nrights = ['Manage']",
+            '[queues."orders"]: Manage permission should also include Send and Listen',
+        ),
+        (
+            "[queues.orders]\nauthorization_rules = 'x'",
+            '[queues."orders"] authorization_rules: must be a list of authorization rules',
+        ),
+        (
+            "[[namespace.authorization_rules]]\nkey_name = 'x'\nrights = ['Read']",
+            "[[namespace.authorization_rules]]: number 1: a right must be one of",
+        ),
+        (
+            "[[namespace.authorization_rules]]\nkey_name = 'x'\nrights = []",
+            "[[namespace.authorization_rules]]: The authorization rule 'x' has no rights",
+        ),
+        (
+            "[[namespace.authorization_rules]]\nkey_name = 'x'\nrights = ['Send']",
+            "[[namespace.authorization_rules]]: 'x' has no primary_key",
+        ),
+        (
+            "[[namespace.authorization_rules]]\nkey_name = 'rootManageSharedAccessKey'\n"
+            "rights = ['Send']",
+            "'RootManageSharedAccessKey' is there always, with the keys of namespace.key",
+        ),
         ("[queues.A]\n[queues.a]", "[queues.\"a\"]: the queue 'a' is there already"),
     ],
 )
