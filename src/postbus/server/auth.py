@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from postbus.server.issuer import Issuer  # costs a start 150 ms, and few have one
 
 __all__ = [
-    "AccessKey",
     "Authority",
     "Claims",
     "Reach",
@@ -88,8 +87,9 @@ class Claims:
 
         Tokens for HTTP are often made for the very URL, such as `orders/messages/head`.
         """
-        if self.reach is Reach.ENTITY or self.allows(right, path):
-            return self.allows(right, path)
+        allowed = self.allows(right, path)
+        if allowed or self.reach is Reach.ENTITY:
+            return allowed
         # Also where there is no such entity: it is not the token's fault then.
         return (
             right in self.rights
@@ -126,9 +126,6 @@ class Authority:
     def forget(self, entity: str) -> bool:
         """The entity is gone. Returns what `learn` returns."""
         return self._ring.forget(entity)
-
-    def has(self, entity: str) -> bool:
-        return self._ring.has(entity)
 
     def verify(self, token: str, path: str, now: Instant) -> Claims:
         """What a token proves to one who wants to use `path`, a path or a URI.
