@@ -129,7 +129,9 @@ class Play:
         world = self._world
         world.spare()
         failing, world.thread.failing = world.thread.failing, 0.0
-        for wait in [1] if not failing else [_RECOVERY_MS, _RECOVERY_MS, 1]:
+        # A courier that met a deleted entity tries again, and finds that there is none.
+        patient = failing or world.plan.gone
+        for wait in [_RECOVERY_MS, _RECOVERY_MS, 1] if patient else [1]:
             self._rest()
             world.machine.pass_time(wait)
         self._rest()

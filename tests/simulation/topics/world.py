@@ -161,6 +161,7 @@ class World:
         for taker in self.takers:
             if taker.host is host:
                 taker.reserved = 0
+                host.line(taker.subqueue).wants(taker)  # as a client does that attaches again
 
     # -- asking --------------------------------------------------------------------------------
 
