@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 from azure.servicebus import ServiceBusMessage
-from websockets.frames import Frame, Opcode
+from websockets.frames import CloseCode, Frame, Opcode
 
 from postbus.amqp.events import Disposed, LinkDetached, MessageReceived
 from postbus.amqp.performatives import SND_SETTLED, Detach
@@ -17,6 +19,7 @@ from tests.support.administration import Administration
 from tests.support.bus import Bus, texts
 from tests.support.carriers import CARRIERS, make_local_ca
 from tests.support.raw_client import RawClient
+from tests.support.raw_socket import connect
 from tests.support.server import Server
 from tests.support.waiting import until, until_blocking
 
@@ -133,6 +136,21 @@ def test_bytes_that_come_one_at_a_time_are_understood(
         for byte in client.core.data_to_send():
             client.socket.sendall(bytes((byte,)))
         assert client.until(Disposed).settled
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_a_stranger_that_says_nothing_is_dropped_whatever_it_came_by(
+    make_server: Callable[..., Server], carrier: str
+) -> None:
+    server = make_server("--authentication-timeout-ms", "300", "--first-bytes-timeout-ms", "300")
+    make_local_ca(server.data)
+    server.start()
+    connection = connect(server, carrier)
+    with suppress(ssl.SSLEOFError):
+        assert connection.recv(65_536) == b""
+    connection.close()
+    if carrier != "tls":
+        assert connection.protocol.close_rcvd.code == CloseCode.NORMAL_CLOSURE
 
 
 @pytest.mark.parametrize("carrier", ["websocket", "websocket_tls"])

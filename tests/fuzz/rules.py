@@ -7,14 +7,19 @@ import re
 from contextlib import suppress
 from uuid import UUID
 
+from postbus.amqp.sections import scan
+from postbus.broker.message import Message
 from postbus.errors import ServiceBusError
 from postbus.model.rule import RuleDescription, SqlAction, SqlFilter, TrueFilter
 from postbus.model.values import DateTime, TimeSpan, TypedValue, ValueType
+from postbus.rules.expressions import system_value
 from postbus.rules.grammar import KEYWORDS
 from postbus.rules.matching import RuleSet
 from postbus.rules.predicates import Predicate
 from postbus.rules.rule import Rule, compile_rule
+from postbus.rules.system import SYSTEM_PROPERTIES
 from postbus.rules.values import EvaluationFailed, Opaque
+from postbus.server.facts import MessageFacts, write_changes
 from tests.unit.rules.samples import Sample, new_id
 
 _PARAMETERS = {
@@ -109,6 +114,46 @@ def _evaluate(rule: Rule) -> None:
             with suppress(EvaluationFailed):
                 changes = rule.action.apply(message)
                 assert changes.user["rulename"] == ("RuleName", "rule")
+
+
+_READ_ALL = [system_value(name).evaluate for name in SYSTEM_PROPERTIES]
+_REWRITE = compile_rule(
+    RuleDescription(
+        "rule",
+        TrueFilter(),
+        SqlAction(
+            "SET a = a + a; SET b = -b; SET c = d; SET d = '5'; SET text = 5; REMOVE e; SET f = 1;"
+            "SET sys.To = text; SET sys.Label = sys.MessageId; SET sys.TimeToLive = '00:01:00';"
+            "SET sys.ViaPartitionKey = sys.CorrelationId"
+        ),
+    ),
+    new_id,
+).action
+
+
+def rewrite(message: Message, raw: bytes) -> tuple[bytes, ...]:
+    """Read all of a message as rules do, and write the copy that an action makes of it; or the
+    message, where the action fails."""
+    facts = MessageFacts(message, raw)
+    for read in _READ_ALL:
+        read(facts)
+    assert _REWRITE is not None
+    try:
+        made = write_changes(message, raw, _REWRITE.apply(facts))
+    except EvaluationFailed:
+        return (raw,)
+    sections = scan(raw)
+    annotations, properties = made.annotations_section, made.properties_section
+    assert annotations is not None
+    assert properties is not None
+    assert made.application_section is not None
+    return (
+        raw[: sections.message_annotations],
+        annotations,
+        properties,
+        made.application_section,
+        raw[sections.body :],
+    )
 
 
 def mutate_tokens(data: bytes, chance: random.Random) -> bytes:

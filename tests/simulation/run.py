@@ -185,6 +185,8 @@ class Run:
         """Whether or not the engine is in memory, as long as the store answers."""
         if self._sim.thread.failing:
             return
+        # Upkeep looks every second whether the clock was set.
+        self._sim.runtime.set_timer_again(self._sim.host)
         self._sim.machine.pass_time(1)  # a timer waits that long at the least
         self._rest()
         now = self._sim.now - 1

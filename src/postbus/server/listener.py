@@ -237,10 +237,10 @@ class _Sniffer(asyncio.Protocol):
             self._look_at(tcp)
 
     def data_received(self, data: bytes) -> None:
+        if self._transport is not None and self._transport.is_closing():
+            return  # turned away; what it had sent before it noticed still arrives
         self._first += data
-        if self._transport is not None and not self._transport.is_closing():
-            # Otherwise it was turned away, and what it had sent before it noticed still arrives;
-            # or it was quicker than the word that the handshake is done.
+        if self._transport is not None:  # else it was quicker than the word that TLS is there
             self._decide(self._transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -291,7 +291,7 @@ class _Sniffer(asyncio.Protocol):
         try:
             encrypted = await encrypt(transport, self, context, first, timeout_s)
         except OSError as error:
-            why = str(error) or "the peer hung up"
+            why = str(error) or "the peer hung up: does it trust the certificate?"
             self._listener.note_refusal("tls_handshake", peer, error=why)
             self._leave()
             return

@@ -373,6 +373,13 @@ class Runtime:
         host.timer_at = now + delay
         host.timer = self._loop.call_later(delay / 1000, self._ring, host)
 
+    def set_timer_again(self, host: Host) -> None:
+        """The clock was set, and a timer does not hear of that."""
+        if host.timer is not None:
+            host.timer.cancel()
+            host.timer = None
+            self._arm(host, self._clock())
+
     def _ring(self, host: Host) -> None:
         host.timer = None
         if self._stopping or host.gone is not None:

@@ -301,30 +301,29 @@ async def test_a_gateway_that_aborts_is_rid_of_it() -> None:
 # What is refused
 
 
-@pytest.mark.parametrize(
-    ("stream", "code", "reason"),
-    [
-        (binary(b"hello", opcode=Opcode.TEXT).serialize(mask=True), 1003, "websocket_text"),
-        (
-            binary(b"hel", fin=False, opcode=Opcode.TEXT).serialize(mask=True),
-            1003,
-            "websocket_text",
-        ),
-        (binary(b"x" * 1_001).serialize(mask=True), 1009, "websocket_frame"),
-        (b"\x82\xff" + b"\x7f" + b"\xff" * 7, 1009, "websocket_frame"),
-        (binary(b"unmasked").serialize(mask=False), 1002, "websocket_frame"),
-        (binary(b"x", opcode=Opcode.CONT).serialize(mask=True), 1002, "websocket_frame"),
-        (b"\xc2\x81\x00\x00\x00\x00x", 1002, "websocket_frame"),  # a reserved bit: compression
-        (b"\x83\x80\x00\x00\x00\x00", 1002, "websocket_frame"),  # an opcode nobody has defined
-        (b"\x89\xfe\x00\x7e\x00\x00\x00\x00" + bytes(126), 1002, "websocket_frame"),  # long ping
-        (b"\x09\x80\x00\x00\x00\x00", 1002, "websocket_frame"),  # a ping in fragments
-        (b"\x88\x81\x00\x00\x00\x00\x03", 1002, "websocket_frame"),  # half a close code
-        (b"\x88\x82\x00\x00\x00\x00\x03\xed", 1002, "websocket_frame"),  # a code not to be sent
-    ],
-)
+FAULTS = {
+    "a text frame": (Frame(Opcode.TEXT, b"hello"), 1003),
+    "the first fragment of a text": (Frame(Opcode.TEXT, b"hel", fin=False), 1003),
+    "a frame too large": (binary(b"x" * 1_001), 1009),
+    "a frame of a length beyond all bounds": (b"\x82\xff\x7f" + b"\xff" * 7, 1009),
+    "a frame without a mask": (binary(b"unmasked").serialize(mask=False), 1002),
+    "a fragment of nothing": (binary(b"x", opcode=Opcode.CONT), 1002),
+    "a reserved bit, as for compression": (b"\xc2\x81\x00\x00\x00\x00x", 1002),
+    "an opcode that nobody has defined": (b"\x83\x80\x00\x00\x00\x00", 1002),
+    "a ping too long": (b"\x89\xfe\x00\x7e\x00\x00\x00\x00" + bytes(126), 1002),
+    "a ping in fragments": (b"\x09\x80\x00\x00\x00\x00", 1002),
+    "half a close code": (b"\x88\x81\x00\x00\x00\x00\x03", 1002),
+    "a close code that is never sent": (b"\x88\x82\x00\x00\x00\x00\x03\xed", 1002),
+}
+
+
+@pytest.mark.parametrize("fault", list(FAULTS))
 async def test_what_is_not_a_binary_frame_in_order_ends_the_connection_with_its_code(
-    stream: bytes, code: int, reason: str
+    fault: str,
 ) -> None:
+    sent, code = FAULTS[fault]
+    stream = sent if isinstance(sent, bytes) else sent.serialize(mask=True)
+    reason = "websocket_text" if code == CloseCode.UNSUPPORTED_DATA else "websocket_frame"
     for split in {0, 1, len(stream) // 2, len(stream) - 1}:
         line = Line()
         line.hear(binary(b"before"))
