@@ -184,11 +184,11 @@ class Storm:
             # When the link breaks, the SDK asks a second time through $management; the server that
             # says "lost" then may have lost it by carrying out the first request.
             if self.alive_since(life):
-                self.ledger.settlement_refused(name)
+                self.ledger.settlement_refused(name, to)
             else:
-                self.ledger.settlement_unanswered(name)
+                self.ledger.settlement_unanswered(name, to)
         except TROUBLE:
-            self.ledger.settlement_unanswered(name)
+            self.ledger.settlement_unanswered(name, to)
             raise
         else:
             self.ledger.settled(name, to)

@@ -1,12 +1,7 @@
-"""A key opens what it is for and nothing else: every operation, over AMQP and over HTTP.
-
-Namespace keys with one right come from the file of entities; the keys of queues are put there by
-the official administration client.
-"""
+"""A key opens what it is for and nothing else: every operation, over AMQP and over HTTP."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,60 +14,24 @@ from azure.servicebus.exceptions import (
     ServiceBusAuthorizationError,
     ServiceBusError,
 )
-from azure.servicebus.management import AuthorizationRule, ServiceBusAdministrationClient
+from azure.servicebus.management import ServiceBusAdministrationClient
 
 from postbus.amqp.events import Closed
 from tests.support.access import Caller, Refused, ask, sas, with_key
 from tests.support.administration import administration_client
 from tests.support.bus import DEAD_LETTERS, Bus, manage, texts, whole_text
+from tests.support.keyed import KEYS, OTHERS, SECONDARY, keyed_server
 from tests.support.server import Server
 
 DENIED = (ServiceBusAuthenticationError, ServiceBusAuthorizationError)
 UNAUTHORIZED = "amqp:unauthorized-access"
 
 
-def key(number: int) -> str:
-    return base64.b64encode(bytes([number]) * 32).decode()
-
-
-RULES = {"sends": ["Send"], "listens": ["Listen"], "owns": ["Manage", "Send", "Listen"]}
-KEYS = {
-    **{f"all-{name}": key(number) for number, name in enumerate(RULES)},
-    **{f"a-{name}": key(10 + number) for number, name in enumerate(RULES)},
-}
-SECONDARY = {name: key(100 + number) for number, name in enumerate(KEYS)}
-OTHERS = ("ab", "a/b", "b")
-"""Queues that the keys of the queue `a` do not open."""
-
-CONFIG = "".join(
-    f'[[namespace.authorization_rules]]\nkey_name = "all-{name}"\nrights = {rights}\n'
-    f'primary_key = "{KEYS[f"all-{name}"]}"\nsecondary_key = "{SECONDARY[f"all-{name}"]}"\n'
-    for name, rights in RULES.items()
-)
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("access")
-    config = folder / "postbus.toml"
-    config.write_text(CONFIG)
-    server = Server(folder / "data", "--config", str(config)).start()
-    with administration_client(server.connection_string, retry_total=0) as admin:
-        admin.create_queue("a", authorization_rules=[rule(name) for name in RULES])
-        for name in OTHERS:
-            admin.create_queue(name)
+    server = keyed_server(tmp_path_factory.mktemp("access"))
     yield server
     server.discard()
-
-
-def rule(name: str) -> AuthorizationRule:
-    return AuthorizationRule(
-        type="SharedAccessAuthorizationRule",
-        key_name=f"a-{name}",
-        primary_key=KEYS[f"a-{name}"],
-        secondary_key=SECONDARY[f"a-{name}"],
-        rights=list(RULES[name]),
-    )
 
 
 @pytest.fixture

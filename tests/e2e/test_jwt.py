@@ -10,8 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from azure.core.credentials import AccessToken
+from azure.core.exceptions import ClientAuthenticationError
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusAuthorizationError
+from azure.servicebus.management import ServiceBusAdministrationClient
 
 from tests.support.access import Answer, Caller, Refused, ask, sas
+from tests.support.carriers import local_ca, make_local_ca
 from tests.support.jwt_tokens import AUDIENCE, EC, ISSUER, RSA, STRANGER, claims, key_set, sign
 from tests.support.server import Server, ServerDied
 from tests.support.waiting import until_blocking
@@ -188,3 +194,56 @@ def test_a_file_without_keys_keeps_the_server_from_starting(
         make_server(*trusting(str(tmp_path / "none.json"))).start()
     with pytest.raises(ServerDied, match="jwt_issuer, jwt_audience and jwt_jwks"):
         make_server("--jwt-issuer", ISSUER).start()
+
+
+# -- the official client, which sends such tokens over TLS only --------------------------------
+
+
+class Credential:
+    """What the SDK takes for a credential of Azure."""
+
+    def __init__(self, *roles: str) -> None:
+        self._roles = list(roles)
+        self.scopes: list[str] = []
+
+    def get_token(self, *scopes: str, **options: Any) -> AccessToken:
+        self.scopes += scopes
+        return AccessToken(token(roles=self._roles), int(time.time()) + 3_600)
+
+
+def test_the_official_clients_work_with_a_credential(make_server: Callable[..., Server]) -> None:
+    keys = make_server().data.with_name("keys.json")
+    keys.write_bytes(key_set(RSA))
+    server = make_server(*trusting(str(keys)))
+    make_local_ca(server.data)
+    server.start()
+    trust = {"connection_verify": str(local_ca(server)), "retry_total": 0}
+    host = f"localhost:{server.port}"
+    owner = Credential("Azure Service Bus Data Owner")
+    with ServiceBusAdministrationClient(host, owner, **trust) as admin:
+        admin.create_queue("orders")
+        assert owner.scopes[0].startswith(AUDIENCE)
+    with (
+        ServiceBusAdministrationClient(host, Credential("Send"), **trust) as admin,
+        pytest.raises(ClientAuthenticationError, match="Manage,EntityRead"),
+    ):
+        admin.get_queue("orders")
+
+    def client(*roles: str) -> ServiceBusClient:
+        address = f"sb://{host}"
+        return ServiceBusClient(
+            "localhost", Credential(*roles), custom_endpoint_address=address, **trust
+        )
+
+    with client("Azure Service Bus Data Sender") as bus:
+        with bus.get_queue_sender("orders") as sender:
+            sender.send_messages(ServiceBusMessage("by role"))
+        with pytest.raises(ServiceBusAuthorizationError), bus.get_queue_receiver("orders") as one:
+            one.receive_messages(max_wait_time=5)
+    with (
+        client("Azure Service Bus Data Receiver") as bus,
+        bus.get_queue_receiver("orders") as receiver,
+    ):
+        [message] = receiver.receive_messages(max_wait_time=10)
+        assert str(message) == "by role"
+        receiver.complete_message(message)

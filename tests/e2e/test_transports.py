@@ -9,7 +9,7 @@ import ssl
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -48,7 +48,7 @@ SNIPPETS = snippets()
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Server:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Started as the page says, with the certificate that the command of the page makes."""
     folder = tmp_path_factory.mktemp("page")
     data = folder / "postbus-data"
@@ -59,7 +59,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Server:
         assert f"export {variable}={data / 'tls' / 'ca.pem'}" in made.stdout
     server = Server(data).start()
     Administration(server.connection_string).client.create_queue("orders")
-    return server
+    yield server
+    server.discard()
 
 
 def test_the_page_has_a_program_for_each_client() -> None:

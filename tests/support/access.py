@@ -44,14 +44,15 @@ class Answer(NamedTuple):
 
 
 def ask(server: Server, method: str, path: str, token: str | None, body: bytes = b"") -> Answer:
-    """One request to the management API."""
+    """One request; UPDATE is a PUT of what is there already."""
     connection = http.client.HTTPConnection("localhost", server.port, timeout=10)
     try:
         headers = {"If-Match": "*"} if method == "UPDATE" else {}
         if token is not None:
             headers["Authorization"] = token
         verb = "PUT" if method == "UPDATE" else method
-        connection.request(verb, f"/{path}?api-version=2021-05", body, headers)
+        version = f"{'&' if '?' in path else '?'}api-version=2021-05"
+        connection.request(verb, f"/{path}{version}", body, headers)
         reply = connection.getresponse()
         return Answer(reply.status, reply.read().decode())
     finally:

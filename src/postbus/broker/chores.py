@@ -7,6 +7,7 @@ changes nothing, or does its work and returns None.
 from typing import Final
 
 from postbus.broker.engine import Engine
+from postbus.broker.lanes import first_messages
 from postbus.broker.message import (
     ACTIVE,
     KIND_MASK,
@@ -195,11 +196,10 @@ def purge(engine: Engine, owner: int, pages: Pages) -> Need | None:
         for lane in LANES:
             if not ledger.count(subqueue, lane):
                 continue
-            page = LanePage(subqueue, lane, 0, SLICE)
-            if need := missing(pages, [page]):
-                return need
-            messages, _ = ledger.delta.over_lane(pages.rows(page), subqueue, lane, 0, SLICE)
-            for message in messages:
+            found = first_messages(ledger.delta, pages, subqueue, lane, 0, SLICE)
+            if isinstance(found, Need):
+                return found
+            for message in found[0]:
                 ledger.remove(Kind.DELETED, message)
             return None
     # A chore of an engine that was thrown away may have come to its end first.

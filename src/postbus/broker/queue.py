@@ -169,7 +169,7 @@ class Queue:
         """The message is written where `choose_place` put it: let it be received, or go on."""
         if message.lane == OUTBOX:
             message.raw = None
-            self.fragment.outboxes[message.subqueue] = None
+            self.fragment.outboxes.setdefault(message.subqueue, message.number)
             return
         if message.ttl >= 0 and message.subqueue == self.main:
             self.next_expiry = min(self.next_expiry, message.enqueued_at + message.ttl)

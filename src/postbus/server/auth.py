@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from postbus.server.issuer import Issuer  # costs a start 150 ms, and few have one
 
 __all__ = [
-    "AccessKey",
     "Authority",
     "Claims",
     "Reach",
@@ -88,8 +87,9 @@ class Claims:
 
         Tokens for HTTP are often made for the very URL, such as `orders/messages/head`.
         """
-        if self.reach is Reach.ENTITY or self.allows(right, path):
-            return self.allows(right, path)
+        allowed = self.allows(right, path)
+        if allowed or self.reach is Reach.ENTITY:
+            return allowed
         # Also where there is no such entity: it is not the token's fault then.
         return (
             right in self.rights

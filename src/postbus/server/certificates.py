@@ -80,6 +80,12 @@ class Certificates:
             if self._seen is not None or self._files.required:
                 self._take(self._files)
 
+    def names(self) -> tuple[str, ...]:
+        """What the certificate in use calls this machine, in lower case."""
+        if self._current is None:
+            return ()
+        return tuple(name.lower() for name in self._current.names)
+
     def context(self) -> ssl.SSLContext | None:
         """For the handshake that begins now; None where there is no certificate."""
         now = self._monotonic()

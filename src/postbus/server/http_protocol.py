@@ -9,7 +9,7 @@ which is AMQP's from then on.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from email.utils import formatdate
 from functools import partial
 from http import HTTPStatus
@@ -78,9 +78,13 @@ class HttpHost:
         check_host: bool,
         tracking: TrackingIds,
         meter: ConnectionMeter,
+        known_as: Callable[[], Collection[str]] = tuple,
     ) -> None:
+        """`known_as` are names of this machine besides those that always are: with `check_host`
+        requests for others are refused."""
         self.limits = limits
         self.check_host = check_host
+        self.known_as = known_as
         self.tracking = tracking
         self.meter = meter
         self.state = ServerState()
@@ -310,7 +314,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         hosts = [value for name, value in self.headers if name == b"host"]
         if len(hosts) != 1:
             return HTTPStatus.BAD_REQUEST, "A request has exactly one Host.", "http_malformed"
-        if self._host.check_host and not is_loopback(_name_of(hosts[0])):
+        if self._host.check_host and not self._is_for_us(_name_of(hosts[0])):
             return (
                 HTTPStatus.MISDIRECTED_REQUEST,
                 "This address answers to localhost only.",
@@ -322,6 +326,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= _PIPELINE_MAX:
             return HTTPStatus.TOO_MANY_REQUESTS, "Too many requests sent ahead.", "http_pipeline"
         return None
+
+    def _is_for_us(self, name: str) -> bool:
+        return is_loopback(name) or name.lower() in self._host.known_as()
 
     def _too_large(self) -> tuple[HTTPStatus, str, str]:
         text = f"The request's body exceeds {self._limits.body_max_bytes} bytes."

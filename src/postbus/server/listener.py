@@ -291,7 +291,7 @@ class _Sniffer(asyncio.Protocol):
         try:
             encrypted = await encrypt(transport, self, context, first, timeout_s)
         except OSError as error:
-            why = str(error) or "the peer hung up"
+            why = str(error) or "the peer hung up: does it trust the certificate?"
             self._listener.note_refusal("tls_handshake", peer, error=why)
             self._leave()
             return

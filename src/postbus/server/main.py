@@ -249,6 +249,7 @@ class Server:
             check_host=settings.on_loopback,
             tracking=tracking,
             meter=self._metrics.connections,
+            known_as=self._certificates.names,
         )
         return Listener(
             # A protocol by its methods; see Gateway.

@@ -72,7 +72,12 @@ class Harness:
         self.meter = ConnectionMeter()
         tracking = TrackingIds("ns", lambda: 0, lambda: "id")
         self.http = HttpHost(
-            greet, limits, check_host=check_host, tracking=tracking, meter=self.meter
+            greet,
+            limits,
+            check_host=check_host,
+            tracking=tracking,
+            meter=self.meter,
+            known_as=options.get("known_as", tuple),
         )
         self.listener = Listener(
             amqp=options.get("amqp", Echo),

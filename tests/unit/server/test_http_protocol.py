@@ -218,6 +218,22 @@ def test_on_loopback_only_names_of_this_machine_are_answered(
     run(story())
 
 
+@pytest.mark.parametrize(("host", "status"), [(b"Bus.Example:443", 200), (b"a.bus.example", 421)])
+def test_on_loopback_the_certificate_may_name_this_machine_too(
+    run: Any, host: bytes, status: int
+) -> None:
+    """Who made it says by it what the machine is called; no web page can add a name."""
+
+    async def story() -> None:
+        async with serving(known_as=lambda: ("localhost", "bus.example")) as bus:
+            client = await bus.connect()
+            await client.send(b"GET / HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")
+            assert (await client.reply()).startswith(b"HTTP/1.1 %d " % status)
+            await client.close()
+
+    run(story())
+
+
 def test_a_request_has_exactly_one_host(run: Any) -> None:
     async def story() -> None:
         async with serving() as bus:
