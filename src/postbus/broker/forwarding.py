@@ -197,7 +197,9 @@ def divert(queue: Queue, subqueue: int, pages: Pages) -> Need | None:
     found, end = page
     if subqueue == queue.dead_letters:
         # Those that may not go on stay, so it is gone through once, and not until it is empty.
-        queue.diverted_to = NEVER if end is None else end + 1
+        last = queue.diverts_up_to
+        queue.diverted_to = NEVER if end is None or end >= last else end + 1
+        found = [each for each in found if each.number <= last]
     for each in found:
         message = queue.held_in_memory(subqueue, ACTIVE, each.number) or each
         if message.token is None:

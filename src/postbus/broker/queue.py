@@ -46,6 +46,7 @@ class Queue:
         "dead_letters",
         "deferred_locks",
         "diverted_to",
+        "diverts_up_to",
         "fragment",
         "ledger",
         "locks",
@@ -79,6 +80,8 @@ class Queue:
         }
         self.diverted_to = 0
         """Dead letters with lower numbers were sent on, or may not go on (`forwarding.divert`)."""
+        self.diverts_up_to = self.ledger.last_number
+        """Those with higher numbers came since: they went straight on, or were refused and stay."""
         self.receivers = dict.fromkeys(self.subqueues, 0)
         # Lower bounds: 0 means "not known, look". The chores raise them.
         self.next_due: Instant = 0 if self.ledger.count(self.main, SCHEDULED) else NEVER
@@ -465,7 +468,7 @@ class Queue:
         """New properties. Every lock is lost by that, as by a restart: no delivery failed
         (R-SETTLE-10)."""
         self.policy = policy
-        self.diverted_to = 0
+        self.diverted_to, self.diverts_up_to = 0, self.ledger.last_number
         self._note_forwarding()
         messages = list(self.locks.values())
         self.locks.clear()
