@@ -36,7 +36,7 @@ COMPILED := build/compiled/.ready
 CODE = $(shell $(MAKE) -q $(COMPILED) 2>/dev/null && echo PYTHONPATH=$(CURDIR)/build/compiled)
 
 .PHONY: help serve test test-compiled test-long compile simulate fuzz check format
-.PHONY: bench bench-backlog bench-hostile bench-sdk bench-soak lock clean dev
+.PHONY: bench bench-backlog bench-hostile bench-sdk bench-soak bench-topics lock clean dev
 help:
 	@sed -n '3,13s/^# \{0,3\}//p' Makefile
 
@@ -82,6 +82,9 @@ bench-sdk: $(COMPILED)
 
 bench-hostile: $(COMPILED)
 	@PYTHONPATH=build/compiled $(BIN)/python -m bench.hostile $(ARGS)
+
+bench-topics: $(COMPILED)
+	@PYTHONPATH=build/compiled $(BIN)/python -m bench.topics $(ARGS)
 
 bench-soak: $(COMPILED)
 	@PYTHONPATH=build/compiled $(BIN)/python -m bench.soak $(ARGS)

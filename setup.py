@@ -43,6 +43,7 @@ SHELL = {
     "server/prefetch.py",
     "server/requests.py",
     "server/runtime.py",
+    "server/serving.py",
     "store/batch.py",
 }
 

@@ -197,8 +197,12 @@ class Stub(Broker):
     def full_name(self) -> str:
         return "an in-memory stub: no locks, no disk, no checks"
 
+    @property
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "bench.stub", "--port", str(self.port)]
+
     def start(self) -> None:
-        self.launch([sys.executable, "-m", "bench.stub", "--port", str(self.port)])
+        self.launch(self.command)
         self.wait_until_served()
 
     def address(self, queue: str) -> str:
@@ -206,6 +210,20 @@ class Stub(Broker):
 
     def complaints(self) -> list[str]:
         return self.log.read_text(errors="replace").splitlines()
+
+
+class SyncingStub(Stub):
+    """The same, but it syncs a block to disk before each answer."""
+
+    name = "syncing stub"
+
+    @property
+    def full_name(self) -> str:
+        return "the same stub, with a block of 4 KB synced before each answer"
+
+    @property
+    def command(self) -> list[str]:
+        return [*super().command, "--journal", str(self.folder / "journal")]
 
 
 def _commit() -> str:

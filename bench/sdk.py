@@ -2,6 +2,9 @@
 
 The same program on azure-servicebus works with Postbus and with an in-memory stub, in alternating
 rounds. The stub shows how fast the client can be at all, so the ratio is Postbus's share in it.
+A second stub syncs a block to disk before each answer and does nothing else: what it loses to the
+first is the disk's share, which no durable server can give back to a client that waits for each
+answer.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bench.brokers import Broker, Postbus, Stub
+from bench.brokers import Broker, Postbus, Stub, SyncingStub
 from bench.numbers import Spread
 from bench.processes import machine, wait_until_quiet
 from bench.program import ROOT, add_places, conduct, say, write_json
@@ -124,7 +127,11 @@ def measure(given: argparse.Namespace, folder: Path) -> int:
         "size": given.size,
     }
     queues = [queue_of(row, index) for row in wanted for index in range(given.rounds)]
-    brokers: list[Broker] = [Postbus(folder / "postbus", queues), Stub(folder / "stub")]
+    brokers: list[Broker] = [
+        Postbus(folder / "postbus", queues),
+        Stub(folder / "stub"),
+        SyncingStub(folder / "syncing"),
+    ]
     results: Results = {(broker.name, row): [] for broker in brokers for row in wanted}
     with ExitStack() as running:
         for broker in brokers:
@@ -138,7 +145,7 @@ def measure(given: argparse.Namespace, folder: Path) -> int:
                     run = once(broker, row, index, given.scale, given.size)
                     results[broker.name, row].append(run)
                     say(
-                        f"round {index + 1}  {row.title:41}  {broker.name:8} {run.rate:7.0f}/s"
+                        f"round {index + 1}  {row.title:41}  {broker.name:12} {run.rate:7.0f}/s"
                         f"  client {run.client_share:4.0%}  server {run.server_share:4.0%}"
                         f"  elsewhere {run.elsewhere_share:4.0%}"
                     )
@@ -152,17 +159,20 @@ def measure(given: argparse.Namespace, folder: Path) -> int:
 
 
 def _tell(facts: dict[str, Any], results: Results, wanted: list[Row], names: list[str]) -> None:
-    postbus, stub = names
+    postbus, stub, syncing = names
     lines = []
     for row in wanted:
         ours, theirs = results[postbus, row], results[stub, row]
-        ratio = [mine.rate / its.rate for mine, its in zip(ours, theirs, strict=True)]
+        least = results[syncing, row]
         lines.append(
             [
                 row.title,
                 _text([run.rate for run in ours], 0),
                 _text([run.rate for run in theirs], 0),
-                f"**{_text(ratio, 2)}**",
+                _text([run.rate for run in least], 0),
+                f"**{_ratio(ours, theirs)}**",
+                _ratio(least, theirs),
+                _ratio(ours, least),
                 _text([100 * run.client_share for run in theirs], 0),
                 _text([100 * run.server_share for run in theirs], 0),
                 _text([100 * run.server_share for run in ours], 0),
@@ -172,6 +182,8 @@ def _tell(facts: dict[str, Any], results: Results, wanted: list[Row], names: lis
         f"{facts['client']}, {facts['size']} B",
         *(f"{name}: messages/s" for name in names),
         f"{postbus} / {stub}",
+        f"{syncing} / {stub}",
+        f"{postbus} / {syncing}",
         "with the stub: % of a core for the client",
         "for the stub",
         "for Postbus",
@@ -181,6 +193,10 @@ def _tell(facts: dict[str, Any], results: Results, wanted: list[Row], names: lis
     runs = [run for one in results.values() for run in one]
     company = sum(run.elsewhere_share > QUIET_SHARE for run in runs)
     say(f"{company} of {len(runs)} runs were disturbed by something else on this machine.")
+
+
+def _ratio(ours: list[Run], theirs: list[Run]) -> str:
+    return _text([mine.rate / its.rate for mine, its in zip(ours, theirs, strict=True)], 2)
 
 
 def _text(values: list[float], digits: int) -> str:

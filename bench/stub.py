@@ -3,14 +3,15 @@
 It does the least such a client needs: lets everybody in, answers put-token with yes, accepts each
 transfer when it comes, keeps messages in a deque, delivers them in order and confirms every
 settlement. One queue, whatever the address, emptied when the last client has left; no locks, no
-disk, no checks. What it tells the client about frames, sizes and messages is what Postbus tells it,
-so that the client's own work is the same.
+checks and, unless it is told to sync, no disk. What it tells the client about frames, sizes and
+messages is what Postbus tells it, so that the client's own work is the same.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 from collections import deque
 from typing import Final, cast
@@ -71,6 +72,8 @@ _HEADER_SECTION: Final = b"\x00\x53\x70\xc0"
 # The year 2100 in ms: no lock runs out.
 _LOCKED_UNTIL: Final = 4_102_444_800_000
 _ENQUEUED_AT: Final = 1_700_000_000_000
+_BLOCK: Final = 4_096
+_BLOCKS: Final = 4_096
 
 _GREETING: Final = SASL_HEADER + encode_frame(
     0, SaslMechanisms([Symbol("ANONYMOUS")]), kind=FRAME_SASL
@@ -105,10 +108,27 @@ class Outlet:
         self.drain = False
 
 
+class Journal:
+    """A file that each answer waits for, in the thread that gives it: a block is written where one
+    was before, and synced. No durable server can answer a lone client sooner on this disk."""
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        os.write(self._file, bytes(_BLOCK * _BLOCKS))
+        os.fsync(self._file)
+        self._next = 0
+
+    def write(self) -> None:
+        os.pwrite(self._file, bytes(_BLOCK), _BLOCK * (self._next % _BLOCKS))
+        os.fdatasync(self._file)
+        self._next += 1
+
+
 class Store:
     """What the connections share."""
 
-    def __init__(self) -> None:
+    def __init__(self, journal: Journal | None = None) -> None:
+        self.journal = journal
         self.messages: deque[bytes] = deque()
         self.waiting: dict[Outlet, Stub] = {}
         """Links with credit and nothing to send."""
@@ -130,6 +150,7 @@ class Stub(asyncio.Protocol):
         self._token_outlets: dict[int, int] = {}
         self._delivery_ids: dict[int, int] = {}
         self._out: list[bytes] = []
+        self._changed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A TCP transport by contract; uvloop's does not inherit from asyncio's.
@@ -157,6 +178,9 @@ class Stub(asyncio.Protocol):
 
     def flush(self) -> None:
         """Write what this turn brought, in one piece."""
+        if self._changed and self._store.journal is not None:
+            self._store.journal.write()
+        self._changed = False
         if self._out:
             self._transport.write(b"".join(self._out))
             self._out.clear()
@@ -210,6 +234,7 @@ class Stub(asyncio.Protocol):
         if (channel, transfer.handle) in self._token_inlets:
             self._answer_token(channel, payload)
             return
+        self._changed = True
         if transfer.message_format == _BATCH_FORMAT:
             self._messages.extend(split_batch(payload, _BATCH_COUNT_MAX))
         else:
@@ -247,6 +272,7 @@ class Stub(asyncio.Protocol):
         count = min(outlet.credit, len(messages))
         outlet.credit -= count
         outlet.delivery_count += count
+        self._changed |= count > 0 and outlet.settled
         for _ in range(count):
             payload = messages.popleft()
             if payload.startswith(_HEADER_SECTION):
@@ -273,6 +299,7 @@ class Stub(asyncio.Protocol):
 
     def _on_disposition(self, channel: int, disposition: Disposition) -> None:
         if disposition.role == ROLE_RECEIVER and not disposition.settled:
+            self._changed = True
             first = disposition.first
             last = first if disposition.last is None else disposition.last
             self._out.append(
@@ -342,9 +369,9 @@ class Stub(asyncio.Protocol):
         )
 
 
-async def serve(port: int) -> None:
+async def serve(port: int, journal: str | None) -> None:
     """Serve on loopback until the process is ended."""
-    store = Store()
+    store = Store(None if journal is None else Journal(journal))
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Stub(store), "127.0.0.1", port)
     await server.serve_forever()
@@ -354,8 +381,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.stub", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--journal", help="a file to sync for each answer")
+    given = parser.parse_args()
     try:
-        uvloop.run(serve(parser.parse_args().port))
+        uvloop.run(serve(given.port, given.journal))
     except KeyboardInterrupt:
         return 130
     return 0

@@ -155,6 +155,37 @@ def export(
         print(f"postbus: not written: {line}", file=sys.stderr)
 
 
+@app.command()
+def cert(
+    data: Annotated[
+        Path | None, typer.Option(help="Data folder to make them in [the setting `data`]")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Folder to make them in, instead of the data folder")
+    ] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(help="Host name or address that clients use, besides localhost; repeatable"),
+    ] = None,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Make a new certificate although the old one would do")
+    ] = False,
+) -> None:
+    """Make a local CA and a certificate for TLS, and say what to set for each SDK."""
+    settings = _load({} if data is None else {"data": data})
+    from postbus.server.certificates import CertificateError
+    from postbus.server.localca import make_certificate
+    from postbus.server.trust import told
+    from postbus.settings import MADE_CERTIFICATE
+
+    place = settings.data / MADE_CERTIFICATE.parent if folder is None else folder
+    try:
+        made = make_certificate(place, name or [], renew=renew)
+    except CertificateError as error:
+        _fail(str(error), status=1)
+    print(told(made, settings.data if folder is None else None))
+
+
 @app.command("settings")
 @_with_flags
 def show_settings(flags: dict[str, object]) -> None:

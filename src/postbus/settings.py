@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
@@ -26,6 +27,8 @@ from pydantic_settings import (
 
 PREFIX: Final = "POSTBUS_"
 TABLE: Final = "settings"
+MADE_CERTIFICATE: Final = Path("tls/server.pem")
+"""In the data folder: what `postbus cert` makes and `serve` uses unless told otherwise."""
 
 
 class SettingsError(Exception):
@@ -59,8 +62,14 @@ class Settings(BaseSettings):
         ge=0,
         le=65_535,
     )
+    tls_certificate: Path | None = _setting(
+        None,
+        "PEM file with the certificate for TLS and those between it and its root; without it, the "
+        "one that `postbus cert` has made in the data folder",
+    )
+    tls_key: Path | None = _setting(None, "PEM file with the private key of that certificate")
     allow_plaintext: bool = _setting(
-        False, "Listen on an address other than loopback although nothing is encrypted"
+        False, "Take connections from other machines although they are not encrypted"
     )
 
     # What it keeps, and where
@@ -94,12 +103,28 @@ class Settings(BaseSettings):
     )
     entities_max: int = _setting(10_000, "Entities in the namespace", ge=1, le=1_000_000)
 
+    # Who may use it, besides the holders of its keys
+    jwt_issuer: str | None = _setting(
+        None, "Issuer whose JSON Web Tokens are accepted: the value of their claim `iss`"
+    )
+    jwt_audience: str | None = _setting(None, "What their claim `aud` must name")
+    jwt_jwks: str | None = _setting(
+        None, "Where the keys of the issuer are, as a JWK Set: an https URL or a file"
+    )
+    jwt_roles_claim: str = _setting(
+        "roles", "Claim that says what a token allows", min_length=1, max_length=256
+    )
+
     # What one peer may take: connections
     connections_max: int = _setting(
         5_000, "Open connections, AMQP and HTTP together", ge=1, le=1_000_000
     )
     first_bytes_timeout_ms: int = _setting(
-        10_000, "A new connection that sends nothing is dropped after this", ge=100, le=600_000
+        10_000,
+        "A new connection that sends nothing, or is not done with its TLS handshake, is dropped "
+        "after this",
+        ge=100,
+        le=600_000,
     )
     authentication_timeout_ms: int = _setting(
         20_000, "An AMQP connection without a valid token is dropped after this", ge=100, le=600_000
@@ -146,7 +171,10 @@ class Settings(BaseSettings):
         65_536, "All of an HTTP request that is not its body", ge=1_024, le=1_048_576
     )
     http_body_max_bytes: int = _setting(
-        1_048_576, "Body of an HTTP request", ge=1_024, le=1_073_741_824
+        1_048_576,
+        "Body of an HTTP request; that of a message may be as large as a message",
+        ge=1_024,
+        le=1_073_741_824,
     )
     http_request_timeout_ms: int = _setting(
         30_000,
@@ -159,6 +187,13 @@ class Settings(BaseSettings):
         "An HTTP connection between two requests is closed after this",
         ge=100,
         le=3_600_000,
+    )
+
+    http_receive_timeout_max_ms: int = _setting(
+        240_000, "Longest wait of a receive over HTTP", ge=0, le=3_600_000
+    )
+    websocket_frame_max_bytes: int = _setting(
+        1_048_576, "Largest WebSocket frame accepted", ge=65_536, le=104_857_600
     )
 
     # Memory of an entity
@@ -231,11 +266,15 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if not is_loopback(self.host) and not self.allow_plaintext:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise PydanticCustomError(
+                "half_tls", "tls_certificate and tls_key go together: both or neither"
+            )
+        if not is_loopback(self.host) and not self.allow_plaintext and not self._has_certificate:
             raise PydanticCustomError(
                 "plaintext",
                 "host {host} can be reached from other machines and nothing is encrypted: "
-                "add --allow-plaintext if that is meant",
+                "make a certificate (postbus cert), or add --allow-plaintext if that is meant",
                 {"host": self.host},
             )
         if self.port and self.port == self.admin_port:
@@ -246,6 +285,38 @@ class Settings(BaseSettings):
                 {"port": self.port},
             )
         return self
+
+    @field_validator("jwt_jwks")
+    @classmethod
+    def _from_where_keys_can_be_trusted(cls, source: str | None) -> str | None:
+        scheme, separator, rest = (source or "").partition("://")
+        if not separator or scheme.lower() == "https":
+            return source
+        # Over plain http anybody on the way could put in keys of their own.
+        if scheme.lower() == "http" and is_loopback(urlsplit(f"//{rest}").hostname or ""):
+            return source
+        raise PydanticCustomError(
+            "jwks_url", "must be an https URL (http only on this machine) or the path of a file"
+        )
+
+    @model_validator(mode="after")
+    def _an_issuer_is_named_whole(self) -> Self:
+        given = {name: getattr(self, name) for name in ("jwt_issuer", "jwt_audience", "jwt_jwks")}
+        missing = [name for name, value in given.items() if not value]
+        if missing and len(missing) < len(given):
+            raise PydanticCustomError(
+                "half_an_issuer",
+                "tokens of an issuer need all of jwt_issuer, jwt_audience and jwt_jwks: "
+                "{missing} is missing",
+                {"missing": ", ".join(missing)},
+            )
+        return self
+
+    @property
+    def _has_certificate(self) -> bool:
+        if self.tls_certificate is not None:
+            return True
+        return not self.ephemeral and (self.data / MADE_CERTIFICATE).exists()
 
     @property
     def on_loopback(self) -> bool:

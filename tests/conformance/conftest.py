@@ -1,4 +1,4 @@
-"""One server for each test process; a fresh queue for each test; the SDK in both its flavours."""
+"""One server for each test process; fresh entities for each test; the SDK in both its flavours."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 
 from tests.support.administration import Administration
-from tests.support.bus import FLAVOURS, Bus
+from tests.support.bus import FLAVOURS, Bus, Subscription, Topic
+from tests.support.carriers import make_local_ca
 from tests.support.server import Server
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("conformance") / "data").start()
+    data = tmp_path_factory.mktemp("conformance") / "data"
+    make_local_ca(data)
+    server = Server(data).start()
     yield server
     server.discard()
 
@@ -35,6 +38,17 @@ def make_queue(administration: Administration) -> Callable[..., str]:
 def queue(make_queue: Callable[..., str]) -> str:
     """A queue with every property at its default."""
     return make_queue()
+
+
+@pytest.fixture
+def topic(administration: Administration) -> Topic:
+    return administration.make_topic()
+
+
+@pytest.fixture
+def subscription(administration: Administration, topic: Topic) -> Subscription:
+    """One that takes everything its topic gets."""
+    return administration.make_subscription(topic)
 
 
 @pytest.fixture(params=FLAVOURS)

@@ -2,7 +2,8 @@
 
 The tests are written for Node's own runner and can be run with it directly:
 
-    POSTBUS_CONNECTION_STRING='Endpoint=…' node --test tests/conformance/node/
+    POSTBUS_CONNECTION_STRING='Endpoint=…' NODE_EXTRA_CA_CERTS=…/tls/ca.pem \\
+        node --test tests/conformance/node/
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.carriers import local_ca
 from tests.support.server import Server
 
 HERE = Path(__file__).parent / "node"
@@ -47,7 +49,11 @@ def test_node(server: Server, file: str, name: str) -> None:
             f"--test-name-pattern=^{re.escape(name)}$",
             str(HERE / file),
         ],
-        env={**os.environ, "POSTBUS_CONNECTION_STRING": server.connection_string},
+        env={
+            **os.environ,
+            "POSTBUS_CONNECTION_STRING": server.connection_string,
+            "NODE_EXTRA_CA_CERTS": str(local_ca(server)),
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -68,22 +68,29 @@ class Ledger:
             del self._holders[name]
 
     def settling(self, name: str, to: Place) -> None:
-        self.places[name].add(to)
+        if to is Place.ACTIVE:
+            # Abandoned: another may get it, and more, before the answer to this one is here.
+            self._holders.pop(name, None)
+        else:
+            self.places[name].add(to)
 
     def settled(self, name: str, to: Place) -> None:
         self.answers[f"{to.value} confirmed"] += 1
-        self.places[name] = {to}
-        self._holders.pop(name, None)
+        if to is not Place.ACTIVE:
+            self.places[name] = {to}
+            self._holders.pop(name, None)
 
-    def settlement_refused(self, name: str) -> None:
+    def settlement_refused(self, name: str, to: Place) -> None:
         """Lock lost: the message is where it was."""
         self.answers["lock lost"] += 1
-        self.places[name] = {Place.ACTIVE}
-        self._holders.pop(name, None)
+        if to is not Place.ACTIVE:
+            self.places[name] = {Place.ACTIVE}
+            self._holders.pop(name, None)
 
-    def settlement_unanswered(self, name: str) -> None:
+    def settlement_unanswered(self, name: str, to: Place) -> None:
         self.answers["settlements in doubt"] += 1
-        self._holders.pop(name, None)
+        if to is not Place.ACTIVE:
+            self._holders.pop(name, None)
 
     def check(self, found: Counter[tuple[str, Place]]) -> list[str]:
         """Compare with what is there at the end, by id and place; return every fault."""

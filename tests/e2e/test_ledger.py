@@ -66,7 +66,7 @@ def test_a_completion_in_doubt_may_have_happened_or_not() -> None:
     ledger = ledger_with("m")
     ledger.deliver("m", 1, "a")
     ledger.settling("m", Place.GONE)
-    ledger.settlement_unanswered("m")
+    ledger.settlement_unanswered("m", Place.GONE)
     assert ledger.check(at()) == []
     assert ledger.check(at(("m", Place.ACTIVE))) == []
 
@@ -76,6 +76,18 @@ def test_a_lock_given_twice_is_found() -> None:
     ledger.deliver("m", 1, "a")
     ledger.deliver("m", 1, "b")
     assert ledger.check(at(("m", Place.ACTIVE))) == ["m: delivered to b while a holds it"]
+
+
+def test_an_abandoned_message_may_move_on_before_the_answer_comes() -> None:
+    ledger = ledger_with("m")
+    ledger.deliver("m", 1, "a")
+    ledger.settling("m", Place.ACTIVE)
+    ledger.deliver("m", 1, "b")
+    ledger.settling("m", Place.GONE)
+    ledger.settled("m", Place.GONE)
+    ledger.settled("m", Place.ACTIVE)
+    assert ledger.check(at()) == []
+    assert ledger.check(at(("m", Place.ACTIVE))) == ["m: active; it should be gone"]
 
 
 def test_a_message_nobody_sent_is_found() -> None:

@@ -49,19 +49,27 @@ from postbus.amqp.sections import (
 )
 from postbus.amqp.types import AmqpArray, Int, Symbol, Timestamp, UInt, ULong
 from postbus.http.rule_xml import rule_xml
+from postbus.model.authorization import AuthorizationRule, Right
 from postbus.model.description import QueueDescription
 from postbus.model.fields import QUEUE
 from postbus.model.rule import CorrelationFilter, FalseFilter, RuleDescription, SqlAction, SqlFilter
 from postbus.model.values import TypedValue, ValueType
 from postbus.server.sas import create_sas
+from tests.fuzz import rest
 from tests.fuzz.driver import CORPUS
 from tests.fuzz.management import LOCKED
-from tests.fuzz.texts import FORMS, KEY, KEY_NAME, NOW, description_entry, entry_of
+from tests.fuzz.texts import ENTITY_KEY, FORMS, KEY, KEY_NAME, NOW, description_entry, entry_of
 from tests.property.amqp.test_machines_chunking import STORY
 
 _SCHEDULED = Symbol("x-opt-scheduled-enqueue-time")
 _MESSAGE = encode_properties(Properties(message_id="m-1")) + encode_data(b"body")
 _NAMESPACE = "sb://localhost/"
+_JWT = (
+    b"eyJ0eXAiOiJKV1QiLCJhbGciOiJFUzI1NiIsImtpZCI6ImZ1enoifQ.eyJpc3MiOiJpIiwiYXVkIjoiYSIsImV4cCI6N"
+    b"DEwMjQ0NDgwMCwibmJmIjoxLCJyb2xlcyI6WyJTZW5kIl19.oMDFm9IfRJslyI7sSpeKyIdaocpSTBzG1EWlyW0TCiBP"
+    b"WUaH6g12-JKtazhjR0_cgcqPlyvYfTbX0OVupMeHHA"
+)
+_RULE_KEY = "A" * 43 + "="
 
 PERFORMATIVES: dict[str, Composite] = {
     "open": Open("client", "localhost", 65_536, 255, 60_000, properties={Symbol("product"): "x"}),
@@ -228,7 +236,12 @@ def tokens() -> Iterator[tuple[str, bytes]]:
     yield "other-name", create_sas("é +", KEY, _NAMESPACE, later).encode()
     yield "lower-hex", good.replace("%3A", "%3a").replace("%2F", "%2f").encode()
     yield "twice", (good + "&se=1").encode()
+    for name, uri in {"root": "", "queue": "orders", "messages": "orders/messages"}.items():
+        yield f"entity-{name}", create_sas("own", ENTITY_KEY, _NAMESPACE + uri, later).encode()
     yield "jwt", b"eyJhbGciOiJub25lIn0.e30."
+    yield "jwt-good", _JWT
+    yield "jwt-bearer", b"Bearer " + _JWT
+    yield "jwt-other-key", _JWT.replace(b"ImZ1enoi", b"ImZ1engi")
     yield "plain", b"\x00" + KEY_NAME.encode() + b"\x00" + KEY.encode()
     yield "audience", b"amqps://localhost:5671/orders/$DeadLetterQueue"
 
@@ -271,6 +284,29 @@ _TOPICS = {
 }
 
 
+def rules() -> Iterator[tuple[str, bytes]]:
+    for number, text in enumerate(
+        (
+            "1=1",
+            "color = 'red' AND (a > 10 OR NOT a IN (1, NULL)) OR sys.Label LIKE '%b!%' ESCAPE '!'",
+            "EXISTS(a) AND b IS NOT NULL AND user.c NOT LIKE 'x_' + d",
+            '[with ]] bracket] <> "with "" quote" OR property(\'a\' + b) = newid()',
+            "b - @p <= @q AND -a * 2 % 3 / (1 - a) >= 0.5E-2 AND c = TRUE AND d != @n",
+            "-9223372036854775808 = a OR 9223372036854775807 + a = 0",
+            "sys.TimeToLive > @q AND sys.SequenceNumber % 2 = 0",
+            "SET a = 1; SET b = b + b, REMOVE c SET sys.Label = 'x' + newid();",
+            "SET sys.TimeToLive = '00:01:00' SET sys.SessionId = b SET sys.PartitionKey = b",
+            "SET f = f + f SET f = f + f SET f = f + f",
+            "-" * 90 + "a = 1",
+            "(" * 200 + "a = 1" + ")" * 200,
+            "NOT " * 200 + "a = 1",
+            "f LIKE '" + "%a" * 400 + "b'",
+            "a = 1\n AND\t#",
+        )
+    ):
+        yield f"sql-{number:02}", text.encode()
+
+
 def configs() -> Iterator[tuple[str, bytes]]:
     durations = {"LockDuration": "PT1M", "DefaultMessageTimeToLive": "01:00:00"}
     queue = {"Name": "orders", "Properties": {**durations, "MaxDeliveryCount": 3}}
@@ -289,6 +325,9 @@ def configs() -> Iterator[tuple[str, bytes]]:
             b'default_message_time_to_live = "P1D"\nstatus = "Active"\n[queues.b]\n'
         ),
     )
+    rule = f'key_name = "s"\nrights = ["Send"]\nprimary_key = "{_RULE_KEY}"\n'
+    yield "toml-namespace-rules", f"[[namespace.authorization_rules]]\n{rule}".encode()
+    yield "toml-queue-rules", f"[[queues.a.authorization_rules]]\n{rule}".encode()
     yield "toml-settings", b'[settings]\nretention_hours = 1\nephemeral = true\nhost = "::1"\n'
     yield "toml-wrong-setting", b'[settings]\nprot = 1\nport = "x"\n'
     yield "toml-topics", b"[topics.a]\n"
@@ -318,6 +357,13 @@ def configs() -> Iterator[tuple[str, bytes]]:
 def atoms() -> Iterator[tuple[str, bytes]]:
     for name, (form, description) in FORMS.items():
         yield name, description_entry(form, description)
+    keyed = QueueDescription(
+        authorization_rules=(
+            AuthorizationRule("own", tuple(Right), _RULE_KEY, _RULE_KEY),
+            AuthorizationRule("send", (Right.SEND,)),
+        )
+    )
+    yield "keyed", description_entry(QUEUE, keyed)
     changed = QueueDescription(
         lock_duration_ms=60_000,
         default_ttl_ms=1_000,
@@ -338,7 +384,7 @@ def atoms() -> Iterator[tuple[str, bytes]]:
     yield "latin", b'<?xml version="1.0" encoding="utf-16"?><entry/>'
 
 
-def rules() -> Iterator[tuple[str, bytes]]:
+def rule_documents() -> Iterator[tuple[str, bytes]]:
     texts = {
         ValueType.STRING: "<&> é",
         ValueType.INT: "-2",
@@ -371,10 +417,14 @@ SAMPLES = {
     "performatives": performatives,
     "sections": sections,
     "management": management,
+    "rules": rules,
     "tokens": tokens,
     "config": configs,
     "atom": atoms,
-    "rule-xml": rules,
+    "rule-xml": rule_documents,
+    "rest-headers": rest.headers,
+    "rest-batches": rest.batches,
+    "rest-deliveries": sections,
 }
 
 if __name__ == "__main__":

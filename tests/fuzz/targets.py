@@ -9,6 +9,9 @@ from postbus.model.values import ValueType
 from tests.fuzz.driver import Target
 from tests.fuzz.management import LOCKED, run_management
 from tests.fuzz.mutation import after, mutate_frames, mutate_values
+from tests.fuzz.rest import WORDS as REST_WORDS
+from tests.fuzz.rest import run_batch, run_delivery, run_headers
+from tests.fuzz.rules import WORDS, mutate_tokens, run_rules
 from tests.fuzz.texts import CONFIG_REFUSALS, run_atom, run_config, run_rule, run_token
 from tests.fuzz.wire import run_frames, run_performative, run_sections, run_stream
 
@@ -37,11 +40,15 @@ _ALL = (
         words=(LOCKED.bytes, b"lock-tokens", b"sequence-numbers", b"message-count"),
         mutators=(after(1, mutate_values),),
     ),
+    Target("rules", run_rules, (ServiceBusError,), words=WORDS, mutators=(mutate_tokens,)),
     Target(
         "tokens",
         run_token,
         (Unauthorized,),
-        words=(b"SharedAccessSignature ", b"&sr=", b"&sig=", b"&se=", b"&skn=", b"%", b"%25", b"+"),
+        words=(
+            *(b"SharedAccessSignature ", b"&sr=", b"&sig=", b"&se=", b"&skn=", b"%", b"%25", b"+"),
+            *(b"Bearer ", b"eyJ", b".", b"e30", b"bnVsbA", b"W10"),
+        ),
     ),
     Target(
         "config",
@@ -68,6 +75,14 @@ _ALL = (
             *(b"2020-07-05T11:12:13", b"INF", b"-1", b"9" * 19, b"1" * 1_025),
             *_MARKUP,
         ],
+    ),
+    Target("rest-headers", run_headers, (ServiceBusError,), words=REST_WORDS),
+    Target("rest-batches", run_batch, (ServiceBusError,), words=REST_WORDS),
+    Target(
+        "rest-deliveries",
+        run_delivery,
+        (DecodeError, ServiceBusError),
+        mutators=(mutate_values,),
     ),
 )
 TARGETS = {target.name: target for target in _ALL}

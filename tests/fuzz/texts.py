@@ -25,8 +25,11 @@ from postbus.model.fields import QUEUE, SUBSCRIPTION, TOPIC, Form, describe
 from postbus.model.rule import RuleDescription
 from postbus.model.subscription import SubscriptionDescription
 from postbus.model.topic import TopicDescription
-from postbus.server.auth import AccessKey, Authority, resource_path
+from postbus.server.auth import Authority, resource_path
 from postbus.server.configfile import load_config
+from postbus.server.issuer import Issuer
+from postbus.server.jwks import SigningKeys
+from postbus.server.keyring import AccessKey
 from postbus.settings import Settings, SettingsError, read_table
 
 _WRITTEN_AGAIN_MAX = 20_000
@@ -35,7 +38,18 @@ _WRITTEN_AGAIN_MAX = 20_000
 KEY = "key of the fuzz target"
 KEY_NAME = "RootManageSharedAccessKey"
 NOW = 1_700_000_000_000
-_AUTHORITY = Authority([AccessKey(KEY_NAME, (KEY,))])
+ENTITY_KEY = "key of an entity of the fuzz target"
+# Whose other half nobody has: the sample in the corpus was signed once.
+_JWK_SET = (
+    b'{"keys": [{"kty": "EC", "crv": "P-256", "kid": "fuzz",'
+    b' "x": "b7San9LGv3rRmnEyUAXsZPVHyIBAMsv6FPTmCS9VK-Q",'
+    b' "y": "nUVjTCKs6avRHbOCGk5Qr1GEBL9Aj18csDeGvZvWcfA"}]}'
+)
+_SIGNING_KEYS = SigningKeys("fuzz", lambda: NOW)
+_SIGNING_KEYS.take(_JWK_SET)
+_AUTHORITY = Authority([AccessKey(KEY_NAME, (KEY,))], Issuer("i", "a", "roles", _SIGNING_KEYS))
+_AUTHORITY.learn("orders", [AccessKey("own", (ENTITY_KEY,))])
+_AUTHORITY.learn("orders/eu", [])
 _SITE = Site("http://localhost:5300", "ns", "2024-05")
 FORMS: dict[str, tuple[Form, Description]] = {
     "queue": (QUEUE, QueueDescription()),
@@ -56,9 +70,13 @@ def run_token(data: bytes) -> None:
     audience = resource_path(text)
     with suppress(ServiceBusError):
         resolve_path(audience)
-    claims = _AUTHORITY.verify_sas(text, NOW)
+    claims = _AUTHORITY.verify(text, "orders/messages", NOW)
     claims.covers(audience)
     assert claims.expires_at > NOW
+    assert _AUTHORITY.review(claims) == claims
+    if claims.made_by is not None and claims.made_by.owner:
+        # However a token of the queue's key is bent, it is for that queue.
+        assert not claims.covers("orders/eu") and not claims.covers("")
 
 
 def run_config(data: bytes) -> None:

@@ -17,6 +17,7 @@ from postbus.server.envelope import (
     read_transfer,
     write_delivery,
 )
+from tests.fuzz.rules import rewrite
 from tests.property.amqp.test_machines_hostile import (
     LIMITS,
     PROLOGUE,
@@ -107,7 +108,9 @@ def _deliver(message: Message) -> None:
     message.number, message.enqueued_at = 17, message.enqueued_at or T0
     message.token = bytes(range(16))
     forms = [write_delivery(message, raw), write_delivery(message, raw, True, False)]
+    forms += [rewrite(message, raw)]
     message.properties = change_properties(message, raw, {"added": 1})
+    forms += [rewrite(message, raw)]
     forms.append(write_delivery(message, raw, with_state=True))
     message.reason, message.description, message.source = "why", "because", "orders"
     message.ttl = max(message.ttl, 1_000)

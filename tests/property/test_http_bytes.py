@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from postbus.server.http_protocol import BoundedHttpProtocol, HttpHost, HttpLimits
+from postbus.server.http_protocol import BoundedHttpProtocol, HttpHost, HttpLimits, Place
 from postbus.server.meters import ConnectionMeter
 from postbus.server.tracking import TrackingIds
 
@@ -17,8 +17,14 @@ LIMITS = HttpLimits(
     body_max_bytes=4_096,
     request_timeout_ms=60_000,
     keep_alive_timeout_ms=60_000,
+    websocket_frame_max_bytes=1_000,
 )
 PIECE_BYTES = 8_192
+WEBSOCKET = (
+    b"GET /$servicebus/websocket HTTP/1.1\r\nHost: localhost\r\nSec-WebSocket-Protocol: amqp\r\n"
+    b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: MDEyMzQ1Njc4OTAxMjM0NQ==\r\n\r\n"
+)
 
 fragments = st.one_of(
     st.sampled_from(
@@ -33,6 +39,11 @@ fragments = st.one_of(
             ),
             *(b"Expect: 100-continue\r\n", b"Connection: Upgrade\r\nUpgrade: h2c\r\n"),
             *(b"5\r\nhello\r\n", b"0\r\n\r\n", b"0\r\n", b"ffffffffffffffff\r\n", b"x: y\r\n"),
+            *(b"GET /$servicebus/websocket HTTP/1.1\r\n", b"Sec-WebSocket-Protocol: amqp\r\n"),
+            b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n",
+            b"Sec-WebSocket-Key: MDEyMzQ1Njc4OTAxMjM0NQ==\r\n",
+            WEBSOCKET,
+            *(b"\x82\x83\x00\x00\x00\x00abc", b"\x89\x80\x00\x00\x00\x00", b"\x88\x80abcd"),
             *(b"CONNECT a:1 HTTP/1.1\r\n", b"OPTIONS * HTTP/1.1\r\n", b"PRI * HTTP/2.0\r\n"),
         ]
     ),
@@ -54,8 +65,14 @@ class Wire:
         assert not self.ended
         self.written += data
 
+    def can_write_eof(self) -> bool:
+        return True
+
     def write_eof(self) -> None:
         self.ended = True
+
+    def set_protocol(self, protocol: Any) -> None:
+        self.protocol = protocol
 
     def close(self) -> None:
         self.closing = True
@@ -76,6 +93,19 @@ class Wire:
     def resume_reading(self) -> None: ...
 
 
+class Above(asyncio.Protocol):
+    """Stands for AMQP over a WebSocket."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.calls.append("made")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.calls.append("lost")
+
+
 async def read_all(scope: Any, receive: Any, send: Any) -> None:
     event = await receive()
     while event["type"] == "http.request" and event["more_body"]:
@@ -92,13 +122,16 @@ def test_any_bytes_in_any_pieces_are_served_refused_or_awaited(stream: bytes, da
         meter = ConnectionMeter()
         host = HttpHost(read_all, LIMITS, check_host=True, tracking=tracking, meter=meter)
         released: list[bool] = []
-        protocol: Any = BoundedHttpProtocol(host, lambda: released.append(True))
+        above = Above()
+        place = Place(lambda: released.append(True), lambda: above)
+        protocol: Any = BoundedHttpProtocol(host, place)
         wire = Wire()
+        wire.set_protocol(protocol)
         protocol.connection_made(wire)
         rest = stream
         while rest and not wire.closing:
             size = data.draw(st.integers(1, len(rest)))
-            protocol.data_received(rest[:size])
+            wire.protocol.data_received(rest[:size])
             rest = rest[size:]
             await asyncio.sleep(0)
             assert protocol._framing_bytes <= LIMITS.header_max_bytes + PIECE_BYTES
@@ -106,9 +139,11 @@ def test_any_bytes_in_any_pieces_are_served_refused_or_awaited(stream: bytes, da
                 assert len(protocol.cycle.body) <= LIMITS.body_max_bytes
         assert sum(meter.refused.values()) <= 1
         assert wire.written.count(b"<Error>") <= 1
-        protocol.connection_lost(None)
+        wire.protocol.connection_lost(None)
         for task in list(host.state.tasks):
             await asyncio.wait_for(task, 5)
-        assert released == [True]
+        # A WebSocket has given the place of its request to AMQP, which heard of both ends.
+        assert released == ([True] if wire.protocol is protocol else [])
+        assert above.calls == ([] if wire.protocol is protocol else ["made", "lost"])
 
     asyncio.run(story())

@@ -5,16 +5,27 @@ from __future__ import annotations
 import argparse
 import sys
 import traceback
+from collections.abc import Callable
 from multiprocessing import Pool
 
 from tests.simulation.faults import FAULTS, find
 from tests.simulation.history import Violation
 from tests.simulation.run import run_seed
+from tests.simulation.topics.faults import TOPIC_FAULTS, find_in_topics
+from tests.simulation.topics.play import run_topic_seed
 
 
 def _failure(seed: int) -> str | None:
+    return _told(seed, run_seed)
+
+
+def _topic_failure(seed: int) -> str | None:
+    return _told(seed, run_topic_seed)
+
+
+def _told(seed: int, run: Callable[[int], object]) -> str | None:
     try:
-        run_seed(seed)
+        run(seed)
     except Violation as found:
         return "\n".join([str(found), *found.__notes__])
     except Exception:
@@ -28,16 +39,19 @@ def main() -> int:
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first of them")
     parser.add_argument("--jobs", type=int, default=1, help="processes to spread them over")
     parser.add_argument("--faults", action="store_true", help="how soon planted faults are found")
+    parser.add_argument("--topics", action="store_true", help="topics, rather than one queue")
     options = parser.parse_args()
     if options.faults:
-        for fault in FAULTS:
-            found = find(fault)
+        search = find_in_topics if options.topics else find
+        for fault in TOPIC_FAULTS if options.topics else FAULTS:
+            found = search(fault)
             print(f"{fault.name}: {f'{found[0]} seeds, {found[1]}' if found else 'not found'}")
         return 0
     failures = 0
     with Pool(options.jobs) as pool:
         seeds = range(options.first, options.first + options.seeds)
-        for failure in pool.imap(_failure, seeds, chunksize=20):
+        play = _topic_failure if options.topics else _failure
+        for failure in pool.imap(play, seeds, chunksize=20):
             if failure is not None:
                 failures += 1
                 print(failure, flush=True)

@@ -70,7 +70,7 @@ def _nothing() -> Iterator[None]:
     yield
 
 
-def _patched(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], Any]:
+def patched(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], Any]:
     """A method (or function) replaced by one that is made from it."""
     return lambda: mock.patch.object(owner, name, make(getattr(owner, name)))
 
@@ -192,41 +192,41 @@ FAULTS = [
     Fault(
         "completion not written",
         frozenset({_FIRST, _LOST, _RETURNS, _REPLAY, _MATCH, _TOTALS, _PEEK, _ORDER}),
-        _patched(Ledger, "remove", _unwritten_completion),
+        patched(Ledger, "remove", _unwritten_completion),
     ),
     Fault(
         "completion left in the index",
         frozenset({_RETURNS, _REPLAY, _MATCH, _ONE_PLACE, _PEEK, _LOST, _ORDER}),
-        _patched(Delta, "remove", _left_in_index),
+        patched(Delta, "remove", _left_in_index),
     ),
     Fault(
         "old page believed",
         frozenset({_LOST, _RETURNS, _MATCH, _ONE_PLACE, _PEEK, _ORDER, _HOLDER, _COUNT, _BODY}),
-        _patched(Pages, "forget_rows", _old_rows_kept),
+        patched(Pages, "forget_rows", _old_rows_kept),
     ),
     Fault(
-        "live body trimmed", frozenset({_BODY, _FAULT}), _patched(MemoryStore, "trim", _blind_trim)
+        "live body trimmed", frozenset({_BODY, _FAULT}), patched(MemoryStore, "trim", _blind_trim)
     ),
-    Fault("lock given twice", frozenset({_HOLDER}), _patched(Queue, "take", _still_ready)),
-    Fault("lock not renewed", frozenset({_HOLDER}), _patched(Queue, "renew", _unrenewed)),
-    Fault("count lost", frozenset({_COUNT}), _patched(Queue, "_count", _uncounted)),
+    Fault("lock given twice", frozenset({_HOLDER}), patched(Queue, "take", _still_ready)),
+    Fault("lock not renewed", frozenset({_HOLDER}), patched(Queue, "renew", _unrenewed)),
+    Fault("count lost", frozenset({_COUNT}), patched(Queue, "_count", _uncounted)),
     Fault(
         "count left out of the index",
         frozenset({_COUNT, _REPLAY, _FULL, _MATCH}),
-        _patched(delta, "to_row", _count_not_indexed),
+        patched(delta, "to_row", _count_not_indexed),
     ),
     Fault(
         "given out before the commit under way",
         frozenset({_FIRST}),
-        _patched(commits.Commit, "join", _leave_at_once),
+        patched(commits.Commit, "join", _leave_at_once),
     ),
     Fault("sync not done", frozenset({STAYS}), simulation=_Unsynced),
     Fault("time forgotten by a restart", frozenset({_TIME}), simulation=_Timeless),
-    Fault("engine forgotten for good", frozenset({_DUE}), _patched(residence, "_forget", _asleep)),
+    Fault("engine forgotten for good", frozenset({_DUE}), patched(residence, "_forget", _asleep)),
     Fault(
         "work not looked for at the start",
         frozenset({_DUE}),
-        _patched(WatchedRuntime, "survey", _unsurveyed),
+        patched(WatchedRuntime, "survey", _unsurveyed),
     ),
 ]
 

@@ -9,10 +9,10 @@ from typing import Any
 from unittest import mock
 
 from postbus.broker import browse, chores, queue
-from postbus.server import commits, host, line, loading, residence, runtime
+from postbus.server import commits, host, line, loading, residence, runtime, serving
 
 
-class _Silent:
+class Silent:
     """A log that nobody reads: commits fail on purpose here."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
@@ -37,10 +37,11 @@ def tiny(chance: random.Random) -> Iterator[None]:
         (host, {"CHECKPOINT_RECORDS": chance.choice([3, 50, 1_000])}),
         (residence, {"SOON_MS": chance.choice([0, 300])}),
         (runtime, {"AHEAD_REQUESTS_MIN": chance.choice([1, 2, 99])}),
-        (runtime, {"GIVEN_PER_TURN": chance.choice([1, few, 50]), "REQUESTS_PER_TURN": few}),
-        (loading, {"REPLAY_BYTES": chance.choice([1, 500]), "log": _Silent()}),
+        (serving, {"GIVEN_PER_TURN": chance.choice([1, few, 50])}),
+        (runtime, {"REQUESTS_PER_TURN": few}),
+        (loading, {"REPLAY_BYTES": chance.choice([1, 500]), "log": Silent()}),
         # A client's complaint is a failure here, not a line in the log.
-        (runtime, {"log": _Silent(), "safely": _at_once}),
+        (runtime, {"log": Silent(), "safely": _at_once}),
         (commits, {"safely": _at_once}),
     ]
     with ExitStack() as stack:

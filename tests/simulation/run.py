@@ -160,6 +160,7 @@ class Run:
         self._rest()
         if not failing:
             self._check_due()
+            self._check_served()
         sim.runtime.wake(sim.host)  # what failed before is asked again
         self._rest()
         sim.thread.failing = failing
@@ -184,6 +185,8 @@ class Run:
         """Whether or not the engine is in memory, as long as the store answers."""
         if self._sim.thread.failing:
             return
+        # Upkeep looks every second whether the clock was set.
+        self._sim.runtime.set_timer_again(self._sim.host)
         self._sim.machine.pass_time(1)  # a timer waits that long at the least
         self._rest()
         now = self._sim.now - 1
@@ -191,6 +194,16 @@ class Run:
             if entry.lane == SCHEDULED and entry.enqueued_at <= now:
                 text = f"due at {entry.enqueued_at}, it is {now}"
                 raise Violation("what is due comes on time", entry.name, text)
+
+    def _check_served(self) -> None:
+        """Nobody is called but where something happened, so a call that is lost is lost."""
+        sim = self._sim
+        for subqueue, line in sim.host.lines.items():
+            if not (sim.policy.receives and any(r.capacity() > 0 for r in line.receivers)):
+                continue
+            first = sim.model.first_ready(subqueue, sim.now)
+            if first is not None:
+                raise Violation("whoever waits is served", first.name, f"nobody gets {first}")
 
     def _drain(self) -> None:
         """Whatever is there can be had."""

@@ -19,6 +19,19 @@ DEAD_LETTERS = ServiceBusSubQueue.DEAD_LETTER
 FLAVOURS = ("sync", "async")
 
 
+class Topic(str):
+    """The name of a topic; a plain string is that of a queue."""
+
+    __slots__ = ()
+
+
+class Subscription(NamedTuple):
+    """What can be received from and peeked at as a queue can."""
+
+    topic: Topic
+    name: str
+
+
 class Threaded:
     """An object of the sync SDK whose methods are awaited; each call runs in a thread."""
 
@@ -64,37 +77,43 @@ class Bus:
     def _of_flavour(self, inner: Any) -> Any:
         return inner if self._threads is None else Threaded(inner, self._threads)
 
-    def sender(self, queue: str, **options: Any) -> Any:
-        return self._of_flavour(self._client.get_queue_sender(queue, **options))
+    def sender(self, to: str, **options: Any) -> Any:
+        if isinstance(to, Topic):
+            return self._of_flavour(self._client.get_topic_sender(to, **options))
+        return self._of_flavour(self._client.get_queue_sender(to, **options))
 
-    def receiver(self, queue: str, **options: Any) -> Any:
+    def receiver(self, source: str | Subscription, **options: Any) -> Any:
         options.setdefault("max_wait_time", 10)
-        return self._of_flavour(self._client.get_queue_receiver(queue, **options))
+        if isinstance(source, Subscription):
+            return self._of_flavour(self._client.get_subscription_receiver(*source, **options))
+        return self._of_flavour(self._client.get_queue_receiver(source, **options))
 
-    async def open_sender(self, queue: str, **options: Any) -> Any:
-        return await self._kept(self.sender(queue, **options))
+    async def open_sender(self, to: str, **options: Any) -> Any:
+        return await self._kept(self.sender(to, **options))
 
-    async def open_receiver(self, queue: str, **options: Any) -> Any:
-        return await self._kept(self.receiver(queue, **options))
+    async def open_receiver(self, source: str | Subscription, **options: Any) -> Any:
+        return await self._kept(self.receiver(source, **options))
 
     async def _kept(self, handler: Any) -> Any:
         await handler.__aenter__()
         self._opened.append(handler)
         return handler
 
-    async def send(self, queue: str, *messages: Any) -> None:
+    async def send(self, to: str, *messages: Any) -> None:
         """Send each message by itself, in order, over one link."""
-        async with self.sender(queue) as sender:
+        async with self.sender(to) as sender:
             for message in messages:
                 await sender.send_messages(message)
 
-    async def receive(self, queue: str, count: int = 1, **options: Any) -> list[Any]:
+    async def receive(
+        self, source: str | Subscription, count: int = 1, **options: Any
+    ) -> list[Any]:
         """Receive this many by receive-and-delete, or fewer when no more come."""
-        async with self.receiver(queue, receive_mode="receiveanddelete", **options) as receiver:
+        async with self.receiver(source, receive_mode="receiveanddelete", **options) as receiver:
             return await gather_messages(receiver, count)
 
-    async def peek(self, queue: str, count: int = 100, **options: Any) -> list[Any]:
-        async with self.receiver(queue, **options) as receiver:
+    async def peek(self, source: str | Subscription, count: int = 100, **options: Any) -> list[Any]:
+        async with self.receiver(source, **options) as receiver:
             return list(await receiver.peek_messages(max_message_count=count))
 
     async def close(self) -> None:

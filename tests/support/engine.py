@@ -30,13 +30,17 @@ FRAGMENT = 7
 class Engine:
     """A queue, its store and a clock."""
 
+    name = "orders"
+
     def __init__(
         self,
         policy: Policy | None = None,
         limits: WindowLimits | None = None,
         store: MessageStore | None = None,
         checkpoint_every: int = 0,
+        fragment: int = FRAGMENT,
     ) -> None:
+        self.fragment = fragment
         self.policy = policy or Policy()
         self.limits = limits or WindowLimits()
         self.store: MessageStore = store or MemoryStore()
@@ -67,11 +71,11 @@ class Engine:
         data, positions = b"", []
         if ledger.pending:
             data, positions = batch.pack(
-                FRAGMENT, self.lease.epoch, ledger.head, self.now, ledger.pending
+                self.fragment, self.lease.epoch, ledger.head, self.now, ledger.pending
             )
         assert len(positions) == len(ledger.pending)
         part = Part(self.lease, ledger.head, len(ledger.pending), self.now, data, made)
-        assert self.store.commit([part]) == {FRAGMENT}
+        assert self.store.commit([part]) == {self.fragment}
         ledger.seal()
         if made is not None:
             ledger.checkpointed(made)
@@ -81,20 +85,20 @@ class Engine:
         self._load()
 
     def _load(self) -> None:
-        lease = self.store.acquire(FRAGMENT, "test", 0)
+        lease = self.store.acquire(self.fragment, "test", 0)
         ledger = Ledger(
             Layout(batch.HEADER_SIZE, batch.RECORD_PREFIX_SIZE), 0, lease.checkpoint, lease.state
         )
         while ledger.head < lease.head:
-            for stored in self.store.read(FRAGMENT, ledger.head, 1 << 20):
+            for stored in self.store.read(self.fragment, ledger.head, 1 << 20):
                 header = batch.unpack(stored.data)
                 for position, record in batch.records(stored.data):
                     ledger.replay(records.decode(record), stored.base, position)
                 ledger.head = stored.base + header.record_count
         self.lease = lease
-        prefix = FRAGMENT.to_bytes(4, "big") + lease.epoch.to_bytes(4, "big")
+        prefix = self.fragment.to_bytes(4, "big") + lease.epoch.to_bytes(4, "big")
         fragment = Fragment(ledger, self.limits, prefix, secret=lease.epoch)
-        self.engine = broker.Engine("orders", self.policy, fragment)
+        self.engine = broker.Engine(self.name, self.policy, fragment)
         self.queue = self.engine.own
 
     # -- pages -------------------------------------------------------------------------------
@@ -110,7 +114,7 @@ class Engine:
                 pages.forget_rows()
                 pages.checkpoint = self.queue.ledger.checkpoint
             for page in result.pages:
-                pages.add(page, load_page(self.store, FRAGMENT, page))
+                pages.add(page, load_page(self.store, self.fragment, page))
         raise AssertionError("the engine never has enough")
 
     # -- what clients do ---------------------------------------------------------------------

@@ -1,11 +1,10 @@
-"""A client that does what it should not, on our own AMQP core and a plain socket.
+"""A client that does what it should not, on our own AMQP core and a blocking socket.
 
 The official clients read what they are sent and stop when they are told; this one need not.
 """
 
 from __future__ import annotations
 
-import socket
 import time
 from types import TracebackType
 from typing import Self, TypeVar
@@ -19,6 +18,7 @@ from postbus.amqp.sasl import encode_plain
 from postbus.amqp.sending import SenderLink
 from postbus.amqp.session import Session
 from postbus.amqp.terminus import Source, Target
+from tests.support.raw_socket import connect
 from tests.support.server import Server
 
 E = TypeVar("E", bound=Event)
@@ -31,17 +31,24 @@ def now_ms() -> int:
 class RawClient:
     """One connection, logged in by PLAIN. Nothing is read unless the test asks for it."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(
+        self,
+        server: Server,
+        carrier: str = "tcp",
+        user: str = "RootManageSharedAccessKey",
+        key: str = "SAS_KEY_VALUE",
+    ) -> None:
+        """With an empty `user` it logs in as nobody, and puts tokens."""
         self.core = Connection(
             Limits(unsettled_incoming_max=1_000_000),
             container_id="raw",
             server=False,
             now=now_ms(),
             hostname="localhost",
-            mechanisms=["PLAIN"],
-            initial_response=encode_plain("RootManageSharedAccessKey", "SAS_KEY_VALUE"),
+            mechanisms=["PLAIN" if user else "ANONYMOUS"],
+            initial_response=encode_plain(user, key) if user else b"",
         )
-        self.socket = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+        self.socket = connect(server, carrier)
         self.core.open()
         self.session: Session = self.core.begin()
         self.write()

@@ -32,7 +32,7 @@ def settings_read() -> set[str]:
 
 
 def test_every_setting_has_an_effect() -> None:
-    effective_where_declared = {"allow_plaintext"}
+    effective_where_declared: set[str] = set()
     assert set(declared()) - settings_read() == effective_where_declared
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from postbus.cli import app
 from postbus.config.steps import Outcome, Told, Verb
-from postbus.settings import Settings, declared, flag_of
+from postbus.settings import MADE_CERTIFICATE, Settings, declared, flag_of
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +55,12 @@ def test_every_setting_has_a_flag_that_serve_understands(started: list[Settings]
         "data": Path("elsewhere"),
         "host": "::1",
         "namespace_name": "mine",
+        "jwt_issuer": "https://login.example",
+        "jwt_audience": "https://bus.example",
+        "jwt_jwks": "keys.json",
+        "jwt_roles_claim": "scp",
+        "tls_certificate": Path("a.pem"),
+        "tls_key": Path("a.key"),
         "log_level": "debug",
         "log_format": "json",
     }
@@ -153,6 +159,34 @@ def test_a_folder_that_is_none_cannot_be_exported(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert result.stderr == f"postbus: {tmp_path} is not a data folder\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_cert_makes_what_serve_looks_for_and_names_the_variables(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    result = postbus("cert", "--data", str(data), "--name", "bus.example", "--name", "10.0.0.7")
+    assert result.exit_code == 0, result.output
+    assert (data / MADE_CERTIFICATE).exists()
+    assert "for localhost, 127.0.0.1, ::1, bus.example, 10.0.0.7" in result.output
+    authority = data / "tls" / "ca.pem"
+    for variable in ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS"):
+        assert f"export {variable}={authority}\n" in result.output
+    assert f'connection_verify="{authority}"' in result.output
+    assert f"postbus serve --data {data}" in result.output
+    again = postbus("cert", "--data", str(data))
+    assert again.output.count("kept, valid until") == 2
+
+
+def test_cert_for_another_folder_says_how_to_serve_with_it(tmp_path: Path) -> None:
+    result = postbus("cert", "--folder", str(tmp_path))
+    assert f"--tls-certificate {tmp_path / 'server.pem'} --tls-key {tmp_path / 'server.key'}" in (
+        result.output
+    )
+
+
+def test_cert_that_cannot_be_made_ends_with_status_1(tmp_path: Path) -> None:
+    result = postbus("cert", "--folder", str(tmp_path), "--name", "not a name")
+    assert result.exit_code == 1
+    assert "postbus: 'not a name' is neither" in result.stderr
 
 
 def test_version_is_the_packages() -> None:

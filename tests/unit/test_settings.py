@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from postbus.settings import (
+    MADE_CERTIFICATE,
     Settings,
     SettingsError,
     declared,
@@ -113,12 +114,46 @@ def test_off_loopback_plain_text_must_be_meant() -> None:
         assert not Settings.load({"host": host, "allow_plaintext": True}).on_loopback
 
 
+def test_a_certificate_is_as_good_off_loopback(tmp_path: Path) -> None:
+    files = {"tls_certificate": Path("a.pem"), "tls_key": Path("a.key")}
+    assert not Settings.load({"host": "0.0.0.0", **files}).allow_plaintext
+    made = tmp_path / MADE_CERTIFICATE
+    made.parent.mkdir()
+    made.touch()
+    assert Settings.load({"host": "0.0.0.0", "data": tmp_path}).host == "0.0.0.0"
+    (line,) = problems(host="0.0.0.0", data=tmp_path, ephemeral=True)
+    assert "postbus cert" in line
+
+
+def test_a_certificate_and_its_key_go_together() -> None:
+    for name in ("tls_certificate", "tls_key"):
+        (line,) = problems(**{name: Path("a.pem")})
+        assert "both or neither" in line
+
+
 def test_loopback_is_told_by_the_address() -> None:
     for host in ("127.0.0.1", "127.8.8.8", "::1", "localhost", "LOCALHOST"):
         assert is_loopback(host)
     for host in ("0.0.0.0", "::", "10.0.0.1", "localhost.example", "", "127.0.0.1.example"):
         assert not is_loopback(host)
     assert Settings.load({"host": "[::1]"}).host == "::1"
+
+
+def test_an_issuer_is_named_whole_or_not_at_all() -> None:
+    whole = {"jwt_issuer": "i", "jwt_audience": "a", "jwt_jwks": "https://login.example/keys"}
+    assert Settings.load(whole).jwt_roles_claim == "roles"
+    for name in whole:
+        (line,) = problems(**{other: value for other, value in whole.items() if other != name})
+        assert f"{name} is missing" in line
+
+
+def test_keys_of_an_issuer_come_from_where_they_can_be_trusted() -> None:
+    others = {"jwt_issuer": "i", "jwt_audience": "a"}
+    for source in ("https://login.example/keys", "http://127.0.0.1:8080/keys", "./keys.json"):
+        assert Settings.load({**others, "jwt_jwks": source}).jwt_jwks == source
+    for source in ("http://login.example/keys", "ftp://login.example/keys", "file:///etc/keys"):
+        (line,) = problems(**others, jwt_jwks=source)
+        assert line.startswith("--jwt-jwks: must be an https URL") and source in line
 
 
 def test_one_port_cannot_be_opened_twice() -> None:

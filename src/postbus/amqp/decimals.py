@@ -5,16 +5,10 @@ The codec passes decimals on as the bytes they are; only who calculates with one
 """
 
 from decimal import Decimal
-from typing import Final, NamedTuple
+from typing import Final
 
-
-class _Format(NamedTuple):
-    exponent_bits: int
-    bias: int
-    digits: int
-
-
-_FORMATS: Final = {4: _Format(8, 101, 7), 8: _Format(10, 398, 16), 16: _Format(14, 6176, 34)}
+# By the number of bytes: bits of the exponent, what is added to it, and digits.
+_FORMATS: Final = {4: (8, 101, 7), 8: (10, 398, 16), 16: (14, 6176, 34)}
 _INFINITY: Final = 0b11110
 _NAN: Final = 0b11111
 

@@ -7,6 +7,7 @@ changes nothing, or does its work and returns None.
 from typing import Final
 
 from postbus.broker.engine import Engine
+from postbus.broker.lanes import first_messages
 from postbus.broker.message import (
     ACTIVE,
     KIND_MASK,
@@ -51,6 +52,7 @@ def refill(queue: Queue, subqueue: int, pages: Pages) -> Need | None:
     """Bring the next page of a subqueue into its window."""
     window = queue.windows[subqueue]
     if not window.low:
+        queue.stir(subqueue)
         return None
     page = LanePage(subqueue, ACTIVE, window.end + 1, PAGE_ROWS)
     if need := missing(pages, [page]):
@@ -67,6 +69,8 @@ def fetch_bodies(queue: Queue, subqueue: int, pages: Pages) -> Need | None:
     window = queue.windows[subqueue]
     head = window.head()
     if head is None or head.raw is not None:
+        # It left while its body was read: what comes next must be looked for.
+        queue.stir(subqueue)
         return None
     wanted = [BatchPage(base) for base in window.missing_bodies()[:BATCHES_AT_ONCE]]
     if need := missing(pages, list(wanted)):
@@ -192,12 +196,12 @@ def purge(engine: Engine, owner: int, pages: Pages) -> Need | None:
         for lane in LANES:
             if not ledger.count(subqueue, lane):
                 continue
-            page = LanePage(subqueue, lane, 0, SLICE)
-            if need := missing(pages, [page]):
-                return need
-            messages, _ = ledger.delta.over_lane(pages.rows(page), subqueue, lane, 0, SLICE)
-            for message in messages:
+            found = first_messages(ledger.delta, pages, subqueue, lane, 0, SLICE)
+            if isinstance(found, Need):
+                return found
+            for message in found[0]:
                 ledger.remove(Kind.DELETED, message)
             return None
-    del engine.removed[owner]
+    # A chore of an engine that was thrown away may have come to its end first.
+    engine.removed.pop(owner, None)
     return None

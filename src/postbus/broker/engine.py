@@ -28,7 +28,7 @@ class Engine:
         self._received: dict[int, Queue] = {}
         for subqueue, lane in self.ledger.counts:
             if lane == OUTBOX and self.ledger.count(subqueue, lane):
-                fragment.outboxes[subqueue] = None
+                fragment.outboxes[subqueue] = 0
 
     @property
     def own(self) -> Queue:

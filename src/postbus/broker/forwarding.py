@@ -15,8 +15,9 @@ from typing import Final, NamedTuple
 from postbus.broker.admission import admit
 from postbus.broker.chores import missing
 from postbus.broker.engine import Engine
+from postbus.broker.lanes import first_messages
 from postbus.broker.message import ACTIVE, OUTBOX, OWNER_BITS, Message, Trail
-from postbus.broker.pages import BodyPage, LanePage, Need, Page, Pages
+from postbus.broker.pages import BodyPage, Need, Page, Pages
 from postbus.broker.policy import NOWHERE
 from postbus.broker.queue import HOPS_EXCEEDED, HOPS_MAX, Queue
 from postbus.broker.records import Kind
@@ -50,11 +51,10 @@ def outbox_id(fragment: int, subqueue: int) -> int:
 
 def collect(engine: Engine, subqueue: int, now: Instant, pages: Pages) -> Shipment | Need | None:
     """The first messages in an outbox; None when it is empty. Changes nothing."""
-    ledger = engine.ledger
-    page = LanePage(subqueue, OUTBOX, 0, SHIPPED_AT_ONCE)
-    if need := missing(pages, [page]):
-        return need
-    messages, _ = ledger.delta.over_lane(pages.rows(page), subqueue, OUTBOX, 0, SHIPPED_AT_ONCE)
+    found = _first_in_outbox(engine, subqueue, pages)
+    if isinstance(found, Need):
+        return found
+    messages = found
     if not messages:
         engine.fragment.outboxes.pop(subqueue, None)
         return None
@@ -158,14 +158,23 @@ def _keep_dead(queue: Queue, message: Message, refusal: ServiceBusError) -> None
 def _in_outbox(
     engine: Engine, subqueue: int, numbers: Sequence[int], pages: Pages
 ) -> list[Message] | Need:
-    page = LanePage(subqueue, OUTBOX, 0, SHIPPED_AT_ONCE)
-    if need := missing(pages, [page]):
-        return need
-    messages, _ = engine.ledger.delta.over_lane(
-        pages.rows(page), subqueue, OUTBOX, 0, SHIPPED_AT_ONCE
-    )
+    found = _first_in_outbox(engine, subqueue, pages)
+    if isinstance(found, Need):
+        return found
     wanted = set(numbers)
-    return [message for message in messages if message.number in wanted]
+    return [message for message in found if message.number in wanted]
+
+
+def _first_in_outbox(engine: Engine, subqueue: int, pages: Pages) -> list[Message] | Need:
+    start = engine.fragment.outboxes.get(subqueue, 0)
+    delta = engine.ledger.delta
+    found = first_messages(delta, pages, subqueue, OUTBOX, start, SHIPPED_AT_ONCE)
+    if isinstance(found, Need):
+        return found
+    messages, _ = found
+    if messages and subqueue in engine.fragment.outboxes:
+        engine.fragment.outboxes[subqueue] = messages[0].number
+    return messages
 
 
 def diverts(queue: Queue) -> int | None:
@@ -181,14 +190,16 @@ def diverts(queue: Queue) -> int | None:
 def divert(queue: Queue, subqueue: int, pages: Pages) -> Need | None:
     """Send off what was there before the queue began to forward, a slice at a time."""
     start = queue.diverted_to if subqueue == queue.dead_letters else 0
-    page = LanePage(subqueue, ACTIVE, start, DIVERTED_AT_ONCE)
-    if need := missing(pages, [page]):
-        return need
-    ledger = queue.ledger
-    found, end = ledger.delta.over_lane(pages.rows(page), subqueue, ACTIVE, start, DIVERTED_AT_ONCE)
+    delta = queue.ledger.delta
+    page = first_messages(delta, pages, subqueue, ACTIVE, start, DIVERTED_AT_ONCE)
+    if isinstance(page, Need):
+        return page
+    found, end = page
     if subqueue == queue.dead_letters:
         # Those that may not go on stay, so it is gone through once, and not until it is empty.
-        queue.diverted_to = NEVER if end is None else end + 1
+        last = queue.diverts_up_to
+        queue.diverted_to = NEVER if end is None or end >= last else end + 1
+        found = [each for each in found if each.number <= last]
     for each in found:
         message = queue.held_in_memory(subqueue, ACTIVE, each.number) or each
         if message.token is None:

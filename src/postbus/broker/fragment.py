@@ -41,8 +41,8 @@ class Fragment:
         """Queues that have locks, or had some a moment ago."""
         self.forwards: dict[int, Queue] = {}
         """Queues that forward their messages or their dead letters."""
-        self.outboxes: dict[int, None] = {}
-        """Subqueues with messages on their way to another entity."""
+        self.outboxes: dict[int, int] = {}
+        """Subqueues with messages on their way to another entity: none has a lower number."""
         # A lock token names fragment and epoch, so that one of an earlier owner is lock-lost at
         # once; the rest is a counter that others cannot guess.
         self._token_prefix = token_prefix

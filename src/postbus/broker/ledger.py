@@ -70,6 +70,11 @@ class Ledger:
         self._next += 1
         return number
 
+    @property
+    def last_number(self) -> int:
+        """The latest that was given away."""
+        return self.first_number + self._next - 1
+
     def add(self, kind: Kind, message: Message, body: bytes) -> None:
         """A message comes in, with its body."""
         self._write_body(kind, message, body)

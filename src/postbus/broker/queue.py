@@ -46,6 +46,7 @@ class Queue:
         "dead_letters",
         "deferred_locks",
         "diverted_to",
+        "diverts_up_to",
         "fragment",
         "ledger",
         "locks",
@@ -79,6 +80,8 @@ class Queue:
         }
         self.diverted_to = 0
         """Dead letters with lower numbers were sent on, or may not go on (`forwarding.divert`)."""
+        self.diverts_up_to = self.ledger.last_number
+        """Those with higher numbers came since: they went straight on, or were refused and stay."""
         self.receivers = dict.fromkeys(self.subqueues, 0)
         # Lower bounds: 0 means "not known, look". The chores raise them.
         self.next_due: Instant = 0 if self.ledger.count(self.main, SCHEDULED) else NEVER
@@ -169,13 +172,24 @@ class Queue:
         """The message is written where `choose_place` put it: let it be received, or go on."""
         if message.lane == OUTBOX:
             message.raw = None
-            self.fragment.outboxes[message.subqueue] = None
+            self.fragment.outboxes.setdefault(message.subqueue, message.number)
             return
         if message.ttl >= 0 and message.subqueue == self.main:
             self.next_expiry = min(self.next_expiry, message.enqueued_at + message.ttl)
         self.windows[message.subqueue].add(message)
 
+    def stir(self, subqueue: int) -> None:
+        """Have whoever waits at a subqueue looked at in the next turn."""
+        self.fragment.stirred[subqueue] = None
+
     # -- receiving -------------------------------------------------------------------------
+
+    def forwards(self, subqueue: int) -> bool:
+        """Is this a subqueue that has one receiver, which is the broker (semantics B §8)?"""
+        policy = self.policy
+        if subqueue == self.main:
+            return policy.forward_to != NOWHERE
+        return subqueue == self.dead_letters and policy.forward_dead_letters_to != NOWHERE
 
     def check_receives(self) -> None:
         if not self.policy.receives:
@@ -454,7 +468,7 @@ class Queue:
         """New properties. Every lock is lost by that, as by a restart: no delivery failed
         (R-SETTLE-10)."""
         self.policy = policy
-        self.diverted_to = 0
+        self.diverted_to, self.diverts_up_to = 0, self.ledger.last_number
         self._note_forwarding()
         messages = list(self.locks.values())
         self.locks.clear()
@@ -462,3 +476,5 @@ class Queue:
         for message in messages:
             message.token = None
             self._give_back(message, now)
+        for subqueue in self.subqueues:
+            self.stir(subqueue)  # it may receive now and not have done so before

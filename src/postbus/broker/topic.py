@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
 from postbus.broker.admission import admit
+from postbus.broker.lanes import first_messages
 from postbus.broker.message import MAIN, PUBLISHING, Message, Trail
-from postbus.broker.pages import BodyPage, LanePage, Need, Page, Pages
+from postbus.broker.pages import BodyPage, Need, Page, Pages
 from postbus.broker.queue import HEADERS_TOO_LARGE, Queue
 from postbus.broker.records import Kind
 from postbus.model.instant import Instant
@@ -52,7 +53,7 @@ class Sorter(Protocol):
 class Topic:
     """What makes a fragment that of a topic."""
 
-    __slots__ = ("_own", "_queues", "sorter")
+    __slots__ = ("_own", "_queues", "sorter", "spread_to")
 
     def __init__(self, own: Queue, queues: dict[int, Queue], sorter: Sorter) -> None:
         self._own = own
@@ -60,6 +61,8 @@ class Topic:
         self._queues = queues
         """Subscriptions by owner; the topic itself is among them as 0."""
         self.sorter = sorter
+        self.spread_to = 0
+        """Messages with lower numbers are not kept any more: the oldest is spread first."""
 
     @property
     def behind(self) -> bool:
@@ -118,6 +121,7 @@ class Topic:
             now.append(left[len(now)])
         self._place(message, raw, now, len(copies))
         if len(now) == len(left):
+            self.spread_to = message.number + 1
             ledger.remove(Kind.SPREAD, message)
         else:
             if message.trail is None:
@@ -174,10 +178,11 @@ def _copy_of(message: Message, raw: bytes, copy: Copy, share: int) -> Message:
 
 def fan_out(topic: Topic, own: Queue, pages: Pages) -> Need | None:
     """Spread what was kept, the oldest first, as far as one turn goes."""
-    page = LanePage(MAIN, PUBLISHING, 0, STAGED_ROWS)
-    if page not in pages:
-        return Need((page,))
-    messages, _ = own.ledger.delta.over_lane(pages.rows(page), MAIN, PUBLISHING, 0, STAGED_ROWS)
+    delta = own.ledger.delta
+    found = first_messages(delta, pages, MAIN, PUBLISHING, topic.spread_to, STAGED_ROWS)
+    if isinstance(found, Need):
+        return found
+    messages, _ = found
     bytes_left = STAGED_BYTES
     wanted: list[tuple[Message, BodyPage]] = []
     for message in messages:

@@ -90,6 +90,8 @@ class Window:
             if not self.complete or len(self.live) >= self._limits.messages_max:
                 self.complete = False
                 message.raw = None
+                # It is not ready, but whoever waits may now have to have the window filled.
+                self._stirred[self._subqueue] = None
                 return
             self.end = number
         self._hold(message)

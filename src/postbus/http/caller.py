@@ -26,23 +26,24 @@ SUPPLEMENTS: Final[Mapping[str, str]] = {
 class Caller:
     """The claims of a request's own token, and of those it brings for other entities."""
 
-    __slots__ = ("_claims", "_supplement")
+    __slots__ = ("_supplement", "claims")
 
     def __init__(
-        self, claims: Claims, supplement: Callable[[str], Awaitable[Claims | None]]
+        self, claims: Claims, supplement: Callable[[str, str], Awaitable[Claims | None]]
     ) -> None:
-        """`supplement` gives the claims in a header, None without one, or refuses them."""
-        self._claims = claims
+        """`supplement` gives what the token in a header proves to one who wants to use a path, None
+        without one, or refuses it."""
+        self.claims = claims
         self._supplement = supplement
 
     def require(self, path: str, text: str) -> None:
         """Raise Unauthorized, with Azure's words for this operation, without Manage on `path`."""
-        if not _allows(self._claims, path):
+        if not _allows(self.claims, path):
             raise Unauthorized(text)
 
     def require_below(self, path: str, operation: str, site: Site) -> None:
         """The same for what lies below a topic, where Azure has other words: semantics A §6."""
-        if not _allows(self._claims, path):
+        if not _allows(self.claims, path):
             raise HttpProblem(
                 401,
                 f"SubCode=40100: Unauthorized : Unauthorized access for '{operation}' operation on "
@@ -51,9 +52,9 @@ class Caller:
 
     async def require_destination(self, element: str, name: str, site: Site) -> None:
         """Raise Unauthorized without Manage on the entity that messages are to be forwarded to."""
-        if _allows(self._claims, name):
+        if _allows(self.claims, name):
             return
-        claims = await self._supplement(SUPPLEMENTS[element])
+        claims = await self._supplement(SUPPLEMENTS[element], name)
         if claims is None or not _allows(claims, name):
             raise missing_claim(Right.MANAGE, site.address(name))
 

@@ -26,6 +26,11 @@ _DEAD_LETTERS: Final = "/$deadletterqueue"
 _SUBSCRIPTIONS: Final = "subscriptions"
 
 _AUTHORITY: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^/?#]*", re.ASCII)
+# What a message is called over HTTP (wire contract §9.6).
+_MESSAGE: Final = re.compile(
+    r".+/messages/(?:head|[^/]+/[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})",
+    re.ASCII | re.IGNORECASE,
+)
 _NAME: Final = re.compile(r"[A-Za-z0-9._\-]+(?:/[A-Za-z0-9._\-]+)*", re.ASCII)
 
 
@@ -116,6 +121,10 @@ def check_entity_name(name: str) -> None:
         raise InvalidArgument(
             f"The entity name '{name}' cannot be told from that of a subscription: "
             "'Subscriptions' is reserved."
+        )
+    if _MESSAGE.fullmatch(name) is not None:
+        raise InvalidArgument(
+            f"The entity name '{name}' cannot be told from the address of a message."
         )
 
 

@@ -117,6 +117,11 @@ def ticks_of_instant(instant: Instant) -> int:
     return UNIX_EPOCH_TICKS + min(instant, NEVER) * TICKS_PER_MS
 
 
+def instant_of_ticks(ticks: int) -> Instant:
+    """The point in time of .NET DateTime ticks; what is below a millisecond is cut off."""
+    return (ticks - UNIX_EPOCH_TICKS) // TICKS_PER_MS
+
+
 _UNITS: Final = {
     "years": 365 * TICKS_PER_DAY,
     "months": 30 * TICKS_PER_DAY,

@@ -1,31 +1,53 @@
 """Correlation filters: a message is selected where it equals all that the filter names (semantics A
 §3).
 
-They compile to the same predicates as SQL filters, so they compare alike: texts by their
-characters, numbers across widths, and a text never equals a number.
+They compare as SQL filters do: texts by their characters, numbers across widths, and a text never
+equals a number. A topic may have 100,000 of them, so one is a few values and no function of its
+own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from postbus.model.rule import SYSTEM_FIELDS, CorrelationFilter
-from postbus.rules.expressions import constant, system_value, user_property
-from postbus.rules.predicates import Predicate, all_of, equality
+from postbus.rules.expressions import Slot
+from postbus.rules.facts import Facts, fold
+from postbus.rules.predicates import Key
 from postbus.rules.system import SYSTEM_PROPERTIES
+from postbus.rules.values import Value, comparable, key_of
 
-_NAMES: Final[Mapping[str, str]] = {
-    field: SYSTEM_PROPERTIES["".join(word.title() for word in field.split("_"))].name
+_SLOTS: Final[Mapping[str, Slot]] = {
+    field: Slot(True, SYSTEM_PROPERTIES["".join(word.title() for word in field.split("_"))].name)
     for field in SYSTEM_FIELDS
 }
 
 
-def compile_correlation(chosen: CorrelationFilter) -> Predicate:
-    """The predicate of a filter that has at least one condition."""
-    parts = [
-        equality(system_value(_NAMES[field]), constant(value)) for field, value in chosen.system()
-    ]
-    parts += [
-        equality(user_property(name), constant(typed.value))
-        for name, typed in chosen.properties.items()
-    ]
-    return parts[0] if len(parts) == 1 else all_of(parts)
+class Correlation:
+    """A compiled correlation filter: equalities that must all hold. None of them can fail."""
+
+    __slots__ = ("_conditions",)
+
+    constant: Final = None
+
+    def __init__(self, chosen: CorrelationFilter) -> None:
+        conditions: list[tuple[Slot, Value]] = [
+            (_SLOTS[field], value) for field, value in chosen.system()
+        ]
+        for name, typed in chosen.properties.items():
+            conditions.append((Slot(False, fold(name)), typed.value))
+        self._conditions = tuple(conditions)
+
+    @property
+    def alternatives(self) -> Sequence[Sequence[Key]]:
+        """Each condition by itself; one that nothing equals is an empty one."""
+        return [
+            () if (key := key_of(value)) is None else (Key(slot, key),)
+            for slot, value in self._conditions
+        ]
+
+    def is_true(self, facts: Facts) -> bool:
+        for (system, name), wanted in self._conditions:
+            value = facts.system(name) if system else facts.user.get(name)
+            if not comparable(value, wanted) or value != wanted:
+                return False
+        return True

@@ -164,6 +164,7 @@ def _shown(terminal: str) -> str:
 
 
 def _expecting(accepted: set[str]) -> str:
+    # Backwards, because SET comes before REMOVE in the one text of Azure's that is known.
     names = sorted({_shown(terminal) for terminal in accepted}, reverse=True)
     if not names or len(names) > _EXPECTED_SHOWN_MAX:
         return ""

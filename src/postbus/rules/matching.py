@@ -6,7 +6,7 @@ own properties lead to. Only these are evaluated, and the rules for which no equ
 comes out is what asking every rule would have said (tests/property/test_rule_matching.py).
 """
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple
@@ -44,7 +44,7 @@ class _Entry:
         self.owner = owner
         self.order = order
         self.rule = rule
-        self.keys: frozenset[Key] | None = None
+        self.keys: Collection[Key] | None = None
         """Where it lies in the index; None if every message asks it."""
         self.alone: Match | None = None
         """The whole match, where its subscription has no other rule and this one no action."""
@@ -83,13 +83,13 @@ class RuleSet:
         self._entries[owner] = entries
         for entry in entries:
             self._count(entry, 1)
-        if all(rule.predicate.constant is not None for rule in rules):
-            selected = [rule for rule in rules if rule.predicate.constant]
+        if all(rule.selector.constant is not None for rule in rules):
+            selected = [rule for rule in rules if rule.selector.constant]
             if selected:
                 self._fixed[owner] = _fixed_match(owner, selected)
         else:
             for entry in entries:
-                if entry.rule.predicate.constant is not False:
+                if entry.rule.selector.constant is not False:
                     self._put_in(entry)
         self._summarize()
 
@@ -108,7 +108,7 @@ class RuleSet:
         failures: dict[_Entry, EvaluationFailed] = {}
         for entry in self._candidates(facts):
             try:
-                if entry.rule.predicate.is_true(facts):
+                if entry.rule.selector.is_true(facts):
                     if entry.alone is not None:
                         matches.append(entry.alone)
                     else:
@@ -148,7 +148,7 @@ class RuleSet:
                         yield bucket
 
     def _put_in(self, entry: _Entry) -> None:
-        alternatives = entry.rule.predicate.alternatives
+        alternatives = entry.rule.selector.alternatives
         if not alternatives:
             self._asked[entry] = None
             return
@@ -159,7 +159,7 @@ class RuleSet:
                 self._system_slots[slot.name] = slot
             self._index.setdefault(slot, {}).setdefault(value, {})[entry] = None
 
-    def _crowd(self, keys: frozenset[Key]) -> int:
+    def _crowd(self, keys: Collection[Key]) -> int:
         return sum(len(self._index.get(slot, {}).get(value, ())) for slot, value in keys)
 
     def _take_out(self, owner: int) -> None:

@@ -7,8 +7,8 @@ are asked from left to right, and no more of them than settle the answer.
 """
 
 import operator
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 from postbus.rules.expressions import (
     DEPTH_MAX,
@@ -32,8 +32,25 @@ class Key(NamedTuple):
     value: Hashable
 
 
+class Selector(Protocol):
+    """What a topic asks of a filter, whatever kind it is."""
+
+    @property
+    def constant(self) -> bool | None:
+        """Whether it selects, where that is the same for every message."""
+
+    @property
+    def alternatives(self) -> Sequence[Collection[Key]]:
+        """Sets of equalities. Of each set it holds: where a message has none of its equalities, the
+        filter does not select it, and finding that out does not fail. So it can be left unasked."""
+
+    @property
+    def is_true(self) -> Test:
+        """Whether it selects a message. May raise EvaluationFailed."""
+
+
 class Predicate:
-    """One compiled predicate."""
+    """One compiled predicate; a Selector."""
 
     __slots__ = ("alternatives", "can_fail", "constant", "depth", "is_false", "is_true")
 
@@ -43,7 +60,7 @@ class Predicate:
         is_false: Test,
         depth: int,
         can_fail: bool,
-        alternatives: Sequence[frozenset[Key]] = (),
+        alternatives: Sequence[Collection[Key]] = (),
     ) -> None:
         if depth > DEPTH_MAX:
             raise TooDeep
@@ -52,10 +69,7 @@ class Predicate:
         self.depth = depth
         self.can_fail = can_fail
         self.alternatives = alternatives
-        """Sets of equalities. Of each set it holds: where a message has none of its equalities, the
-        predicate is not true, and finding that out does not fail. So it can be left unasked."""
         self.constant: bool | None = None
-        """Whether it is true, where that is the same for every message."""
 
 
 def always(outcome: bool) -> Predicate:
@@ -65,7 +79,7 @@ def always(outcome: bool) -> Predicate:
     return made
 
 
-_COMPARISONS: Final[dict[str, Callable[[Value, Value], bool]]] = {
+_COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
@@ -265,7 +279,7 @@ def all_of(parts: Sequence[Predicate]) -> Predicate:
     trues, falses = [part.is_true for part in parts], [part.is_false for part in parts]
     # A side is asked only when all before it are true. So it can stand for the whole, if none of
     # those before it can fail.
-    alternatives: list[frozenset[Key]] = []
+    alternatives: list[Collection[Key]] = []
     for part in parts:
         alternatives += part.alternatives
         if part.can_fail:
@@ -276,7 +290,7 @@ def all_of(parts: Sequence[Predicate]) -> Predicate:
 def any_of(parts: Sequence[Predicate]) -> Predicate:
     """OR of two or more."""
     trues, falses = [part.is_true for part in parts], [part.is_false for part in parts]
-    alternatives: list[frozenset[Key]] = []
+    alternatives: list[Collection[Key]] = []
     if all(part.alternatives for part in parts):
         alternatives.append(
             frozenset().union(*(min(part.alternatives, key=len) for part in parts)),
@@ -316,7 +330,7 @@ def _joined(
     parts: Sequence[Predicate],
     is_true: Test,
     is_false: Test,
-    alternatives: Sequence[frozenset[Key]],
+    alternatives: Sequence[Collection[Key]],
 ) -> Predicate:
     depth = 1 + max(part.depth for part in parts)
     can_fail = any(part.can_fail for part in parts)

@@ -4,15 +4,15 @@ from typing import NamedTuple
 
 from postbus.model.rule import CorrelationFilter, FalseFilter, Filter, RuleDescription, TrueFilter
 from postbus.rules.actions import Action
-from postbus.rules.correlation import compile_correlation
+from postbus.rules.correlation import Correlation
 from postbus.rules.expressions import NewId
-from postbus.rules.predicates import Predicate, always
+from postbus.rules.predicates import Selector, always
 from postbus.rules.sql import compile_predicate, compile_statements
 
 
 class Rule(NamedTuple):
     name: str
-    predicate: Predicate
+    selector: Selector
     action: Action | None
     is_correlation: bool
     """Which limit it counts towards; TRUE and FALSE filters are SQL filters (semantics A §1.5)."""
@@ -34,13 +34,13 @@ def compile_rule(description: RuleDescription, new_id: NewId) -> Rule:
     )
 
 
-def _compiled(chosen: Filter, new_id: NewId) -> Predicate:
+def _compiled(chosen: Filter, new_id: NewId) -> Selector:
     match chosen:
         case TrueFilter():
             return always(True)
         case FalseFilter():
             return always(False)
         case CorrelationFilter():
-            return compile_correlation(chosen)
+            return Correlation(chosen)
         case _:
             return compile_predicate(chosen.expression, chosen.parameters, new_id)

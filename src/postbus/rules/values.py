@@ -85,13 +85,12 @@ def key_of(value: Value) -> Hashable | None:
 
 
 def add(left: Value, right: Value) -> Value:
-    kinds = (type(left), type(right))
-    if kinds == (int, int):
-        return _int64(left + right)  # type: ignore[operator]
-    if kinds == (str, str):
-        return _joined(left, right)  # type: ignore[arg-type]
-    if _both_numbers(left, right):
-        return float(left) + float(right)  # type: ignore[arg-type]
+    if type(left) is int and type(right) is int:
+        return _int64(left + right)
+    if isinstance(left, str) and isinstance(right, str):
+        return _joined(left, right)
+    if doubles := _as_doubles(left, right):
+        return doubles[0] + doubles[1]
     match left, right:
         case (DateTime(), TimeSpan()):
             return _date_time(left.ticks + right.ticks)
@@ -105,8 +104,8 @@ def add(left: Value, right: Value) -> Value:
 def subtract(left: Value, right: Value) -> Value:
     if type(left) is int and type(right) is int:
         return _int64(left - right)
-    if _both_numbers(left, right):
-        return float(left) - float(right)  # type: ignore[arg-type]
+    if doubles := _as_doubles(left, right):
+        return doubles[0] - doubles[1]
     match left, right:
         case (DateTime(), DateTime()):
             return TimeSpan(left.ticks - right.ticks)
@@ -120,8 +119,8 @@ def subtract(left: Value, right: Value) -> Value:
 def multiply(left: Value, right: Value) -> Value:
     if type(left) is int and type(right) is int:
         return _int64(left * right)
-    if _both_numbers(left, right):
-        return float(left) * float(right)  # type: ignore[arg-type]
+    if doubles := _as_doubles(left, right):
+        return doubles[0] * doubles[1]
     return None
 
 
@@ -131,9 +130,10 @@ def divide(left: Value, right: Value) -> Value:
         _refuse_zero(right)
         quotient = abs(left) // abs(right)
         return _int64(quotient if (left < 0) == (right < 0) else -quotient)
-    if not _both_numbers(left, right):
+    doubles = _as_doubles(left, right)
+    if doubles is None:
         return None
-    over, under = float(left), float(right)  # type: ignore[arg-type]
+    over, under = doubles
     if under:
         return over / under
     if not over or math.isnan(over):
@@ -147,10 +147,11 @@ def modulo(left: Value, right: Value) -> Value:
         _refuse_zero(right)
         rest = abs(left) % abs(right)
         return -rest if left < 0 else rest
-    if not _both_numbers(left, right):
+    doubles = _as_doubles(left, right)
+    if doubles is None:
         return None
     try:
-        return math.fmod(left, right)  # type: ignore[arg-type]
+        return math.fmod(*doubles)
     except ValueError:
         return math.nan
 
@@ -179,8 +180,11 @@ OPERATORS: Final[dict[str, Callable[[Value, Value], Value]]] = {
 SIGNS: Final[dict[str, Callable[[Value], Value]]] = {"+": positive, "-": negative}
 
 
-def _both_numbers(left: Value, right: Value) -> bool:
-    return _KINDS.get(type(left)) == _NUMBER == _KINDS.get(type(right))
+def _as_doubles(left: Value, right: Value) -> tuple[float, float] | None:
+    """Both as doubles, if both are numbers."""
+    if _KINDS.get(type(left)) == _NUMBER == _KINDS.get(type(right)):
+        return float(left), float(right)  # type: ignore[arg-type]
+    return None
 
 
 def _int64(number: int) -> int:

@@ -16,6 +16,7 @@ from postbus.errors import ServiceBusError
 from postbus.server.control import ControlError, ask
 from postbus.server.keys import KEY_FILE
 from postbus.server.storethread import StoreThread
+from postbus.settings import MADE_CERTIFICATE
 from postbus.store.database import BackupFailed, FormatUnknown
 from postbus.store.folder import DataFolder, FolderDamaged, FolderInUse
 
@@ -41,7 +42,7 @@ def back_up(source: Path, target: Path) -> None:
             return
         try:
             folder.backup(target)
-            _copy_key(source, target)
+            _copy_secrets(source, target)
         finally:
             folder.close()
     except _REFUSALS as error:
@@ -66,7 +67,7 @@ async def back_up_running(
     except BaseException:
         backup.abandon()
         raise
-    _copy_key(folder.path, Path(target))
+    _copy_secrets(folder.path, Path(target))
 
 
 def _step(steps: Iterator[None]) -> bool:
@@ -81,7 +82,10 @@ def _end(steps: Iterator[None]) -> None:
         close()
 
 
-def _copy_key(source: Path, target: Path) -> None:
-    """Clients of the copy have the key of the original."""
+def _copy_secrets(source: Path, target: Path) -> None:
+    """Clients of the copy have the key of the original, and trust the same certificate."""
     if (source / KEY_FILE).exists():
         shutil.copy2(source / KEY_FILE, target / KEY_FILE)
+    tls = MADE_CERTIFICATE.parent
+    if (source / tls).is_dir():
+        shutil.copytree(source / tls, target / tls)

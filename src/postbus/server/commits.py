@@ -12,12 +12,10 @@ from postbus.errors import ServiceBusError
 from postbus.model.rows import Checkpoint
 from postbus.server.accounting import account
 from postbus.server.host import Host, Request
+from postbus.server.serving import Output
 from postbus.store.base import Lease
 
 log = structlog.get_logger("runtime")
-
-Output = tuple[Host, Callable[[], None]]
-"""Something that leaves the process when its fragment's records are durable."""
 
 
 class Written(NamedTuple):

@@ -14,9 +14,11 @@ from typing import Any, Final, NoReturn
 
 from postbus.config.content import Content
 from postbus.config.emulator_reading import LOCK_DURATION_MS, read_emulator
-from postbus.config.places import ConfigError, Wrong, table_at, text_at
+from postbus.config.places import ConfigError, Wrong, refusals_at, table_at, text_at
 from postbus.config.toml_reading import read_content
+from postbus.model.authorization import Rules, read_rules, validate_rules
 from postbus.model.description import QueueDescription
+from postbus.server.keys import KEY_FILE, KEY_NAME
 
 FILE_MAX_BYTES: Final = 4 * 1024 * 1024
 
@@ -31,6 +33,8 @@ class NamespaceConfig:
     """The `[settings]` table, as it is."""
     default_lock_duration_ms: int | None = None
     """For queues created later, where the file decides it: under an emulator's Config.json."""
+    authorization_rules: Rules = ()
+    """Keys of the whole namespace, beside the one that is always there."""
 
 
 def load_config(path: Path, defaults: QueueDescription | None = None) -> NamespaceConfig:
@@ -106,7 +110,7 @@ def _from_emulator(document: object, defaults: QueueDescription) -> NamespaceCon
 
 def _from_toml(document: dict[str, object], defaults: QueueDescription) -> NamespaceConfig:
     root = table_at(document, "", ("namespace", "settings", "queues", "topics"))
-    namespace = table_at(root.get("namespace", {}), "[namespace]", ("name",))
+    namespace = table_at(root.get("namespace", {}), "[namespace]", ("name", "authorization_rules"))
     settings = root.get("settings", {})
     if not isinstance(settings, dict):
         raise Wrong("[settings]", "must be a table")
@@ -115,4 +119,22 @@ def _from_toml(document: dict[str, object], defaults: QueueDescription) -> Names
         name=None if name is None else text_at(name, "[namespace] name"),
         content=read_content(root, defaults),
         settings=settings,
+        authorization_rules=_namespace_rules(namespace.get("authorization_rules", [])),
     )
+
+
+def _namespace_rules(value: object) -> Rules:
+    place = "[[namespace.authorization_rules]]"
+    try:
+        rules = read_rules(value)
+    except ValueError as error:
+        raise Wrong(place, str(error)) from None
+    with refusals_at(place):
+        validate_rules(rules)
+    for rule in rules:
+        if rule.key_name.lower() == KEY_NAME.lower():
+            raise Wrong(place, f"'{KEY_NAME}' is there always, with the keys of {KEY_FILE}")
+        if not rule.primary_key:
+            # Nobody could be told of one that is made here: it would be another at each start.
+            raise Wrong(place, f"'{rule.key_name}' has no primary_key")
+    return rules

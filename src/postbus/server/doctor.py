@@ -20,7 +20,9 @@ from typing import Final, NamedTuple
 import apsw
 
 import postbus
+from postbus.server.certificates import EXPIRES_SOON_DAYS, CertificateError, certificate_files
 from postbus.server.listener import OTHER_FILES
+from postbus.server.pem import load_certificate
 from postbus.settings import Settings
 
 SYNCS: Final = 5
@@ -47,6 +49,7 @@ def examine(settings: Settings) -> list[Finding]:
         _build(),
         Finding("sqlite", apsw.sqlite_lib_version()),
         _files(settings.connections_max),
+        _tls(settings),
     ]
     if not settings.ephemeral:
         found += _data(settings.data)
@@ -79,6 +82,25 @@ def _files(connections_max: int) -> Finding:
         f"{hard} allowed, {wanted} wanted for {connections_max} connections",
         "raise the limit of open files (ulimit -n, LimitNOFILE) or lower connections_max",
     )
+
+
+def _tls(settings: Settings) -> Finding:
+    files = certificate_files(settings)
+    if files is None or not (files.required or files.certificate.exists()):
+        return Finding("tls", "off: no certificate is set, and none was made (postbus cert)")
+    try:
+        certificate = load_certificate(files)
+    except CertificateError as error:
+        return Finding("tls", str(files.certificate), str(error))
+    left = certificate.days_left()
+    trouble = ""
+    if left < EXPIRES_SOON_DAYS:
+        past = "has expired" if left < 0 else f"expires in {left} days"
+        trouble = f"it {past}: renew it (postbus cert, if that made it)"
+    elif certificate.key_exposed:
+        trouble = f"everybody on this machine can read its key: chmod 600 {files.key}"
+    fact = f"{files.certificate}, valid until {certificate.until:%Y-%m-%d}, for "
+    return Finding("tls", fact + (", ".join(certificate.names) or "no name"), trouble)
 
 
 def _data(folder: Path) -> Iterator[Finding]:

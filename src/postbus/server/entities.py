@@ -88,7 +88,8 @@ class Received(Entity):
 
     @property
     def status(self) -> EntityStatus:
-        return self.description.status
+        status: EntityStatus = self.description.status
+        return status
 
     @property
     def auto_delete_ms(self) -> int | None:

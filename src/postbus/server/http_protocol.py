@@ -3,17 +3,20 @@
 uvicorn caps neither headers nor bodies, nor the time of a request that never ends. Here whatever
 goes past a bound is refused once, in the form HTTP errors have everywhere in Postbus, and the
 connection is cut off. `Host` is checked on loopback: a web page must not reach the well-known key
-by pointing a name of its own at this machine.
+by pointing a name of its own at this machine. A request may turn its connection into a WebSocket,
+which is AMQP's from then on.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from email.utils import formatdate
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 from xml.sax.saxutils import escape
 
+from httptools import HttpParserError, HttpParserUpgrade
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
@@ -21,13 +24,19 @@ from uvicorn.server import ServerState
 from postbus.server.logs import Valve, get_logger
 from postbus.server.meters import ConnectionMeter
 from postbus.server.tracking import Tracking, TrackingIds
+from postbus.server.upgrading import UpgradeRefused, answer_upgrade, asks_for_websocket
+from postbus.server.websocket import WebSocket
 from postbus.settings import is_loopback
 
 _log = get_logger("http")
-# uvicorn warns of every malformed request, which is for strangers to cause: we count them, and log
-# through a valve. Its errors, an application's exceptions, still come through.
+# Of uvicorn's lines only its errors, an application's exceptions: what strangers can cause we
+# count, and log through a valve.
 _uvicorn_log = logging.getLogger("uvicorn.error.connection")
 _uvicorn_log.setLevel(logging.ERROR)
+
+HEADER_NAMES: Final = "postbus.header_names"
+"""In a request's state: the names of its headers as they were written. Over HTTP a message's
+properties are headers, and their names have a case."""
 
 # The parser gets a read in pieces, so that a bound is passed by one piece at most.
 _PIECE_BYTES: Final = 8_192
@@ -46,6 +55,16 @@ class HttpLimits(NamedTuple):
     request_timeout_ms: int
     """For the request to arrive whole, and for a reply that waits for its reader."""
     keep_alive_timeout_ms: int
+    websocket_frame_max_bytes: int
+
+
+class Place(NamedTuple):
+    """What one connection has from the listener, which counts it."""
+
+    released: Callable[[], None]
+    """To be called when the connection is gone."""
+    upgraded: Callable[[], asyncio.Protocol]
+    """Gives the protocol that the connection has over a WebSocket, and its place to that one."""
 
 
 class HttpHost:
@@ -59,9 +78,13 @@ class HttpHost:
         check_host: bool,
         tracking: TrackingIds,
         meter: ConnectionMeter,
+        known_as: Callable[[], Collection[str]] = tuple,
     ) -> None:
+        """`known_as` are names of this machine besides those that always are: with `check_host`
+        requests for others are refused."""
         self.limits = limits
         self.check_host = check_host
+        self.known_as = known_as
         self.tracking = tracking
         self.meter = meter
         self.state = ServerState()
@@ -80,18 +103,27 @@ class HttpHost:
         )
         self.config.load()
 
-    def protocol(self, released: Callable[[], None]) -> asyncio.Protocol:
-        """A protocol for one connection; `released` is called when that is gone."""
-        return BoundedHttpProtocol(self, released)
+    def protocol(self, place: Place) -> asyncio.Protocol:
+        """A protocol for one connection."""
+        return BoundedHttpProtocol(self, place)
 
-    def refused(self, reason: str, tracking: Tracking, peer: object) -> None:
+    def refused(self, reason: str, tracking: Tracking, peer: object, **facts: object) -> None:
         """Count a refusal, and log it unless one for the same reason was logged just now."""
         self.meter.turned_away(reason)
         held = self._valve.passes(reason, tracking.at)
         if held is not None:
             _log.warning(
-                "request refused", reason=reason, peer=str(peer), tracking=tracking.id, more=held
+                "request refused",
+                reason=reason,
+                peer=str(peer),
+                tracking=tracking.id,
+                **facts,
+                more=held,
             )
+
+    def frame_refused(self, peer: object, reason: str, text: str) -> None:
+        """The same for a connection that has become a WebSocket."""
+        self.refused(reason, self.tracking.track(), peer, error=text)
 
     async def drain(self, grace_s: float) -> None:
         """Finish the requests in hand, and cut off those still there after the grace time."""
@@ -108,14 +140,16 @@ class HttpHost:
 class BoundedHttpProtocol(HttpToolsProtocol):
     """One HTTP connection, bounded in headers, body, pipeline and time."""
 
-    def __init__(self, host: HttpHost, released: Callable[[], None]) -> None:
+    def __init__(self, host: HttpHost, place: Place) -> None:
         super().__init__(host.config, host.state, {})
         self.logger = _uvicorn_log
         # uvicorn counts whole seconds, but only passes them on to the loop, which does not.
         self.timeout_keep_alive = host.limits.keep_alive_timeout_ms / 1000  # type: ignore[assignment]
         self._host = host
         self._limits = host.limits
-        self._released = released
+        self._place = place
+        self._upgrade_reply: bytes | None = None
+        """For the request whose headers are complete; None when it asked for no WebSocket."""
         self._framing_bytes = 0
         self._body_bytes = 0
         self._refusal: tuple[HTTPStatus, str, str] | None = None
@@ -127,12 +161,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     # What the transport calls
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for timer in (self._deadline, self._write_deadline):
-            if timer is not None:
-                timer.cancel()
-        self._deadline = self._write_deadline = None
+        self._stop_timers()
         super().connection_lost(exc)
-        self._released()
+        self._place.released()
 
     def data_received(self, data: bytes) -> None:
         if self._deaf:
@@ -145,7 +176,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         for start in range(0, len(data), _PIECE_BYTES):
             piece = data[start : start + _PIECE_BYTES]
             self._framing_bytes += len(piece)
-            super().data_received(piece)
+            upgraded_at = self._parse(piece)
             if self._refusal is None and self._framing_bytes > self._limits.header_max_bytes:
                 self._refusal = (
                     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
@@ -154,6 +185,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 )
             if self._refusal is not None:
                 self._refuse(*self._refusal)
+            elif upgraded_at is not None:
+                self._upgrade(data[start + upgraded_at :])
+                return
             if self._deaf or self.transport.is_closing():
                 return
 
@@ -168,15 +202,39 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._write_deadline.cancel()
             self._write_deadline = None
 
+    def _parse(self, piece: bytes) -> int | None:
+        """Give a piece to the parser; returns where in it a request to upgrade ended."""
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(piece)
+        except HttpParserUpgrade as upgrade:
+            if self._upgrade_reply is not None:
+                return int(upgrade.args[0])
+            # To a protocol we do not speak: the request is answered as if it had not asked, and
+            # what follows it is in no protocol we know.
+            self._deaf = True
+            if self.cycle is not None:
+                self.cycle.keep_alive = False
+        except HttpParserError:
+            # Or a callback below has refused, and the parser stumbled over that.
+            malformed = (HTTPStatus.BAD_REQUEST, "The request is not HTTP.", "http_malformed")
+            self._refusal = self._refusal or malformed
+        return None
+
     # What the parser calls; nothing may be raised through it, so a refusal is noted and acted
     # upon by data_received.
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["state"][HEADER_NAMES] = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._refusal is None:
             super().on_header(name, value)
+            self.scope["state"][HEADER_NAMES].append(name)
 
     def on_headers_complete(self) -> None:
-        self._refusal = self._refusal or self._unacceptable()
+        self._refusal = self._refusal or self._unacceptable() or self._unacceptable_upgrade()
         if self._refusal is None:
             self.server_state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
             super().on_headers_complete()
@@ -206,15 +264,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self.transport.is_closing() and self._write_deadline is None:
             self._guard_writing()
 
-    def send_400_response(self, msg: str) -> None:
-        # uvicorn has found the request malformed, or a callback above refused while it parsed.
-        self._refusal = self._refusal or (HTTPStatus.BAD_REQUEST, msg, "http_malformed")
-
-    def _unsupported_upgrade_warning(self) -> None:
-        # The request is answered as if it had not asked; what follows it is in no protocol we know.
-        self._deaf = True
-        if self.cycle is not None:
-            self.cycle.keep_alive = False
+    def _should_upgrade(self) -> bool:
+        return self._upgrade_reply is not None
 
     def timeout_keep_alive_handler(self) -> None:
         # With bytes still to be read by the peer, close() would wait for it forever.
@@ -223,6 +274,39 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         else:
             self.transport.close()
 
+    # Becoming a WebSocket
+
+    def _unacceptable_upgrade(self) -> tuple[HTTPStatus, str, str] | None:
+        """Why the request does not get the WebSocket it asks for; None also when it asks not."""
+        self._upgrade_reply = None
+        if not asks_for_websocket(self.url, self.headers):
+            return None
+        finished = self.cycle is None or self.cycle.response_complete
+        if not finished or self.flow.write_paused:
+            text = "A WebSocket begins when every earlier reply has been read."
+            return HTTPStatus.TOO_MANY_REQUESTS, text, "http_pipeline"
+        method, version = self.parser.get_method().decode("latin-1"), self.parser.get_http_version()
+        try:
+            self._upgrade_reply = answer_upgrade(method, self.url, version, self.headers)
+        except UpgradeRefused as refused:
+            return refused.status, str(refused), "websocket_handshake"
+        return None
+
+    def _upgrade(self, rest: bytes) -> None:
+        """Hand the connection over; nothing of it comes here any more."""
+        assert self._upgrade_reply is not None
+        self._stop_timers()
+        self.connections.discard(self)
+        self.transport.write(self._upgrade_reply)
+        websocket = WebSocket(
+            self.transport,
+            self._place.upgraded(),
+            self._limits.websocket_frame_max_bytes,
+            # Of the host, for nothing should keep this object, which is done.
+            partial(self._host.frame_refused, self.client),
+        )
+        websocket.begin(rest)
+
     # Refusing
 
     def _unacceptable(self) -> tuple[HTTPStatus, str, str] | None:
@@ -230,7 +314,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         hosts = [value for name, value in self.headers if name == b"host"]
         if len(hosts) != 1:
             return HTTPStatus.BAD_REQUEST, "A request has exactly one Host.", "http_malformed"
-        if self._host.check_host and not is_loopback(_name_of(hosts[0])):
+        if self._host.check_host and not self._is_for_us(_name_of(hosts[0])):
             return (
                 HTTPStatus.MISDIRECTED_REQUEST,
                 "This address answers to localhost only.",
@@ -242,6 +326,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= _PIPELINE_MAX:
             return HTTPStatus.TOO_MANY_REQUESTS, "Too many requests sent ahead.", "http_pipeline"
         return None
+
+    def _is_for_us(self, name: str) -> bool:
+        return is_loopback(name) or name.lower() in self._host.known_as()
 
     def _too_large(self) -> tuple[HTTPStatus, str, str]:
         text = f"The request's body exceeds {self._limits.body_max_bytes} bytes."
@@ -269,9 +356,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.transport.abort()  # a second reply in the middle of the first would be garbage
             return
         self._unset_keepalive_if_required()
-        self.transport.write(_error(status, tracking.describe(text)))
-        self.transport.write_eof()
+        self.transport.write(error_reply(status, tracking.describe(text)))
+        if self.transport.can_write_eof():  # TLS has no such half
+            self.transport.write_eof()
         self.loop.call_later(_LINGER_S, self.transport.abort)
+
+    def _stop_timers(self) -> None:
+        for timer in (self._deadline, self._write_deadline):
+            if timer is not None:
+                timer.cancel()
+        self._deadline = self._write_deadline = None
 
     def _guard_writing(self) -> None:
         self._write_deadline = self.loop.call_later(
@@ -279,13 +373,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         )
 
 
-def _error(status: HTTPStatus, text: str) -> bytes:
+def error_reply(status: HTTPStatus, text: str) -> bytes:
+    """A whole reply that refuses, after which the connection is closed."""
     # Admin clients read XML only (wire contract §9.5).
     body = f"<Error><Code>{status.value}</Code><Detail>{escape(text)}</Detail></Error>".encode()
     return b"".join(
         (
             STATUS_LINE[status.value],
             b"content-type: application/xml; charset=utf-8\r\n",
+            # RFC 9110 15.5.22: this one has to say what to upgrade to.
+            b"upgrade: websocket\r\n" if status is HTTPStatus.UPGRADE_REQUIRED else b"",
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode(),
             body,
         )

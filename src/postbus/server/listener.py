@@ -2,22 +2,27 @@
 
 A connection first belongs to a sniffing protocol, which looks at its first bytes and hands it, with
 those bytes, to AMQP or HTTP. From then on it costs nothing: the transport calls the real protocol.
+Where the first bytes begin TLS, the sniffer looks again at what comes out of it.
 """
 
 import asyncio
 import errno
 import resource
 import socket
-from collections.abc import Callable
+import ssl
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Final, NamedTuple, cast
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple, cast
 
 from postbus.model.instant import Instant
-from postbus.server.http_protocol import HttpHost
+from postbus.server.certificates import Certificates
+from postbus.server.encryption import encrypt
+from postbus.server.http_protocol import HttpHost, Place, error_reply
 from postbus.server.logs import Valve, get_logger
 from postbus.server.meters import ConnectionMeter
 from postbus.server.sniffing import NEEDED_BYTES, Wire, sniff
-from postbus.settings import Settings
+from postbus.settings import Settings, is_loopback
 
 _log = get_logger("listener")
 
@@ -29,7 +34,11 @@ _BACKLOG: Final = 1_024
 OTHER_FILES: Final = 256
 # AMQP 2.2: a peer that opens with anything else is told what we speak, and closed.
 _AMQP_HEADER: Final = b"AMQP\x03\x01\x00\x00"
-_TLS_HINT: Final = "TLS is not served here: is UseDevelopmentEmulator=true missing?"
+_TLS_HINT: Final = (
+    "TLS is not served here: is UseDevelopmentEmulator=true missing, "
+    "or a certificate (postbus cert)?"
+)
+_PLAINTEXT_HINT: Final = "other machines need TLS here, unless --allow-plaintext is given"
 
 
 class Ports(NamedTuple):
@@ -49,19 +58,22 @@ class Listener:
         first_bytes_timeout_ms: int,
         clock: Callable[[], Instant],
         meter: ConnectionMeter,
+        certificates: Certificates,
+        allow_plaintext: bool,
     ) -> None:
+        """Without `allow_plaintext` only peers on this machine are answered without TLS."""
         self.meter = meter
         self.connections_max = connections_max
         self.first_bytes_timeout_s = first_bytes_timeout_ms / 1000
-        self._factories: dict[Wire, Callable[[Released], asyncio.Protocol]] = {
-            Wire.AMQP: amqp,
-            Wire.HTTP: http.protocol,
-        }
+        self._amqp = amqp
         self._http = http
+        self._certificates = certificates
+        self._allow_plaintext = allow_plaintext
         self._clock = clock
         self._valve = Valve()
         self._servers: list[asyncio.Server] = []
         self._undecided: set[asyncio.Transport] = set()
+        self._handshakes: set[asyncio.Task[None]] = set()
 
     async def listen(self, host: str, port: int) -> int:
         """Listen on every address of `host`, all on one port; 0 picks it. Return the port."""
@@ -131,73 +143,170 @@ class Listener:
         self._undecided.discard(transport)
         self.meter.open["undecided"] -= 1
 
-    def hand_over(self, transport: asyncio.Transport, wire: Wire, first: bytes) -> None:
+    def tls_context(self) -> ssl.SSLContext | None:
+        return self._certificates.context()
+
+    def shake_hands(self, handshake: Coroutine[Any, Any, None]) -> None:
+        """Let a TLS handshake go on; the connection stays undecided, and counted, meanwhile."""
+        task = asyncio.get_running_loop().create_task(handshake)
+        self._handshakes.add(task)
+        task.add_done_callback(self._handshakes.discard)
+
+    def lets_in_plain(self, peer: object) -> bool:
+        """Whether this peer may go on without TLS."""
+        if self._allow_plaintext:
+            return True
+        return isinstance(peer, tuple) and is_loopback(str(peer[0]))
+
+    def refuse_plain(self, transport: asyncio.Transport, wire: Wire) -> None:
+        """Turn a peer away that should have come by TLS; AMQP has no words for it this early."""
+        if wire is Wire.HTTP:
+            text = self._http.tracking.track().describe("Other machines are answered by TLS only.")
+            transport.write(error_reply(HTTPStatus.FORBIDDEN, text))
+        self.turn_away(transport, "plaintext", hint=_PLAINTEXT_HINT)
+
+    def hand_over(
+        self, transport: asyncio.Transport, wire: Wire, first: bytes, *, encrypted: bool
+    ) -> None:
         """Make it the connection of the protocol it speaks, first bytes included."""
-        protocol = self._factories[wire](partial(self._released, wire.value))
-        self.forget(transport)
-        self.meter.open[wire.value] += 1
-        self.meter.accepted[wire.value] += 1
+        carrier = "tls" if encrypted else "tcp"
+        protocol: asyncio.Protocol
+        if wire is Wire.AMQP:
+            protocol = self._amqp(self._place("amqp", carrier))
+        else:
+            released = self._place("http", carrier)
+            upgraded = partial(self._upgraded, released, encrypted=encrypted)
+            protocol = self._http.protocol(Place(released, upgraded))
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         protocol.data_received(first)
 
     def turn_away(self, transport: asyncio.Transport, reason: str, **facts: object) -> None:
         """Close a connection that gets no further, and say so."""
+        self.note_refusal(reason, transport.get_extra_info("peername"), **facts)
+        transport.abort() if reason == "limit" else transport.close()
+
+    def note_refusal(self, reason: str, peer: object, **facts: object) -> None:
+        """Count a connection that got no further, and log it unless another was just now."""
         self.meter.turned_away(reason)
         held = self._valve.passes(reason, self._clock())
         if held is not None:
-            peer = transport.get_extra_info("peername")
             _log.warning("connection refused", reason=reason, peer=str(peer), **facts, more=held)
-        transport.abort() if reason == "limit" else transport.close()
 
-    def _released(self, protocol: str) -> None:
+    def _upgraded(self, released: Released, *, encrypted: bool) -> asyncio.Protocol:
+        """An HTTP connection has become a WebSocket: AMQP takes its place."""
+        released()
+        return self._amqp(self._place("amqp", "websocket_tls" if encrypted else "websocket"))
+
+    def _place(self, protocol: str, carrier: str) -> Released:
+        self.meter.open[protocol] += 1
+        self.meter.accepted[protocol] += 1
+        self.meter.carried[carrier] += 1
+        return partial(self._released, protocol, carrier)
+
+    def _released(self, protocol: str, carrier: str) -> None:
         self.meter.open[protocol] -= 1
+        self.meter.carried[carrier] -= 1
 
 
 class _Sniffer(asyncio.Protocol):
-    """Holds a connection until its first bytes have told what it speaks."""
+    """Holds a connection until its first bytes have told what it speaks.
 
-    __slots__ = ("_first", "_listener", "_loop", "_timer", "_transport")
+    With TLS it is asked twice: it is the protocol of the TCP connection first, and of the
+    connection inside TLS afterwards.
+    """
+
+    __slots__ = ("_encrypted", "_first", "_listener", "_loop", "_tcp", "_timer", "_transport")
 
     def __init__(self, listener: Listener, loop: asyncio.AbstractEventLoop) -> None:
         self._listener = listener
         self._loop = loop
         self._first = b""
+        self._tcp: asyncio.Transport | None = None
+        """While the listener counts the connection as undecided."""
         self._transport: asyncio.Transport | None = None
+        """Whose bytes are looked at; none during the TLS handshake."""
+        self._encrypted = False
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A TCP transport by contract; uvloop's does not inherit from asyncio's.
         tcp = cast("asyncio.Transport", transport)
         if self._listener.admit(tcp):
-            self._transport = tcp
-            self._timer = self._loop.call_later(
-                self._listener.first_bytes_timeout_s, self._timed_out
-            )
+            self._tcp = tcp
+            self._look_at(tcp)
 
     def data_received(self, data: bytes) -> None:
-        if self._transport is None or self._transport.is_closing():
+        if self._transport is not None and self._transport.is_closing():
             return  # turned away; what it had sent before it noticed still arrives
         self._first += data
+        if self._transport is not None:  # else it was quicker than the word that TLS is there
+            self._decide(self._transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._leave()
+
+    def _look_at(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._timer = self._loop.call_later(self._listener.first_bytes_timeout_s, self._timed_out)
+
+    def _decide(self, transport: asyncio.Transport) -> None:
         wire = sniff(self._first)
         if wire is None:
             return
         assert self._timer is not None
         self._timer.cancel()
-        match wire:
-            case Wire.AMQP | Wire.HTTP:
-                self._listener.hand_over(self._transport, wire, self._first)
-            case Wire.TLS:
-                self._listener.turn_away(self._transport, "tls", hint=_TLS_HINT)
-            case Wire.UNKNOWN:
-                self._transport.write(_AMQP_HEADER)
-                first = self._first[:NEEDED_BYTES].hex(" ")
-                self._listener.turn_away(self._transport, "unknown_protocol", first=first)
+        if wire is Wire.TLS and not self._encrypted:
+            self._start_tls(transport)
+        elif wire is Wire.AMQP or wire is Wire.HTTP:
+            self._let_in(transport, wire)
+        else:
+            transport.write(_AMQP_HEADER)
+            first = self._first[:NEEDED_BYTES].hex(" ")
+            self._listener.turn_away(transport, "unknown_protocol", first=first)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._transport is not None and self._timer is not None:
+    def _let_in(self, transport: asyncio.Transport, wire: Wire) -> None:
+        listener = self._listener
+        if self._encrypted or listener.lets_in_plain(transport.get_extra_info("peername")):
+            self._leave()
+            listener.hand_over(transport, wire, self._first, encrypted=self._encrypted)
+        else:
+            listener.refuse_plain(transport, wire)
+
+    def _start_tls(self, transport: asyncio.Transport) -> None:
+        context = self._listener.tls_context()
+        if context is None:
+            self._listener.turn_away(transport, "tls", hint=_TLS_HINT)
+            return
+        self._transport = None
+        first, self._first = self._first, b""
+        transport.pause_reading()
+        self._listener.shake_hands(self._shake_hands(transport, context, first))
+
+    async def _shake_hands(
+        self, transport: asyncio.Transport, context: ssl.SSLContext, first: bytes
+    ) -> None:
+        peer = transport.get_extra_info("peername")
+        timeout_s = self._listener.first_bytes_timeout_s
+        try:
+            encrypted = await encrypt(transport, self, context, first, timeout_s)
+        except OSError as error:
+            why = str(error) or "the peer hung up: does it trust the certificate?"
+            self._listener.note_refusal("tls_handshake", peer, error=why)
+            self._leave()
+            return
+        self._encrypted = True
+        self._look_at(encrypted)
+        if self._first:
+            self._decide(encrypted)
+
+    def _leave(self) -> None:
+        """The connection is no longer undecided: known now, or gone."""
+        if self._timer is not None:
             self._timer.cancel()
-            self._listener.forget(self._transport)
+        if self._tcp is not None:
+            self._listener.forget(self._tcp)
+            self._tcp = None
 
     def _timed_out(self) -> None:
         if self._transport is not None:

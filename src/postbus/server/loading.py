@@ -7,11 +7,20 @@ from typing import Final
 import structlog
 
 from postbus.broker import records
-from postbus.broker.engine import Engine
+from postbus.broker.engine import Engine, counted
 from postbus.broker.fragment import Fragment
 from postbus.broker.ledger import Layout, Ledger
-from postbus.broker.message import MAIN, PUBLISHING, SCHEDULED, CorruptRow
+from postbus.broker.message import (
+    DEAD_LETTER,
+    MAIN,
+    OUTBOX,
+    OWNER_BITS,
+    PUBLISHING,
+    SCHEDULED,
+    CorruptRow,
+)
 from postbus.broker.pages import Loaded, Need, Page, Pages
+from postbus.broker.policy import NOWHERE
 from postbus.broker.window import WindowLimits
 from postbus.errors import InternalError, ServiceBusError, StoreFailed, StoreUnavailable
 from postbus.model.instant import NEVER
@@ -174,11 +183,25 @@ def _learn(host: Host, standing: Standing | None, due: int | None) -> None:
         log.error("fragment cannot be read", entity=host.name, error=repr(error))
         return
     host.counts = all_counts(ledger)
-    # Messages on their way elsewhere do not wait for somebody to use this entity.
-    if any(counts.transfer for counts in host.counts.values()) or ledger.count(MAIN, PUBLISHING):
+    if ledger.count(MAIN, PUBLISHING) or any(_unfinished(host, ledger, n) for n in host.counts):
         host.wakes_at = 0
         return
     host.wakes_at = min(host.wakes_at, NEVER if due is None else due)
+
+
+def _unfinished(host: Host, ledger: Ledger, owner: int) -> bool:
+    """Was an owner's work cut short that does not wait for somebody to use the entity: messages on
+    their way elsewhere, or about to be, or left by a subscription that is gone?"""
+    first = owner << OWNER_BITS
+    main, dead = first | MAIN, first | DEAD_LETTER
+    if owner and owner not in host.subscriptions:
+        return counted(ledger, owner) > 0
+    policy = host.subscriptions[owner][1] if owner else host.policy
+    return (
+        ledger.count(main, OUTBOX) + ledger.count(dead, OUTBOX) > 0
+        or (policy.forward_to != NOWHERE and ledger.count(main) > 0)
+        or (policy.forward_dead_letters_to != NOWHERE and ledger.count(dead) > 0)
+    )
 
 
 def _ledger(host: Host, standing: Lease | Standing) -> Ledger:

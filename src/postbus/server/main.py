@@ -21,8 +21,15 @@ from postbus.errors import ConnectionForced, StoreUnavailable
 from postbus.http.app import build_app
 from postbus.model.description import QueueDescription
 from postbus.model.instant import Instant
-from postbus.server.auth import AccessKey, Authority
+from postbus.server.access import Access
+from postbus.server.auth import Authority
 from postbus.server.backup import BACKUP, back_up_running
+from postbus.server.certificates import (
+    Certificate,
+    CertificateError,
+    Certificates,
+    certificate_files,
+)
 from postbus.server.clock import SystemClock
 from postbus.server.configfile import NamespaceConfig, load_config
 from postbus.server.control import Control, Handler
@@ -36,6 +43,7 @@ from postbus.server.keys import KeyFileError, choose_key, connection_string
 from postbus.server.listener import Listener, Released, allow_open_files
 from postbus.server.loading import Loader
 from postbus.server.logs import configure
+from postbus.server.mailbox import Mailbox
 from postbus.server.metrics import EntityReading, Metrics
 from postbus.server.namespace import Namespace
 from postbus.server.reload_request import RELOAD
@@ -68,6 +76,7 @@ class ClockWrong(Exception):
 
 
 _NO_START: Final = (
+    CertificateError,
     ClockWrong,
     ConfigError,
     FolderDamaged,
@@ -203,10 +212,16 @@ class Server:
             catalog,
             self._threads[0],
         )
-        authority = Authority([AccessKey(self._key.name, (self._key.value,))])
+        self._access = Access(settings, self._key, config.authorization_rules, self._clock)
+        authority = self._access.authority
         self._service = Service(
             self.namespace, authority, tracking, self._clock, settings, f"postbus-{os.getpid()}"
         )
+        self.namespace.on_rules = self._service.rules_changed
+        self._mailbox = Mailbox(self.namespace, self._clock)
+        self._certificates = Certificates(certificate_files(settings), self._certified)
+        self._certificates.start()
+        self._plaintext = settings.on_loopback or settings.allow_plaintext
         self._listener = self._make_listener(authority, tracking)
         self._control = None
         if folder is not None:
@@ -237,18 +252,22 @@ class Server:
             health=Health(self.namespace, self._clock).check,
             metrics=self._metrics.scrape,
             defaults=_defaults(settings, self._config.default_lock_duration_ms),
+            mailbox=self._mailbox,
+            wait_max_ms=settings.http_receive_timeout_max_ms,
         )
         http = HttpHost(
             app,
             HttpLimits(
                 settings.http_header_max_bytes,
-                settings.http_body_max_bytes,
+                max(settings.http_body_max_bytes, settings.message_size_max_kb * 1024),
                 settings.http_request_timeout_ms,
                 settings.http_keep_alive_timeout_ms,
+                settings.websocket_frame_max_bytes,
             ),
             check_host=settings.on_loopback,
             tracking=tracking,
             meter=self._metrics.connections,
+            known_as=self._certificates.names,
         )
         return Listener(
             # A protocol by its methods; see Gateway.
@@ -258,11 +277,17 @@ class Server:
             first_bytes_timeout_ms=settings.first_bytes_timeout_ms,
             clock=self._clock,
             meter=self._metrics.connections,
+            certificates=self._certificates,
+            allow_plaintext=self._plaintext,
         )
+
+    def _certified(self, certificate: Certificate) -> None:
+        self._metrics.connections.certificate_until = int(certificate.until.timestamp())
 
     async def start(self) -> None:
         settings = self._settings
         self._listener.connections_max = allow_open_files(settings.connections_max)
+        self._access.open()
         await self.namespace.open()
         await self._reloading.begin()
         self._metrics.watch(self._readings)
@@ -280,7 +305,9 @@ class Server:
             )
         )
         hidden = not (settings.on_loopback or self._key.fresh)
-        text = connection_string(settings.host, ports.port, self._key, hidden=hidden)
+        text = connection_string(
+            settings.host, ports.port, self._key, hidden=hidden, encrypted=not self._plaintext
+        )
         _collect_seldom()
         _take_turns()
         # On standard output, for people and for programs that wait for it; the log is elsewhere.
@@ -308,10 +335,12 @@ class Server:
         log.info("stopping", connections=len(self._service.gateways))
         grace_s = self._settings.shutdown_grace_ms / 1000
         self._listener.stop()
+        self._access.close()
         if self._upkeep is not None:
             self._upkeep.cancel()
         for gateway in list(self._service.gateways):
             gateway.stop_reading()
+        self._mailbox.stop()
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 for runtime in self.namespace.runtimes:

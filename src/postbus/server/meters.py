@@ -141,13 +141,17 @@ class StoreMeter:
 
 
 class ConnectionMeter:
-    """Connections of the process, by the protocol that their first bytes told."""
+    """Connections of the process, by the protocol that their first bytes told and by what carries
+    it."""
 
-    __slots__ = ("accepted", "http_requests", "open", "refused")
+    __slots__ = ("accepted", "carried", "certificate_until", "http_requests", "open", "refused")
 
     def __init__(self) -> None:
         self.open = {"amqp": 0, "http": 0, "undecided": 0}
         self.accepted = {"amqp": 0, "http": 0}
+        self.carried = {"tcp": 0, "tls": 0, "websocket": 0, "websocket_tls": 0}
+        self.certificate_until: int | None = None
+        """In seconds since the Unix epoch; None without TLS."""
         self.refused: dict[str, int] = {}
         self.http_requests = 0
 

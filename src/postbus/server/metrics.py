@@ -117,6 +117,17 @@ PREFETCH: Final = Family(
 CONNECTIONS: Final = Family(
     "postbus_connections", ("protocol",), "Connections open now: `amqp`, `http`, `undecided`"
 )
+CARRIED: Final = Family(
+    "postbus_connections_carried",
+    ("transport",),
+    "Connections open now whose protocol is known, by what carries it: `tcp`, `tls`, `websocket`, "
+    "`websocket_tls`",
+)
+CERTIFICATE: Final = Family(
+    "postbus_certificate_expiry_seconds",
+    (),
+    "Until when the TLS certificate is valid, in seconds since 1970; absent without TLS",
+)
 ACCEPTED: Final = Family(
     "postbus_connections_accepted_total", ("protocol",), "Connections taken, by protocol"
 )
@@ -137,7 +148,7 @@ INFO: Final = Family("postbus_info", ("version",), "Always 1; the label is the r
 FAMILIES: Final = (
     *ENTITY_COUNTERS,
     *(DEAD_LETTERS, REFUSALS, MESSAGES, SIZE, LINKS, PREFETCH),
-    *(CONNECTIONS, ACCEPTED, TURNED_AWAY, HTTP_REQUESTS),
+    *(CONNECTIONS, CARRIED, CERTIFICATE, ACCEPTED, TURNED_AWAY, HTTP_REQUESTS),
     *(COMMIT_SECONDS, COMMIT_RECORDS, WRITTEN, FAILURES, INFO),
 )
 
@@ -241,12 +252,17 @@ def _entity_gauges(readings: list[EntityReading]) -> Iterator[Metric]:
 def _connections(meter: ConnectionMeter) -> Iterator[Metric]:
     for metric, values in (
         (_gauge(CONNECTIONS), meter.open),
+        (_gauge(CARRIED), meter.carried),
         (_counter(ACCEPTED), meter.accepted),
         (_counter(TURNED_AWAY), meter.refused),
     ):
         for label, value in dict(values).items():
             metric.add_metric([label], value)
         yield metric
+    if meter.certificate_until is not None:
+        certificate = _gauge(CERTIFICATE)
+        certificate.add_metric([], meter.certificate_until)
+        yield certificate
     requests = _counter(HTTP_REQUESTS)
     requests.add_metric([], meter.http_requests)
     yield requests

@@ -177,6 +177,8 @@ class Reloading:
             for name in sorted({*before, *after})
             if before.get(name) != after.get(name)
         ]
+        if config.authorization_rules != self._config.authorization_rules:
+            notes.append("the authorization rules of the namespace")
         if config.name != self._config.name:
             notes.append(f"the name of the namespace: {self._config.name} → {config.name}")
         return tuple(notes)

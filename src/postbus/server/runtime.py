@@ -18,16 +18,16 @@ from typing import Final
 
 import structlog
 
-from postbus.broker.message import OWNER_BITS
 from postbus.broker.pages import Need
 from postbus.errors import InternalError, ServiceBusError, StoreUnavailable
 from postbus.model.instant import NEVER, Instant
 from postbus.model.rows import Checkpoint
-from postbus.server.commits import Commit, Output, Written, note_committed, refuse, safely
-from postbus.server.host import GIVEN_PER_TURN, Host, Request
+from postbus.server.commits import Commit, Written, note_committed, refuse, safely
+from postbus.server.host import Host, Request
 from postbus.server.loading import Loader
 from postbus.server.meters import StoreMeter
 from postbus.server.residence import Residence, Retired
+from postbus.server.serving import Output, serve
 from postbus.server.storethread import StoreThread
 from postbus.store import batch
 from postbus.store.base import MessageStore, Part
@@ -145,13 +145,15 @@ class Runtime:
         written: list[Written] = []
         for host in hosts:
             try:
-                self._serve(host, now, outputs)
+                self._inbox.extend(serve(host, now, outputs))
                 part = self._written(host)
             except Exception as error:  # as in _decide
                 self._fault(host, error, requests, outputs)
             else:
                 if part is not None:
                     written.append(part)
+                if host.called:
+                    self._awake[host] = None  # there is more to hand out
         if written:
             self._commit(written, hosts, requests, outputs, now)
         elif self._commits:
@@ -221,33 +223,6 @@ class Runtime:
             resume, self._resume = self._resume, []
             for call in resume:
                 self._loop.call_soon(call)
-
-    def _serve(self, host: Host, now: Instant, outputs: list[Output]) -> None:
-        """Let time act on the queues, and hand out what is ready."""
-        engine = host.engine
-        assert engine is not None
-        engine.tick(now)
-        # Only where something became ready, or somebody came to wait.
-        stirred, called = engine.fragment.stirred, host.called
-        looked_at = [*called, *(each for each in stirred if each not in called)]
-        called.clear()
-        stirred.clear()
-        for subqueue in looked_at:
-            line = host.lines.get(subqueue)
-            if line is None or not line.waiting:
-                continue
-            queue = engine.queues.get(subqueue >> OWNER_BITS)
-            if queue is None or not queue.policy.receives:
-                continue
-            given: list[Callable[[], None]] = []
-            if line.dispatch(queue, now, GIVEN_PER_TURN, given):
-                called[subqueue] = None
-                self._awake[host] = None
-            outputs += [(host, output) for output in given]
-        for chore in host.due_chores(engine, looked_at, now):
-            self._inbox.append(chore)
-        if engine.fragment.outboxes and host.on_outbox is not None:
-            outputs += [(host, partial(host.on_outbox, n)) for n in engine.fragment.outboxes]
 
     # -- commit ----------------------------------------------------------------------------
 
@@ -397,6 +372,13 @@ class Runtime:
         delay = min(max(deadline - now, 1), 3_600_000)
         host.timer_at = now + delay
         host.timer = self._loop.call_later(delay / 1000, self._ring, host)
+
+    def set_timer_again(self, host: Host) -> None:
+        """The clock was set, and a timer does not hear of that."""
+        if host.timer is not None:
+            host.timer.cancel()
+            host.timer = None
+            self._arm(host, self._clock())
 
     def _ring(self, host: Host) -> None:
         host.timer = None

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from postbus.amqp.limits import Limits
 from postbus.amqp.types import Symbol
+from postbus.model.authorization import Rules
 from postbus.model.instant import Instant
 from postbus.server.auth import Authority
+from postbus.server.keyring import AccessKey
 from postbus.server.namespace import Namespace
 from postbus.server.refusals import Refusals
 from postbus.server.tracking import TrackingIds
@@ -17,6 +20,10 @@ from postbus.settings import Settings
 
 if TYPE_CHECKING:
     from postbus.server.gateway import Gateway
+
+
+GONE_MIN: Final = 500
+"""Connections that are gone before it is worth while to look for what is left of them."""
 
 
 class Service:
@@ -41,11 +48,34 @@ class Service:
         self.gateways: set[Gateway] = set()
         self._tracking = tracking
         self._tasks: set[asyncio.Task[None]] = set()
+        self._gone = 0
+
+    def rules_changed(self, entity: str, rules: Rules | None) -> None:
+        """Of an entity these are the rules now; None: it is gone. What was proven by a key that is
+        gone too, or has lost a right, ends."""
+        if rules is None:
+            lost = self.authority.forget(entity)
+        else:
+            lost = self.authority.learn(entity, map(AccessKey.of, rules))
+        if lost:
+            for gateway in list(self.gateways):
+                gateway.review_claims()
 
     def keep(self, task: asyncio.Task[None]) -> None:
         """Hold on to a task until it is done: the loop itself does not."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def left(self, gateway: Gateway) -> None:
+        """A connection is gone. Its parts refer to each other, so they stay until the garbage
+        collector comes by, which it does seldom (`postbus.server.main`): ten thousand connections
+        that came and went left 10 MB behind. Looking costs as much as there is alive, so it is
+        done when half as many have gone."""
+        self.gateways.discard(gateway)
+        self._gone += 1
+        if self._gone >= max(GONE_MIN, len(self.gateways) // 2):
+            self._gone = 0
+            gc.collect()
 
     def uri(self, path: str) -> str:
         """How an entity is named in refusals (wire contract §7.2)."""

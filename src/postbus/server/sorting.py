@@ -73,7 +73,7 @@ def _add_copies(
         except EvaluationFailed as failed:
             failure = failure or failed
     if failure is not None:
-        found.append(Copy(match.owner, failure=(type(failure).__name__, str(failure))))
+        found.append(Copy(match.owner, failure=(failure.reason, str(failure))))
 
 
 def _changed(owner: int, action: Action, message: Message, raw: bytes, facts: MessageFacts) -> Copy:

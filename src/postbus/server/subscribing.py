@@ -122,8 +122,10 @@ class Subscribing:
                 if subscription.owner not in engine.queues:
                     engine.add_subscription(subscription.owner, subscription.path, policy)
 
-            await self.call(parent.host, add)
+            # Before the engine is asked: where that fails, the next one to be loaded has the
+            # subscription, and it must not be without its rules.
             parent.sorter.set_rules(subscription.owner, compiled)
+            await self.call(parent.host, add)
         log.info("entity created", entity=subscription.path, kind="subscription")
         return subscription
 

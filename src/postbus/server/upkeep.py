@@ -22,6 +22,8 @@ from postbus.store.base import MessageStore
 
 LOOK_S: Final = 1.0
 THOROUGH_EVERY: Final = 10
+CLOCK_SET_MS: Final = 100
+"""What a clock gains on timers in a look by itself is far less."""
 """Looks from one thorough upkeep to the next."""
 GROWTH_SHARE: Final = 32
 """A store that has written this part of the retention is trimmed at the next look: at full rate
@@ -75,6 +77,9 @@ class Upkeep:
         self._trimmed_at_bytes = written
         return True
 
+    def set_timer_again(self, host: Host) -> None:
+        self._runtime.set_timer_again(host)
+
     def forget_idle(self) -> None:
         """Forget the engines that nobody uses."""
         self._runtime.forget_idle()
@@ -124,6 +129,26 @@ def _holds(counts: dict[int, QueueCounts] | None) -> bool:
     return counts is None or any(each.size_bytes > 0 for each in counts.values())
 
 
+class AheadOfTimers:
+    """Notices that the clock was set. Timers count seconds and do not hear of it, so a message
+    that has come due by a clock put forward would wait for the timer that was set before."""
+
+    def __init__(self, clock: Callable[[], Instant], loop_time: Callable[[], float]) -> None:
+        self._clock = clock
+        self._loop_time = loop_time
+        self._ahead_ms = self._measure()
+
+    def _measure(self) -> float:
+        return self._clock() - self._loop_time() * 1_000
+
+    def has_changed(self) -> bool:
+        """Has the clock been put forward since the last time somebody asked?"""
+        ahead_ms = self._measure()
+        changed = ahead_ms - self._ahead_ms > CLOCK_SET_MS
+        self._ahead_ms = ahead_ms
+        return changed
+
+
 class Kept(Protocol):
     """An entity, as far as its upkeep goes."""
 
@@ -143,9 +168,13 @@ async def keep_up(
     """See to every entity that is in use, now and then. Runs until cancelled."""
     bytes_max = settings.retention_mb << 20
     looks = 0
+    ahead = AheadOfTimers(clock, asyncio.get_running_loop().time)
     while True:
         await asyncio.sleep(LOOK_S)
         looks += 1
+        if ahead.has_changed():
+            for entity in entities():
+                upkeeps[entity.host.store].set_timer_again(entity.host)
         is_thorough = looks % THOROUGH_EVERY == 0
         grown = {each for each, upkeep in enumerate(upkeeps) if upkeep.has_grown(bytes_max)}
         if not is_thorough and not grown:

@@ -58,7 +58,6 @@ for (const [field, value] of [
   ["requiresSession", true],
   ["requiresDuplicateDetection", true],
   ["enablePartitioning", true],
-  ["forwardTo", "elsewhere"],
 ]) {
   test(`${field} is refused by name`, async () => {
     // design §9: never accepted and ignored

@@ -1,4 +1,4 @@
-// What the Node tests share: the SDK from tests/js, a queue for each test, and clients that end with it.
+// What the Node tests share: the SDK from tests/js, entities for each test, and clients that end with it.
 
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
@@ -10,6 +10,8 @@ export const Long = require("long");
 
 export const connectionString = process.env.POSTBUS_CONNECTION_STRING;
 assert.ok(connectionString, "POSTBUS_CONNECTION_STRING names the server under test");
+// The emulator's switch is what tells the SDK not to use TLS.
+export const encryptedConnectionString = connectionString.replace(";UseDevelopmentEmulator=true", "");
 
 let made = 0;
 
@@ -30,6 +32,20 @@ export async function makeQueue(properties = {}) {
   made += 1;
   const name = `node-${process.pid}-${made}`;
   await administration().createQueue(name, properties);
+  return name;
+}
+
+export async function makeTopic(properties = {}) {
+  made += 1;
+  const name = `node/topic-${process.pid}-${made}`;
+  await administration().createTopic(name, properties);
+  return name;
+}
+
+export async function makeSubscription(topic, properties = {}) {
+  made += 1;
+  const name = `subscription-${made}`;
+  await administration().createSubscription(topic, name, properties);
   return name;
 }
 

@@ -3,17 +3,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { administration, makeQueue } from "./support.mjs";
+import { administration, makeQueue, makeTopic } from "./support.mjs";
 
 const ENDLESS = "P10675199DT2H48M5.4775807S";
-let made = 0;
-
-async function makeTopic(properties = {}) {
-  made += 1;
-  const name = `node/topic-${process.pid}-${made}`;
-  await administration().createTopic(name, properties);
-  return name;
-}
 
 async function makeSubscription(properties = {}) {
   const topic = await makeTopic();

@@ -168,6 +168,18 @@ def test_a_value_has_the_type_it_is_written_in_or_names_one(
     assert found["r"].filter == CorrelationFilter(properties={"p": TypedValue(kind, text)})
 
 
+def test_the_namespace_may_have_keys_of_its_own(tmp_path: Path) -> None:
+    key = "A" * 43 + "="
+    text = f"""
+    [[namespace.authorization_rules]]
+    key_name = "sender"
+    rights = ["Send"]
+    primary_key = "{key}"
+    """
+    config = load(tmp_path, text, "postbus.toml")
+    assert config.authorization_rules == (AuthorizationRule("sender", (Right.SEND,), key),)
+
+
 def test_queues_and_topics_may_have_authorization_rules(tmp_path: Path) -> None:
     text = """
     [[queues.orders.authorization_rules]]

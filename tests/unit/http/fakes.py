@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,11 +13,14 @@ from starlette.applications import Starlette
 
 from postbus.http.app import build_app
 from postbus.http.notation import ATOM, INSTANCE, SERVICE_BUS
+from postbus.model.authorization import Right, Rules
 from postbus.model.description import QueueDescription
 from postbus.model.instant import Instant
-from postbus.server.auth import AccessKey, Authority, Right
+from postbus.server.auth import Authority
+from postbus.server.keyring import AccessKey
 from postbus.server.sas import create_sas
 from postbus.server.tracking import TrackingIds
+from tests.unit.http.mailbox import MemoryMailbox
 from tests.unit.http.memory import T0, MemoryNamespace
 
 KEY_NAME = "RootManageSharedAccessKey"
@@ -42,15 +46,30 @@ def application(
     namespace: MemoryNamespace,
     health: Health | None = None,
     defaults: QueueDescription | None = None,
+    mailbox: MemoryMailbox | None = None,
 ) -> Starlette:
+    mailbox = mailbox or MemoryMailbox()
+    authority = Authority([AccessKey(KEY_NAME, (KEY,)), LISTENER])
+
+    def learn(name: str, rules: Rules | None) -> None:
+        if rules is None:
+            authority.forget(name)
+        else:
+            authority.learn(name, map(AccessKey.of, rules))
+
+    namespace.on_rules = learn
+    for name in mailbox.entities:
+        authority.learn(name, [])
     return build_app(
         namespace=namespace,
-        authority=Authority([AccessKey(KEY_NAME, (KEY,)), LISTENER]),
+        authority=authority,
         clock=lambda: namespace.now,
         tracking=TrackingIds(namespace.name, lambda: namespace.now, lambda: TRACKING_ID),
         health=health or Health(),
         metrics=_scrape,
         defaults=defaults or QueueDescription(),
+        mailbox=mailbox,
+        wait_max_ms=240_000,
     )
 
 
@@ -98,6 +117,8 @@ class Client:
         self._app = app
         self._authorization = token() if authorization is None else authorization
         self.chunks_taken = 0
+        self.stays = False
+        """Goes on listening when it has sent everything, instead of hanging up."""
 
     async def send(
         self,
@@ -129,6 +150,8 @@ class Client:
             replies.append(message)
 
         await self._app(scope, chunks.__anext__, collect)
+        if not replies:
+            return Reply(0, {}, b"")  # it was noticed that the client has gone
         start, *rest = replies
         received = {k.decode(): v.decode("latin-1") for k, v in start["headers"]}
         return Reply(start["status"], received, b"".join(each["body"] for each in rest))
@@ -138,6 +161,8 @@ class Client:
             self.chunks_taken += 1
             more = index + 1 < len(chunks)
             yield {"type": "http.request", "body": chunk, "more_body": more}
+        if self.stays:
+            await asyncio.Event().wait()
         yield {"type": "http.disconnect"}
 
     async def get(self, target: str, **options: Any) -> Reply:

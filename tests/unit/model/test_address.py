@@ -92,7 +92,13 @@ def test_any_text_is_an_address_or_an_invalid_argument(text: str) -> None:
     assert resolve_path(address.path).path == address.path
 
 
-@pytest.mark.parametrize("name", ["q", "txt/.-_123", "Ns/x-servicebus-transfer/0", "a" * 260])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "q", "txt/.-_123", "Ns/x-servicebus-transfer/0", "a" * 260,
+        "eu/messages", "eu/messages/today", "messages/head",
+    ],
+)  # fmt: skip
 def test_names_an_entity_may_have(name: str) -> None:
     check_entity_name(name)
 
@@ -102,7 +108,7 @@ def test_names_an_entity_may_have(name: str) -> None:
     [
         "", "/a", "a/", "a//b", "a b", "a?b", "a#b", "a@b", "a*b", "$cbs", "a/$management", "ä",
         "a\n", "a%2Fb", "a\\b", "../a", "a/./b", "news/Subscriptions/all", "news/subscriptions",
-        "a" * 261,
+        "a" * 261, "a/messages/head", "a/Messages/1/33221100-5544-7766-8899-AABBccddeeff",
     ],
 )  # fmt: skip
 def test_names_an_entity_may_not_have(name: str) -> None:

@@ -8,6 +8,7 @@ from postbus.model.rule import Filter, RuleDescription, SqlAction, SqlFilter, Tr
 from postbus.model.values import TypedValue
 from postbus.rules.predicates import Predicate
 from postbus.rules.rule import Rule, compile_rule
+from postbus.rules.sql import compile_predicate
 from postbus.rules.values import EvaluationFailed, Value
 
 NEW_ID = UUID("11111111-2222-3333-4444-555555555555")
@@ -39,8 +40,8 @@ def rule(chosen: Filter | str | None = None, action: str | None = None, name: st
 
 
 def predicate(sql: str, **parameters: TypedValue) -> Predicate:
-    description = RuleDescription(filter=SqlFilter(sql, parameters))
-    return compile_rule(description, new_id).predicate
+    RuleDescription(filter=SqlFilter(sql, parameters)).validate()
+    return compile_predicate(sql, parameters, new_id)
 
 
 def outcome(sql: str, facts: Sample, **parameters: TypedValue) -> bool | str | None:

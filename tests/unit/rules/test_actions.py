@@ -193,7 +193,7 @@ def test_the_message_is_left_alone() -> None:
 def test_a_filter_that_fails_has_another_reason_than_an_action() -> None:
     assert EvaluationFailed.reason == "FilterException"
     with pytest.raises(EvaluationFailed) as failed:
-        rule("a / 0 = 1").predicate.is_true(Sample({"a": 1}))
+        rule("a / 0 = 1").selector.is_true(Sample({"a": 1}))
     assert failed.value.reason == "FilterException"
 
 

@@ -11,7 +11,7 @@ from tests.unit.rules.samples import Sample, rule
 
 
 def selects(chosen: CorrelationFilter, facts: Sample) -> bool:
-    return rule(chosen).predicate.is_true(facts)
+    return rule(chosen).selector.is_true(facts)
 
 
 def text(value: str) -> TypedValue:
@@ -80,8 +80,8 @@ def test_an_empty_text_is_a_condition() -> None:
 
 def test_true_and_false_filters_select_all_and_none_and_count_as_sql() -> None:
     everything, nothing = rule(TrueFilter()), rule(FalseFilter())
-    assert everything.predicate.is_true(Sample())
-    assert not nothing.predicate.is_true(Sample())
+    assert everything.selector.is_true(Sample())
+    assert not nothing.selector.is_true(Sample())
     assert not everything.is_correlation
     assert not nothing.is_correlation
     assert not rule(SqlFilter("a = 1")).is_correlation

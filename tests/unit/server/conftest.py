@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
+
+from postbus.server.localca import make_certificate
 
 LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
 
@@ -20,3 +23,11 @@ def run(request: pytest.FixtureRequest) -> Any:
             return on.run(story)
 
     return runner
+
+
+@pytest.fixture(scope="session")
+def tls_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A local CA and a certificate, as `postbus cert` makes them."""
+    folder = tmp_path_factory.mktemp("tls")
+    make_certificate(folder, [])
+    return folder

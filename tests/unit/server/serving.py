@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from ssl import SSLContext
 from typing import Any
 
+from postbus.server.certificates import Certificates
 from postbus.server.http_protocol import HttpHost, HttpLimits
 from postbus.server.listener import Listener, Released
 from postbus.server.meters import ConnectionMeter
@@ -19,6 +21,7 @@ LIMITS = HttpLimits(
     body_max_bytes=100_000,
     request_timeout_ms=5_000,
     keep_alive_timeout_ms=5_000,
+    websocket_frame_max_bytes=100_000,
 )
 
 
@@ -65,24 +68,38 @@ async def _reply(send: Any, status: int, body: bytes) -> None:
 
 
 class Harness:
-    def __init__(self, limits: HttpLimits, check_host: bool, **options: int) -> None:
+    def __init__(self, limits: HttpLimits, check_host: bool, **options: Any) -> None:
         self.meter = ConnectionMeter()
         tracking = TrackingIds("ns", lambda: 0, lambda: "id")
         self.http = HttpHost(
-            greet, limits, check_host=check_host, tracking=tracking, meter=self.meter
+            greet,
+            limits,
+            check_host=check_host,
+            tracking=tracking,
+            meter=self.meter,
+            known_as=options.get("known_as", tuple),
         )
         self.listener = Listener(
-            amqp=Echo,
+            amqp=options.get("amqp", Echo),
             http=self.http,
             connections_max=options.get("connections_max", 50),
             first_bytes_timeout_ms=options.get("first_bytes_timeout_ms", 5_000),
             clock=lambda: 0,
             meter=self.meter,
+            certificates=options.get("certificates", Certificates(None)),
+            allow_plaintext=options.get("allow_plaintext", True),
         )
         self.port = 0
 
-    async def connect(self) -> Client:
-        return Client(*await asyncio.open_connection("127.0.0.1", self.port))
+    async def connect(self, trust: SSLContext | None = None) -> Client:
+        return Client(
+            *await asyncio.open_connection(
+                "127.0.0.1",
+                self.port,
+                ssl=trust,
+                server_hostname="localhost" if trust is not None else None,
+            )
+        )
 
     async def ask(self, *pieces: bytes) -> bytes:
         """Send on a connection of its own, and return all that comes back until it is closed."""
@@ -126,7 +143,7 @@ class Client:
 
 @asynccontextmanager
 async def serving(
-    limits: HttpLimits = LIMITS, *, check_host: bool = True, **options: int
+    limits: HttpLimits = LIMITS, *, check_host: bool = True, **options: Any
 ) -> AsyncIterator[Harness]:
     harness = Harness(limits, check_host, **options)
     harness.port = await harness.listener.listen("127.0.0.1", 0)

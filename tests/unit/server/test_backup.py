@@ -12,6 +12,7 @@ import pytest
 from postbus.server.backup import BACKUP, BackupRefused, back_up, back_up_running
 from postbus.server.control import Control
 from postbus.server.keys import KEY_FILE
+from postbus.server.localca import make_certificate
 from postbus.server.storethread import StoreThread
 from postbus.store.folder import DataFolder
 
@@ -24,6 +25,7 @@ def make_folder(path: Path) -> DataFolder:
     key = path / KEY_FILE
     key.write_text("secret\n")
     key.chmod(0o600)
+    make_certificate(path / "tls", [])
     return folder
 
 
@@ -39,6 +41,8 @@ def check_copy(copy: Path) -> None:
     assert names_in(copy) == ["orders"]
     assert (copy / KEY_FILE).read_text() == "secret\n"
     assert (copy / KEY_FILE).stat().st_mode & 0o777 == 0o600
+    assert not make_certificate(copy / "tls", []).new_certificate
+    assert (copy / "tls" / "server.key").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_folder_at_rest_is_copied(tmp_path: Path) -> None:

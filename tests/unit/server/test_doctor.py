@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import postbus.broker.queue
-from postbus.server import doctor
+from postbus.server import doctor, localca
 from postbus.server.doctor import Finding, examine
+from postbus.server.localca import make_certificate
 from postbus.settings import Settings
 
 
@@ -55,6 +56,32 @@ def test_a_slow_disk_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 def test_nothing_is_said_of_a_disk_that_is_not_used() -> None:
     assert "data" not in found(Settings(ephemeral=True))
+
+
+def test_it_says_whether_tls_is_on_by_which_certificate_and_until_when(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(data=tmp_path)
+    off = found(settings)["tls"]
+    assert off.fact.startswith("off") and not off.trouble
+    make_certificate(tmp_path / "tls", [])
+    on = found(settings)["tls"]
+    assert str(tmp_path / "tls" / "server.pem") in on.fact
+    assert "valid until 20" in on.fact and "for localhost, 127.0.0.1, ::1" in on.fact
+    assert not on.trouble
+    (tmp_path / "tls" / "server.key").chmod(0o644)
+    assert "chmod 600" in found(settings)["tls"].trouble
+    monkeypatch.setattr(localca, "_CERTIFICATE_DAYS", 20)
+    make_certificate(tmp_path / "tls", [], renew=True)
+    assert "expires in 19 days" in found(settings)["tls"].trouble
+    monkeypatch.setattr(localca, "_CERTIFICATE_DAYS", 0.01)
+    make_certificate(tmp_path / "tls", [], renew=True)
+    assert "has expired" in found(settings)["tls"].trouble
+
+
+def test_a_certificate_that_cannot_be_served_is_reported(tmp_path: Path) -> None:
+    settings = Settings(data=tmp_path, tls_certificate=tmp_path / "no.pem", tls_key=tmp_path / "no")
+    assert "no.pem: No such file" in found(settings)["tls"].trouble
 
 
 def test_the_command_prints_each_finding_and_fails_on_trouble(tmp_path: Path) -> None:

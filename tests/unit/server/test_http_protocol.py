@@ -176,11 +176,11 @@ def test_requests_sent_ahead_are_answered_in_order_up_to_a_bound(run: Any) -> No
     run(story())
 
 
-def test_an_upgrade_is_not_taken_up_and_what_follows_is_dropped(run: Any) -> None:
+def test_an_upgrade_to_http_2_is_not_taken_up_and_what_follows_is_dropped(run: Any) -> None:
     async def story() -> None:
         async with serving() as bus:
-            upgrade = GET[:-2] + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
-            reply = await bus.ask(upgrade + b"\x81\x05hello")
+            upgrade = GET[:-2] + b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+            reply = await bus.ask(upgrade + b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
             assert reply.startswith(b"HTTP/1.1 200 ")
             assert b"connection: close" in reply
 
@@ -210,6 +210,22 @@ def test_on_loopback_only_names_of_this_machine_are_answered(
 ) -> None:
     async def story() -> None:
         async with serving() as bus:
+            client = await bus.connect()
+            await client.send(b"GET / HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")
+            assert (await client.reply()).startswith(b"HTTP/1.1 %d " % status)
+            await client.close()
+
+    run(story())
+
+
+@pytest.mark.parametrize(("host", "status"), [(b"Bus.Example:443", 200), (b"a.bus.example", 421)])
+def test_on_loopback_the_certificate_may_name_this_machine_too(
+    run: Any, host: bytes, status: int
+) -> None:
+    """Who made it says by it what the machine is called; no web page can add a name."""
+
+    async def story() -> None:
+        async with serving(known_as=lambda: ("localhost", "bus.example")) as bus:
             client = await bus.connect()
             await client.send(b"GET / HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")
             assert (await client.reply()).startswith(b"HTTP/1.1 %d " % status)

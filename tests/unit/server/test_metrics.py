@@ -156,11 +156,24 @@ async def test_connections_are_counted_by_protocol_and_by_reason_of_refusal() ->
 async def test_a_scraper_that_asks_for_openmetrics_gets_it_and_every_family_is_there() -> None:
     metrics = watching(EntityMeter())
     metrics.store("0")
+    metrics.connections.certificate_until = 2_000_000_000
     text, content_type = await metrics.scrape("application/openmetrics-text; version=1.0.0")
     assert content_type.startswith("application/openmetrics-text")
     names = {family.name for family in read_openmetrics(text.decode())}
     assert {family.name.removesuffix("_total") for family in FAMILIES} <= names
     assert "process_resident_memory_bytes" in names
+
+
+async def test_connections_are_shown_by_what_carries_them_and_when_the_certificate_ends() -> None:
+    metrics = watching(EntityMeter())
+    metrics.connections.carried["websocket_tls"] += 2
+    series = await scrape(metrics)
+    assert series["postbus_connections_carried", (("transport", "websocket_tls"),)] == 2
+    assert series["postbus_connections_carried", (("transport", "tcp"),)] == 0
+    assert ("postbus_certificate_expiry_seconds", ()) not in series
+    metrics.connections.certificate_until = 2_000_000_000
+    series = await scrape(metrics)
+    assert series["postbus_certificate_expiry_seconds", ()] == 2_000_000_000
 
 
 async def test_an_entity_name_is_escaped() -> None:

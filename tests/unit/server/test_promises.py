@@ -56,6 +56,7 @@ class Connection:
 
     def attach(self) -> Link:
         entity = SimpleNamespace(
+            path="orders",
             host=self._bed.host,
             name="orders",
             prefetch=SimpleNamespace(credited=lambda _: None),

@@ -248,11 +248,19 @@ async def test_queues_that_forward_in_a_circle_are_made(start: Any) -> None:
 async def test_settings_wait_for_the_next_start(start: Any) -> None:
     text = '[settings]\nlog_level = "info"\n[namespace]\nname = "shop"\n'
     bed = await start(text, connections_max=7)
-    changed = '[settings]\nlog_level = "debug"\nconnections_max = 9\n[namespace]\nname = "other"'
+    changed = f"""
+    [settings]
+    log_level = "debug"
+    connections_max = 9
+    [namespace]
+    name = "other"
+    authorization_rules = [{{ key_name = "k", rights = ["Send"], primary_key = "{"A" * 43}=" }}]
+    """
     outcome = await bed.reload(changed)
     assert outcome.notes == (
         "[settings] connections_max: not set → 9",
         "[settings] log_level: info → debug",
+        "the authorization rules of the namespace",
         "the name of the namespace: shop → other",
     )
 

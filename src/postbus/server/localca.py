@@ -1,0 +1,223 @@
+"""A certificate authority of one's own, for machines that no public one would vouch for.
+
+Clients are told once to trust the authority; certificates come and go under it. Running it again
+changes nothing as long as what is there will do: the names are covered and time is left.
+"""
+
+import os
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from socket import gethostname
+from typing import Final, NamedTuple
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from postbus.server.certificates import EXPIRES_SOON_DAYS, CertificateError
+from postbus.server.pem import names_in, read_certificate, read_file
+from postbus.settings import MADE_CERTIFICATE
+
+CA_CERTIFICATE: Final = "ca.pem"
+CA_KEY: Final = "ca.key"
+CERTIFICATE: Final = MADE_CERTIFICATE.name
+KEY: Final = MADE_CERTIFICATE.with_suffix(".key").name
+ALWAYS_NAMED: Final = ("localhost", "127.0.0.1", "::1")
+
+_CA_DAYS: Final = 3_650
+# The longest that Apple's systems accept from an authority their owner has added.
+_CERTIFICATE_DAYS: Final = 825
+# Clocks differ; a certificate must not be of the future to the client that gets it first.
+_BACKDATED: Final = timedelta(hours=1)
+_NAME_LENGTH_MAX: Final = 253
+
+_Key = ec.EllipticCurvePrivateKey
+
+
+class Made(NamedTuple):
+    """The files, and what was done to them."""
+
+    folder: Path
+    names: tuple[str, ...]
+    ca_until: datetime
+    until: datetime
+    new_ca: bool
+    new_certificate: bool
+    ca_replaced: bool
+    """There was one, and clients trust that."""
+
+
+def make_certificate(folder: Path, names: list[str], *, renew: bool = False) -> Made:
+    """See to a CA and a certificate for these names in the folder; raises CertificateError.
+
+    The names of a certificate that is there are kept. `renew` makes a new certificate in any case,
+    but not a new CA: there is one only when the old expires soon, for clients have to be told.
+    """
+    given = [str(_general_name(name).value) for name in names]
+    had_ca = (folder / CA_CERTIFICATE).exists()
+    try:
+        for place in (folder.parent, folder):
+            if not place.is_dir():
+                place.mkdir(mode=0o700, parents=True)
+        authority, secret, new_ca = _authority(folder)
+        old = _certificate_there(folder, authority if not new_ca else None)
+        had = () if old is None else names_in(old)
+        wanted = dict.fromkeys((*ALWAYS_NAMED, *had, *given))
+        enough = set(had) >= set(wanted) and not (renew or new_ca)
+        if old is not None and enough and _lasts(old):
+            leaf = old
+        else:
+            leaf = _issue(folder, authority, secret, tuple(wanted))
+    except OSError as error:
+        raise CertificateError(f"{error.filename or folder}: {error.strerror}") from error
+    return Made(
+        folder,
+        names_in(leaf),
+        authority.not_valid_after_utc,
+        leaf.not_valid_after_utc,
+        new_ca,
+        leaf is not old,
+        ca_replaced=had_ca and new_ca,
+    )
+
+
+def _authority(folder: Path) -> tuple[x509.Certificate, _Key, bool]:
+    """The CA, its key, and whether it is new."""
+    certificate_path, key_path = folder / CA_CERTIFICATE, folder / CA_KEY
+    if certificate_path.exists() != key_path.exists():
+        here, gone = sorted((certificate_path, key_path), key=Path.exists, reverse=True)
+        raise CertificateError(
+            f"{gone} is missing, but {here} is there: restore it, or remove both"
+        )
+    if certificate_path.exists():
+        authority = read_certificate(certificate_path)
+        try:
+            secret = serialization.load_pem_private_key(read_file(key_path), None)
+        except (TypeError, ValueError):
+            raise CertificateError(f"{key_path} holds no private key in PEM form") from None
+        if not isinstance(secret, _Key) or secret.public_key() != authority.public_key():
+            raise CertificateError(f"{key_path} is not the key of {certificate_path}")
+        if _lasts(authority):
+            return authority, secret, False
+    secret = ec.generate_private_key(ec.SECP256R1())
+    authority = _sign_authority(secret)
+    _write(key_path, _secret_bytes(secret), 0o600)
+    _write(certificate_path, authority.public_bytes(serialization.Encoding.PEM), 0o644)
+    return authority, secret, True
+
+
+def _sign_authority(secret: _Key) -> x509.Certificate:
+    name = _distinguished(f"Postbus local CA of {gethostname()}")
+    public = secret.public_key()
+    usage = dict.fromkeys(_KEY_USAGES, False) | {"key_cert_sign": True, "crl_sign": True}
+    return (
+        _builder(name, name, public, _CA_DAYS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.KeyUsage(**usage), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .sign(secret, hashes.SHA256())
+    )
+
+
+def _certificate_there(folder: Path, authority: x509.Certificate | None) -> x509.Certificate | None:
+    """The certificate that is in the folder, which must be one of ours."""
+    path = folder / CERTIFICATE
+    if not path.exists():
+        return None
+    old = read_certificate(path)
+    if authority is not None:
+        try:
+            old.verify_directly_issued_by(authority)
+        except (InvalidSignature, ValueError, TypeError):
+            raise CertificateError(
+                f"{path} is not signed by {folder / CA_CERTIFICATE}: move it away, or use it by "
+                "--tls-certificate"
+            ) from None
+    return old
+
+
+def _issue(
+    folder: Path, authority: x509.Certificate, secret: _Key, names: tuple[str, ...]
+) -> x509.Certificate:
+    key = ec.generate_private_key(ec.SECP256R1())
+    public, issuer = key.public_key(), secret.public_key()
+    usage = dict.fromkeys(_KEY_USAGES, False) | {"digital_signature": True}
+    leaf = (
+        _builder(_distinguished(names[0]), authority.subject, public, _CERTIFICATE_DAYS)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.KeyUsage(**usage), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False
+        )
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer), critical=False)
+        .sign(secret, hashes.SHA256())
+    )
+    _write(folder / KEY, _secret_bytes(key), 0o600)
+    _write(folder / CERTIFICATE, leaf.public_bytes(serialization.Encoding.PEM), 0o644)
+    return leaf
+
+
+_KEY_USAGES: Final = (
+    *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
+    *("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return x509.CertificateBuilder(
+        issuer_name=issuer,
+        subject_name=subject,
+        public_key=public,
+        serial_number=x509.random_serial_number(),
+        not_valid_before=now - _BACKDATED,
+        not_valid_after=now - _BACKDATED + timedelta(days=days),
+    )
+
+
+def _distinguished(name: str) -> x509.Name:
+    # X.520 gives a common name 64 characters; what is checked is in the alternative names.
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(name))
+    except ValueError:
+        pass
+    labels = name.removeprefix("*.").split(".")
+    plain = all(label and label.replace("-", "").isalnum() for label in labels)
+    if not (plain and name.isascii() and len(name) <= _NAME_LENGTH_MAX):
+        raise CertificateError(f"{name!r} is neither a host name nor an address")
+    return x509.DNSName(name.lower())
+
+
+def _lasts(certificate: x509.Certificate) -> bool:
+    left = certificate.not_valid_after_utc - datetime.now(UTC)
+    return left > timedelta(days=EXPIRES_SOON_DAYS)
+
+
+def _secret_bytes(secret: _Key) -> bytes:
+    return secret.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    """Write aside and move into place: a server that looks meanwhile finds a whole file."""
+    draft = path.with_name(path.name + ".draft")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)

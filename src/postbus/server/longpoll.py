@@ -1,0 +1,162 @@
+"""A receive over HTTP: one message, or the news that none came in time.
+
+It stands in the same line as the links do and is served by the same commits. Its locks belong to no
+connection (wire contract §3.6): the one it came over may be gone when the message is settled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from postbus.broker.message import Message
+from postbus.errors import ConnectionForced, InternalError, ServerBusy, ServiceBusError
+from postbus.model.plain_message import ReceivedMessage
+from postbus.server.line import Parcel
+from postbus.server.requests import GiveBack
+from postbus.server.runtime import Runtime
+from postbus.server.translation import to_received
+
+if TYPE_CHECKING:
+    from postbus.server.host import Host
+
+NO_CONNECTION: Final = 0
+"""Gateways count from one."""
+NOTHING_WITHIN_S: Final = 10.0
+"""How long it may take to find out that there is nothing: the engine may have to be loaded."""
+STOPPING: Final = "The broker is shutting down."
+
+log = structlog.get_logger("longpoll")
+
+
+class LongPoll:
+    """One place in the line of a subqueue, for one message."""
+
+    def __init__(self, host: Host, subqueue: int, runtime: Runtime, deletes: bool) -> None:
+        self._host = host
+        self._subqueue = subqueue
+        self._runtime = runtime
+        self._line = host.line(subqueue)
+        self.deletes = deletes
+        self.holder = NO_CONNECTION
+        self.draining = False
+        self.size = 0
+        """Bytes of the message that was taken, as links count them."""
+        self._taken: ReceivedMessage | None = None
+        self._parcel: Parcel | None = None
+        """What came for it, while nobody has it yet."""
+        self._promised = False
+        """A message is on its way, behind a commit."""
+        self._left = False
+        self._result: asyncio.Future[ReceivedMessage | None] = (
+            asyncio.get_running_loop().create_future()
+        )
+
+    async def receive(self, wait_ms: int, gone: asyncio.Future[None]) -> ReceivedMessage | None:
+        """The message; None when the wait is over. `gone` is done when nobody waits for it any
+        more: then nothing is taken, and what was taken is given back."""
+        self.draining = wait_ms == 0
+        self._join()
+        try:
+            await self._wait(gone, NOTHING_WITHIN_S if self.draining else wait_ms / 1_000)
+            self._leave()
+            if self._promised:
+                # Taken before the time was up: it comes with its commit, or that fails.
+                await self._wait(gone, None)
+            if gone.done():
+                return None
+            if self._result.done():
+                received = self._result.result()
+                self._parcel = None
+                return received
+            if self.draining:
+                raise ServerBusy(f"The messaging entity '{self._host.name}' cannot be read now.")
+            return None
+        finally:
+            self._end()
+
+    async def _wait(self, gone: asyncio.Future[None], timeout_s: float | None) -> None:
+        either: set[asyncio.Future[Any]] = {self._result, gone}
+        await asyncio.wait(either, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+
+    def stop(self) -> None:
+        """The broker stops: nobody waits any longer. What is on its way still arrives."""
+        if not self._promised:
+            self._fail(ConnectionForced(STOPPING))
+
+    # -- the line ----------------------------------------------------------------------------
+
+    def _join(self) -> None:
+        self._line.join(self)
+        self._count_receivers()
+        self._host.on_lost.append(self._fail)
+        self._line.wants(self)
+        self._host.used = True
+        self._runtime.wake(self._host)
+
+    def _leave(self) -> None:
+        if self._left:
+            return
+        self._left = True
+        self._line.leave(self)
+        self._count_receivers()
+
+    def _end(self) -> None:
+        """Nobody waits here any more: whatever is here, or still comes, goes back."""
+        self._leave()
+        if self._fail in self._host.on_lost:
+            self._host.on_lost.remove(self._fail)
+        if not self._result.done():
+            self._result.cancel()
+        elif not self._result.cancelled():
+            self._result.exception()  # heard of, also where the client has gone
+        self._give_back()
+
+    def _count_receivers(self) -> None:
+        if self._host.engine is not None:
+            self._host.engine.set_receivers(self._subqueue, len(self._line.receivers))
+
+    def _fail(self, error: ServiceBusError) -> None:
+        """The engine was thrown away, with every lock, or there is another reason to end."""
+        self._promised = False
+        if not self._result.done():
+            self._result.set_exception(error)
+
+    # -- what the line calls -----------------------------------------------------------------
+
+    def capacity(self) -> int:
+        return 0 if self._promised or self._left or self._result.done() else 1
+
+    def reserve(self, message: Message, raw: bytes) -> Parcel:
+        self._promised = True
+        self.size = len(raw)
+        try:
+            # Now, and not after the commit: by then more may have been decided about it.
+            self._taken = to_received(message, raw)
+        except Exception:  # whatever is wrong with one, the others must go out
+            log.exception("message unreadable", entity=self._host.name, number=message.number)
+        return Parcel(message, raw, None)
+
+    def deliver(self, parcels: list[Parcel]) -> None:
+        [self._parcel] = parcels
+        self._promised = False
+        if self._result.done():
+            self._give_back()
+        elif self._taken is None:
+            # Back it goes: over AMQP it can still be had.
+            self._give_back()
+            self._result.set_exception(InternalError("The message cannot be read."))
+        else:
+            self._result.set_result(self._taken)
+
+    def drained(self) -> None:
+        self.draining = False
+        if not self._result.done():
+            self._result.set_result(None)
+
+    def _give_back(self) -> None:
+        parcel, self._parcel = self._parcel, None
+        if parcel is not None:
+            self._runtime.submit(GiveBack(self._host, parcel))

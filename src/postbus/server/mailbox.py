@@ -1,0 +1,206 @@
+"""Messages for those who do not speak AMQP: send, receive, settle, one call at a time.
+
+What a link does with transfers and dispositions is done here with plain messages, by the same
+requests to the same runtime: an answer comes after its commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+from postbus.broker.engine import Engine
+from postbus.broker.message import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Message
+from postbus.broker.pages import Pages
+from postbus.broker.queue import Queue
+from postbus.errors import (
+    ConnectionForced,
+    EntityDisabled,
+    EntityNotFound,
+    InvalidOperation,
+    MessageLockLost,
+    MessageNotFound,
+    ServerBusy,
+    ServiceBusError,
+)
+from postbus.model.address import Address, SubQueue
+from postbus.model.instant import Instant
+from postbus.model.plain_message import PlainMessage, ReceivedMessage
+from postbus.server.attaching import refuse_forwarding
+from postbus.server.entities import Entity, QueueEntity, Received, TopicEntity
+from postbus.server.longpoll import STOPPING, LongPoll
+from postbus.server.namespace import Namespace
+from postbus.server.requests import Call
+from postbus.server.translation import to_message
+
+T = TypeVar("T")
+
+_SUBQUEUES: Final = {
+    SubQueue.MAIN: MAIN,
+    SubQueue.DEAD_LETTER: DEAD_LETTER,
+    SubQueue.TRANSFER_DEAD_LETTER: TRANSFER_DEAD_LETTER,
+}
+
+
+class Mailbox:
+    """The messages of a namespace."""
+
+    def __init__(self, namespace: Namespace, clock: Callable[[], Instant]) -> None:
+        self._namespace = namespace
+        self._clock = clock
+        self._polls: set[LongPoll] = set()
+        self._stopping = False
+
+    def room_for(self, address: Address) -> int:
+        """How many bytes a message to this entity may have.
+
+        Raises where none can be sent, so that nobody has to read one to refuse it.
+        """
+        entity = self._find(address)
+        if address.subqueue is not SubQueue.MAIN or not isinstance(
+            entity, QueueEntity | TopicEntity
+        ):
+            raise InvalidOperation(f"Messages cannot be sent to '{address.path}'.")
+        if not entity.policy().sends:
+            raise EntityDisabled(entity.path, "Send")
+        if self._namespace.runtime(entity.host).congested:
+            raise ServerBusy("The broker has more to write than it can hold; try again.")
+        return entity.message_size_max
+
+    async def send(self, address: Address, messages: list[PlainMessage]) -> None:
+        """Store all of them or none."""
+        entity = self._find(address)
+        size_max = self._namespace.settings.property_size_max_bytes
+        stored = [to_message(message, size_max) for message in messages]
+        size = sum(message.length for message in stored)
+
+        def send(engine: Engine, now: Instant, pages: Pages) -> None:
+            engine.send(stored, now)
+
+        await self._ask(entity, send, size)
+        entity.meter.bytes_in += size
+
+    async def receive(
+        self, address: Address, deletes: bool, wait_ms: int, gone: asyncio.Future[None]
+    ) -> ReceivedMessage | None:
+        """The next message, locked or removed for good; None when none came in time, or when
+        `gone` is done: then the client is, and nothing was taken from the queue for it."""
+        if self._stopping:
+            raise ConnectionForced(STOPPING)
+        entity = self._find(address)
+        if not isinstance(entity, Received):
+            raise InvalidOperation(
+                f"Messages cannot be received from the topic '{address.path}': name a subscription."
+            )
+        if not entity.description.status.receives:
+            raise EntityDisabled(entity.path, "Receive")
+        refuse_forwarding(entity, address)
+        entity.touch(self._clock())
+        host = entity.host
+        subqueue = entity.subqueue(_SUBQUEUES[address.subqueue])
+        poll = LongPoll(host, subqueue, self._namespace.runtime(host), deletes)
+        self._polls.add(poll)
+        try:
+            received = await poll.receive(wait_ms, gone)
+        finally:
+            self._polls.discard(poll)
+        if received is None:
+            entity.meter.empty_receives += 1
+        else:
+            entity.meter.receives += 1
+            entity.meter.bytes_out += poll.size
+        return received
+
+    async def complete(self, address: Address, reference: str, token: UUID) -> None:
+        """Remove a message that was received under this lock."""
+
+        def complete(queue: Queue, lock: bytes, now: Instant) -> None:
+            queue.complete(lock, now)
+
+        await self._settle(address, reference, token, complete)
+
+    async def unlock(self, address: Address, reference: str, token: UUID) -> None:
+        """Give it back: the delivery has failed."""
+
+        def abandon(queue: Queue, lock: bytes, now: Instant) -> None:
+            queue.abandon(lock, now)
+
+        await self._settle(address, reference, token, abandon)
+
+    async def renew(self, address: Address, reference: str, token: UUID) -> None:
+        """Let the lock last as long as a new one."""
+
+        def renew(queue: Queue, lock: bytes, now: Instant) -> None:
+            queue.renew(lock, now)
+
+        entity = await self._settle(address, reference, token, renew)
+        entity.meter.lock_renewals += 1
+
+    def refused(self, address: Address, error: ServiceBusError) -> None:
+        """Count a refusal against the entity, if that is there."""
+        entity = self._namespace.at(address)
+        if entity is not None:
+            entity.meter.refused(error.condition)
+
+    def stop(self) -> None:
+        """The broker stops: end every wait, and let no new one begin."""
+        self._stopping = True
+        for poll in self._polls:
+            poll.stop()
+
+    # -- the engine ----------------------------------------------------------------------------
+
+    def _find(self, address: Address) -> Entity:
+        entity = self._namespace.at(address)
+        if entity is None:
+            raise EntityNotFound(f"sb://{self._namespace.name}/{address.path}")
+        return entity
+
+    async def _settle(
+        self,
+        address: Address,
+        reference: str,
+        token: UUID,
+        settle: Callable[[Queue, bytes, Instant], None],
+    ) -> Entity:
+        entity = self._find(address)
+        lock, subqueue = token.bytes_le, entity.subqueue(_SUBQUEUES[address.subqueue])
+
+        def decide(engine: Engine, now: Instant, pages: Pages) -> None:
+            queue = engine.at(subqueue)
+            message = queue.held(lock, now)
+            if message.subqueue != subqueue:
+                # A lock of another part of the entity, for which there may be no right.
+                raise MessageLockLost()
+            _check_reference(message, reference)
+            settle(queue, lock, now)
+
+        await self._ask(entity, decide)
+        return entity
+
+    async def _ask(
+        self, entity: Entity, call: Callable[[Engine, Instant, Pages], T], size: int = 0
+    ) -> T:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def done(result: Any) -> None:
+            if not future.done():
+                future.set_result(result)
+
+        def failed(error: ServiceBusError) -> None:
+            if not future.done():
+                future.set_exception(error)
+
+        entity.touch(self._clock())
+        host = entity.host
+        # Not exclusive: no answer here is put into words from what is in the engine.
+        self._namespace.runtime(host).submit(Call(host, call, done, failed, size, exclusive=False))
+        return await future
+
+
+def _check_reference(message: Message, reference: str) -> None:
+    """A locked message goes by its number or by its id (semantics A §7)."""
+    if reference not in (str(message.number), message.message_id):
+        raise MessageNotFound(f"The message under this lock is not '{reference[:128]}'.")

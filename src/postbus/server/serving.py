@@ -1,0 +1,44 @@
+"""What a turn does with an engine after its requests are decided: time, deliveries, chores."""
+
+from collections.abc import Callable
+from functools import partial
+
+from postbus.broker.message import OWNER_BITS
+from postbus.model.instant import Instant
+from postbus.server.host import GIVEN_PER_TURN, Chore, Host
+
+Output = tuple[Host, Callable[[], None]]
+"""Something that leaves the process when its fragment's records are durable."""
+
+
+def serve(host: Host, now: Instant, outputs: list[Output]) -> list[Chore]:
+    """Let time act on the queues of a fragment, and hand out what is ready.
+
+    Returns the work that has come up. Where there is more to hand out at once, the host has been
+    called again.
+    """
+    engine = host.engine
+    assert engine is not None
+    engine.tick(now)
+    # Only where something became ready, or somebody came to wait.
+    stirred, called = engine.fragment.stirred, host.called
+    looked_at = [*called, *(each for each in stirred if each not in called)]
+    called.clear()
+    stirred.clear()
+    for subqueue in looked_at:
+        line = host.lines.get(subqueue)
+        if line is None or not line.waiting:
+            continue
+        queue = engine.queues.get(subqueue >> OWNER_BITS)
+        if queue is None or not queue.policy.receives or queue.forwards(subqueue):
+            continue
+        given: list[Callable[[], None]] = []
+        if line.dispatch(queue, now, GIVEN_PER_TURN, given):
+            called[subqueue] = None
+        outputs += [(host, output) for output in given]
+    # What went out of one line, expired, may have gone into another.
+    called.update(stirred)
+    stirred.clear()
+    if engine.fragment.outboxes and host.on_outbox is not None:
+        outputs += [(host, partial(host.on_outbox, n)) for n in engine.fragment.outboxes]
+    return host.due_chores(engine, looked_at, now)

@@ -1,0 +1,99 @@
+"""Whether a request may turn its connection into a WebSocket, and the words that do so. Pure.
+
+Only AMQP runs over WebSockets here, at one path and under the names that the SDKs give it (wire
+contract §1.4). Extensions are declined: compression would let a few bytes become very many.
+"""
+
+import logging
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from websockets.datastructures import Headers
+from websockets.http11 import Request
+from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
+
+WEBSOCKET_PATH: Final = "/$servicebus/websocket"
+SUBPROTOCOLS: Final = (Subprotocol("AMQPWSB10"), Subprotocol("amqp"))
+
+_PATH: Final = WEBSOCKET_PATH.encode()
+# What went wrong is told by the refusal; the library's own log lines would be strangers' to cause.
+_log = logging.getLogger("websockets.upgrading")
+_log.setLevel(logging.CRITICAL)
+
+RawHeaders = Sequence[tuple[bytes, bytes]]
+"""Names in small letters, as HTTP parsers give them."""
+
+
+class UpgradeRefused(Exception):
+    """The connection stays what it is; status and text say why."""
+
+    def __init__(self, status: HTTPStatus, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def asks_for_websocket(target: bytes, headers: RawHeaders) -> bool:
+    """Whether a request is about WebSockets at all: by what it wants, or by where it goes."""
+    return _is_at_path(target) or any(
+        name == b"upgrade" and value.strip().lower() == b"websocket" for name, value in headers
+    )
+
+
+def answer_upgrade(method: str, target: bytes, version: str, headers: RawHeaders) -> bytes:
+    """The reply after which both sides speak WebSocket; raises UpgradeRefused."""
+    if not _is_at_path(target):
+        raise UpgradeRefused(
+            HTTPStatus.NOT_FOUND, f"WebSockets are spoken at {WEBSOCKET_PATH} only."
+        )
+    _check_origin(headers)
+    if any(name == b"transfer-encoding" or _is_length(name, value) for name, value in headers):
+        raise UpgradeRefused(HTTPStatus.BAD_REQUEST, "A WebSocket handshake has no body.")
+    handshake = ServerProtocol(subprotocols=SUBPROTOCOLS, extensions=None, logger=_log)
+    request = Request(
+        target.decode("latin-1"),
+        Headers([(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]),
+        method,
+        f"HTTP/{version}",
+    )
+    response = handshake.accept(request)
+    if handshake.handshake_exc is not None:
+        raise UpgradeRefused(
+            HTTPStatus(response.status_code),
+            f"The WebSocket handshake is refused: {_chain(handshake.handshake_exc)}.",
+        )
+    return response.serialize()
+
+
+def _is_at_path(target: bytes) -> bool:
+    path = unquote_to_bytes(target.partition(b"?")[0]).lower()
+    return path.removesuffix(b"/") == _PATH  # .NET has the slash
+
+
+def _is_length(name: bytes, value: bytes) -> bool:
+    return name == b"content-length" and value.strip() != b"0"
+
+
+def _check_origin(headers: RawHeaders) -> None:
+    """A browser says which page asks, and lets any page ask: the page must be from here.
+
+    Otherwise every web page could speak to a broker on loopback, whose key everybody knows. Among
+    the SDKs only Python's sync client sends an Origin, and it names the host it connects to.
+    """
+    host = next((value for name, value in headers if name == b"host"), b"")
+    for name, value in headers:
+        if name == b"origin" and value.partition(b"://")[2].lower() != host.lower():
+            raise UpgradeRefused(
+                HTTPStatus.FORBIDDEN, "A WebSocket is not for pages of another origin."
+            )
+
+
+def _chain(error: BaseException | None) -> str:
+    """All that is said along the causes of an error."""
+    said = []
+    while error is not None:
+        said.append(str(error))
+        error = error.__cause__
+    return "; ".join(said)

@@ -1,0 +1,182 @@
+"""Faults planted on purpose in topics and forwarding."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+from postbus.broker import chores, forwarding
+from postbus.broker.engine import Engine
+from postbus.broker.forwarding import Shipment
+from postbus.broker.ledger import Ledger
+from postbus.broker.message import PUBLISHING, Message
+from postbus.broker.pages import Pages
+from postbus.broker.queue import Queue
+from postbus.broker.records import Kind
+from postbus.broker.topic import Topic
+from postbus.server import courier, loading
+from tests.simulation.faults import SEEDS_MAX, Fault, patched
+from tests.simulation.history import Violation
+from tests.simulation.topics import judge
+from tests.simulation.topics.play import run_topic_seed
+
+
+def _cursor_too_far(change: Any) -> Any:
+    def faulty(ledger: Ledger, kind: Kind, message: Message) -> None:
+        if kind is Kind.ADVANCED and message.trail is not None:
+            message.trail.cursor += 1
+        change(ledger, kind, message)
+
+    return faulty
+
+
+def _cursor_not_kept(change: Any) -> Any:
+    def faulty(ledger: Ledger, kind: Kind, message: Message) -> None:
+        if kind is not Kind.ADVANCED:
+            change(ledger, kind, message)
+
+    return faulty
+
+
+def _no_marks(accept: Any) -> Any:
+    def faulty(engine: Engine, origin: int, messages: Any, now: int) -> Any:
+        engine.ledger.marks.pop(origin, None)
+        return accept(engine, origin, messages, now)
+
+    return faulty
+
+
+def _marks_not_summed_up(state: Any) -> Any:
+    def faulty(ledger: Ledger) -> bytes:
+        with mock.patch.object(ledger, "marks", {}):
+            return bytes(state(ledger))
+
+    return faulty
+
+
+def _one_mark_for_all(_: Any) -> Any:
+    return lambda fragment, subqueue: fragment
+
+
+def _removed_at_once(collect: Any) -> Any:
+    def faulty(engine: Engine, subqueue: int, now: int, pages: Pages) -> Any:
+        shipment = collect(engine, subqueue, now, pages)
+        if isinstance(shipment, Shipment):
+            for message, _ in shipment.messages:
+                engine.ledger.remove(Kind.FORWARDED, message)
+        return shipment
+
+    return faulty
+
+
+def _overtaking(_: Any) -> Any:
+    def faulty(self: Topic, message: Message, room: int) -> int:
+        raw = message.raw
+        assert raw is not None
+        ledger = self._own.ledger
+        copies = self.sorter.copies(message, raw)
+        if len(copies) > room:
+            message.lane = PUBLISHING
+            ledger.add(Kind.STAGED, message, raw)
+            message.raw = None
+            return 0
+        ledger.pass_on(message, raw)
+        self._place(message, raw, copies, len(copies))
+        return len(copies)
+
+    return faulty
+
+
+def _nobody_told(fetch: Any) -> Any:
+    def faulty(queue: Queue, subqueue: int, pages: Pages) -> Any:
+        need = fetch(queue, subqueue, pages)
+        if need is None:
+            queue.fragment.stirred.pop(subqueue, None)
+        return need
+
+    return faulty
+
+
+def _outbox_not_noted(placed: Any) -> Any:
+    def faulty(queue: Queue, message: Message) -> None:
+        outboxes = dict(queue.fragment.outboxes)
+        placed(queue, message)
+        if message.subqueue != queue.main:
+            queue.fragment.outboxes = outboxes
+
+    return faulty
+
+
+def _refusal_forgotten(_: Any) -> Any:
+    def faulty(engine: Engine, subqueue: int, number: int, refusal: Exception, pages: Pages) -> Any:
+        return forwarding.shipped(engine, subqueue, [number], pages)
+
+    return faulty
+
+
+def _nothing_left(_: Any) -> Any:
+    return lambda *_: False
+
+
+TOPIC_FAULTS = [
+    Fault(
+        "copy lost at a slice boundary",
+        frozenset({judge.LOST}),
+        patched(Ledger, "change", _cursor_too_far),
+    ),
+    Fault(
+        "cursor not written",
+        frozenset({judge.ONCE, judge.REPLAY, judge.FULL, judge.ENDS}),
+        patched(Ledger, "change", _cursor_not_kept),
+    ),
+    Fault(
+        "mark not looked at",
+        frozenset({judge.ONCE, judge.ORDER}),
+        patched(forwarding, "accept", _no_marks),
+    ),
+    Fault(
+        "mark not in the checkpoint",
+        frozenset({judge.ONCE, judge.FULL}),
+        patched(Ledger, "_state", _marks_not_summed_up),
+    ),
+    Fault(
+        "one mark for all outboxes of a fragment",
+        frozenset({judge.LOST}),
+        patched(courier, "outbox_id", _one_mark_for_all),
+    ),
+    Fault(
+        "outbox emptied before arrival",
+        frozenset({judge.LOST}),
+        patched(forwarding, "collect", _removed_at_once),
+    ),
+    Fault(
+        "refused message dropped",
+        frozenset({judge.LOST}),
+        patched(forwarding, "returned", _refusal_forgotten),
+    ),
+    Fault(
+        "staged message overtaken",
+        frozenset({judge.ORDER}),
+        patched(Topic, "_take_in", _overtaking),
+    ),
+    Fault("wake-up lost", frozenset({judge.SERVED}), patched(chores, "fetch_bodies", _nobody_told)),
+    Fault(
+        "outbox not seen to", frozenset({judge.ENDS}), patched(Queue, "placed", _outbox_not_noted)
+    ),
+    Fault(
+        "unfinished work not looked for at the start",
+        frozenset({judge.ENDS}),
+        patched(loading, "_unfinished", _nothing_left),
+    ),
+]
+
+
+def find_in_topics(fault: Fault) -> tuple[int, Violation] | None:
+    """How many seeds it takes to notice, and what is said then."""
+    with fault.plant():
+        for seed in range(SEEDS_MAX):
+            try:
+                run_topic_seed(seed)
+            except Violation as found:
+                return seed + 1, found
+    return None

@@ -1,0 +1,166 @@
+"""Topics and queues on one store, turn by turn, with every step of a forwarding in hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from postbus.broker import chores, forwarding
+from postbus.broker.forwarding import Receipt, Shipment, outbox_id
+from postbus.broker.message import ACTIVE, MAIN, OUTBOX, OWNER_BITS, Message
+from postbus.broker.policy import Policy
+from postbus.broker.queue import Queue
+from postbus.broker.topic import Copy, fan_out
+from postbus.errors import ServiceBusError
+from postbus.store.base import MessageStore
+from tests.support.engine import Engine
+
+Rule = Callable[[Message], Sequence[Copy]]
+
+
+class Sorter:
+    """Rules by owner; a plain copy for each subscription that has none."""
+
+    def __init__(self) -> None:
+        self.rules: dict[int, Rule | None] = {}
+
+    def copies(self, message: Message, raw: bytes) -> list[Copy]:
+        found: list[Copy] = []
+        for owner, rule in sorted(self.rules.items()):
+            found += [Copy(owner)] if rule is None else rule(message)
+        return found
+
+
+class Place(Engine):
+    """One entity with a fragment of its own: a queue, or a topic when it has a sorter."""
+
+    def __init__(
+        self,
+        store: MessageStore | None = None,
+        fragment: int = 7,
+        policy: Policy | None = None,
+        sorter: Sorter | None = None,
+        checkpoint_every: int = 0,
+    ) -> None:
+        self.sorter = sorter
+        self.policies: dict[int, Policy] = {}
+        self.name = f"place{fragment}"
+        super().__init__(policy, None, store, checkpoint_every, fragment)
+
+    def _load(self) -> None:
+        super()._load()
+        if self.sorter is not None:
+            subscriptions = {o: (f"{self.name}/{o}", p) for o, p in self.policies.items()}
+            self.engine.become_topic(subscriptions, self.sorter)
+
+    # -- a topic -----------------------------------------------------------------------------
+
+    def subscribe(self, owner: int, policy: Policy | None = None, rule: Rule | None = None) -> None:
+        assert self.sorter is not None
+        made = self.policies[owner] = policy or Policy()
+        self.sorter.rules[owner] = rule
+        self.turn(lambda: self.engine.add_subscription(owner, f"{self.name}/{owner}", made))
+
+    def unsubscribe(self, owner: int) -> None:
+        assert self.sorter is not None
+        del self.policies[owner], self.sorter.rules[owner]
+        self.turn(lambda: self.engine.remove_subscription(owner))
+
+    def publish(self, *names: str, ttl: int = -1, scheduled_at: int = 0) -> list[int]:
+        messages = [
+            Message(f"{name}:body".encode(), name, None, ttl, scheduled_at) for name in names
+        ]
+        return self.turn(lambda: self.engine.send(messages, self.now))
+
+    def spread_slice(self) -> bool:
+        """One slice of what is kept; False when there is none."""
+        topic = self.engine.topic
+        if topic is None or not topic.behind:
+            return False
+        self.paged(lambda pages: fan_out(topic, self.queue, pages))
+        return True
+
+    def spread(self) -> None:
+        for _ in range(1_000):
+            if not self.spread_slice():
+                return
+        raise AssertionError("a fan-out without end")
+
+    def purge_slice(self) -> bool:
+        if not self.engine.removed:
+            return False
+        owner = next(iter(self.engine.removed))
+        self.paged(lambda pages: chores.purge(self.engine, owner, pages))
+        return True
+
+    # -- what is there -----------------------------------------------------------------------
+
+    def at(self, owner: int) -> Queue:
+        return self.engine.queues[owner]
+
+    def rows(self, owner: int = 0, kind: int = MAIN, lane: int = ACTIVE) -> list[Message]:
+        subqueue = owner << OWNER_BITS | kind
+        stored = self.store.load_lane(self.fragment, subqueue, lane, 0, 100_000)
+        found, _ = self.queue.ledger.delta.over_lane(stored, subqueue, lane, 0, 100_000)
+        return found
+
+    def names(self, owner: int = 0, kind: int = MAIN, lane: int = ACTIVE) -> list[str]:
+        return [message.message_id for message in self.rows(owner, kind, lane)]
+
+    def body(self, message: Message) -> bytes | None:
+        return self.store.read_slice(self.fragment, message.base, message.position, message.length)
+
+    # -- forwarding --------------------------------------------------------------------------
+
+    def update(self, policy: Policy, owner: int = 0) -> None:
+        if owner:
+            self.policies[owner] = policy
+        else:
+            self.policy = policy
+        self.turn(lambda: self.at(owner).update(policy, self.now))
+
+    def divert(self, owner: int = 0) -> int:
+        """Send off what was there before; returns in how many slices."""
+        queue = self.at(owner)
+        for slices in range(1_000):
+            subqueue = forwarding.diverts(queue)
+            if subqueue is None:
+                return slices
+            self.paged(partial(forwarding.divert, queue, subqueue))
+        raise AssertionError("a divert without end")
+
+    def collect(self, subqueue: int = MAIN) -> Shipment | None:
+        found: Shipment | None = self.paged(
+            lambda pages: forwarding.collect(self.engine, subqueue, self.now, pages)
+        )
+        return found
+
+    def accept(self, source: Place, subqueue: int, shipment: Shipment) -> Receipt:
+        """Decided, and not committed yet."""
+        origin = outbox_id(source.fragment, subqueue)
+        return forwarding.accept(self.engine, origin, shipment.messages, self.now)
+
+    def settle(self, subqueue: int, shipment: Shipment, receipt: Receipt) -> None:
+        numbers = [message.number for message, _ in shipment.messages[: receipt.arrived]]
+        self.paged(lambda pages: forwarding.shipped(self.engine, subqueue, numbers, pages))
+        refusal = receipt.refusal
+        if refusal is not None:
+            self.return_one(subqueue, shipment.messages[receipt.arrived][0].number, refusal)
+
+    def return_one(self, subqueue: int, number: int, refusal: ServiceBusError) -> None:
+        self.paged(lambda pages: forwarding.returned(self.engine, subqueue, number, refusal, pages))
+
+    def ship_to(self, destination: Place, subqueue: int = MAIN) -> int:
+        """Empty an outbox; returns in how many shipments."""
+        for shipments in range(1_000):
+            shipment = self.collect(subqueue)
+            if shipment is None:
+                return shipments
+            receipt = destination.accept(self, subqueue, shipment)
+            destination.commit()
+            self.settle(subqueue, shipment, receipt)
+        raise AssertionError("an outbox that never empties")
+
+
+def outbox(place: Place, owner: int = 0, kind: int = MAIN) -> list[str]:
+    return place.names(owner, kind, OUTBOX)

@@ -1,0 +1,85 @@
+"""Whoever waits is looked at only where something happened, so all that matters must say so."""
+
+from __future__ import annotations
+
+from postbus.broker import chores
+from postbus.broker.message import DEAD_LETTER, MAIN, Message
+from postbus.broker.pages import Need, Pages
+from postbus.broker.policy import Policy
+from postbus.broker.window import WindowLimits
+from postbus.server.host import Host
+from postbus.server.line import Parcel
+from postbus.server.paging import load_page
+from postbus.server.serving import Output, serve
+from tests.support.engine import FRAGMENT, Engine
+
+
+class Waiting:
+    """A receiver with credit for one message."""
+
+    deletes = False
+    holder = 1
+    draining = False
+
+    def __init__(self) -> None:
+        self.reserved: list[str] = []
+
+    def capacity(self) -> int:
+        return 1 - len(self.reserved)
+
+    def reserve(self, message: Message, raw: bytes) -> Parcel:
+        self.reserved.append(message.message_id)
+        return Parcel(message, raw, None)
+
+    def deliver(self, parcels: list[Parcel]) -> None: ...
+
+    def drained(self) -> None: ...
+
+
+def test_a_message_beyond_a_window_full_of_locked_ones_is_noticed() -> None:
+    engine = Engine(limits=WindowLimits(messages_max=2))
+    engine.send(b"1", b"2")
+    assert engine.receive() and engine.receive()
+    stirred = engine.engine.fragment.stirred
+    stirred.clear()
+    engine.send(b"3")
+    assert MAIN in stirred, "the window has to be filled for whoever waits"
+
+
+def test_a_head_that_leaves_while_its_body_is_read_lets_the_next_be_looked_for() -> None:
+    engine = Engine(limits=WindowLimits(messages_max=8, body_bytes_max=0))
+    engine.send(b"1")
+    pages = Pages()
+    need = chores.fetch_bodies(engine.queue, MAIN, pages)
+    assert isinstance(need, Need)
+    engine.delete_batch(1)
+    for page in need.pages:
+        pages.add(page, load_page(engine.store, FRAGMENT, page))
+    engine.engine.fragment.stirred.clear()
+    assert chores.fetch_bodies(engine.queue, MAIN, pages) is None
+    assert MAIN in engine.engine.fragment.stirred
+
+
+def test_new_properties_let_everybody_be_looked_at() -> None:
+    engine = Engine(Policy(receives=False))
+    engine.send(b"1")
+    stirred = engine.engine.fragment.stirred
+    stirred.clear()
+    engine.turn(lambda: engine.queue.update(Policy(), engine.now))
+    assert {MAIN, DEAD_LETTER} <= stirred.keys()
+
+
+def test_what_expires_in_one_line_is_handed_out_in_the_other() -> None:
+    engine = Engine(Policy(dead_letter_on_expiry=True))
+    engine.send(b"1", ttl=10)
+    host = Host(FRAGMENT, 0, 0, "orders", engine.policy)
+    host.engine = engine.engine
+    receivers = {subqueue: Waiting() for subqueue in (DEAD_LETTER, MAIN)}
+    for subqueue, receiver in receivers.items():
+        host.line(subqueue).join(receiver)
+        host.line(subqueue).wants(receiver)
+    engine.now += 10
+    outputs: list[Output] = []
+    serve(host, engine.now, outputs)
+    assert engine.queue.ledger.count(DEAD_LETTER) == 1
+    assert DEAD_LETTER in host.called
