@@ -246,6 +246,44 @@ def tokens() -> Iterator[tuple[str, bytes]]:
     yield "audience", b"amqps://localhost:5671/orders/$DeadLetterQueue"
 
 
+_TOPICS = {
+    "Name": "sbemulatorns",
+    "Queues": [{"Name": "q"}],
+    "Topics": [
+        {
+            "Name": "a",
+            "Properties": {"DefaultMessageTimeToLive": "PT1H"},
+            "Subscriptions": [
+                {"Name": "s", "Properties": {"ForwardTo": "q"}, "Rules": []},
+                {
+                    "Name": "t",
+                    "Rules": [
+                        {
+                            "Name": "sql",
+                            "Properties": {
+                                "FilterType": "Sql",
+                                "SqlFilter": {"SqlExpression": "1=1"},
+                                "Action": {"SqlExpression": "SET b = 2"},
+                            },
+                        },
+                        {
+                            "Name": "correlation",
+                            "Properties": {
+                                "FilterType": "Correlation",
+                                "CorrelationFilter": {
+                                    "Label": "x",
+                                    "Properties": {"p": 1, "q": 0.5},
+                                },
+                            },
+                        },
+                    ],
+                },
+            ],
+        }
+    ],
+}
+
+
 def rules() -> Iterator[tuple[str, bytes]]:
     for number, text in enumerate(
         (
@@ -276,6 +314,7 @@ def configs() -> Iterator[tuple[str, bytes]]:
         namespace = {"Name": "sbemulatorns", "Queues": queues, "Topics": []}
         user = {"Namespaces": [namespace], "Logging": {"Type": "File"}}
         yield f"json-{name}", json.dumps({"UserConfig": user}, indent=1).encode()
+    yield "json-topics", json.dumps({"UserConfig": {"Namespaces": [_TOPICS]}}, indent=1).encode()
     yield "json-empty", b"{}"
     yield "json-deep", b'{"a":' * 3_000
     yield (
@@ -292,6 +331,23 @@ def configs() -> Iterator[tuple[str, bytes]]:
     yield "toml-settings", b'[settings]\nretention_hours = 1\nephemeral = true\nhost = "::1"\n'
     yield "toml-wrong-setting", b'[settings]\nprot = 1\nport = "x"\n'
     yield "toml-topics", b"[topics.a]\n"
+    yield (
+        "toml-rules",
+        (
+            b'[topics."a"]\ndefault_message_time_to_live = "PT1H"\n'
+            b'[topics."a".subscriptions."s"]\nforward_to = "a"\n'
+            b'[topics."a".subscriptions."s".rules."$Default"]\n'
+            b'filter = { sql = "b > @c", parameters = { "@c" = 1.5 } }\naction = "SET d = 1"\n'
+            b'[topics."a".subscriptions."s".rules."r"]\n'
+            b'filter = { label = "x", properties = { p = { type = "long", text = "7" } } }\n'
+            b'[topics."a".subscriptions."t".rules]\nno = { filter = false }\n'
+        ),
+    )
+    yield (
+        "toml-keys",
+        b'[[queues.a.authorization_rules]]\nkey_name = "k"\nrights = ["Send", "Listen"]\n'
+        b'primary_key = "' + b"A" * 43 + b'="\n',
+    )
     yield "toml-date", b"[queues.a]\nlock_duration = 1979-05-27T07:32:00Z\n"
     yield "toml-huge-number", b"a = " + b"1" * 5_000
     yield "toml-deep", b"a = " + b"[" * 3_000
