@@ -12,6 +12,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from postbus.amqp.codec import decode
+from postbus.amqp.decimals import decimal_of
 from postbus.amqp.section_fields import MessageId
 from postbus.amqp.sections import (
     Properties,
@@ -48,7 +49,6 @@ from postbus.model.plain_message import (
     PropertyValue,
     ReceivedMessage,
 )
-from postbus.server.decimals import decimal_text
 from postbus.server.envelope import read_message, write_delivery
 
 TEXT: Final = "text/plain; charset=utf-8"
@@ -232,7 +232,7 @@ def plain_value(value: object) -> PropertyValue:
         case UUID():
             return str(value)
         case Decimal32() | Decimal64() | Decimal128():
-            return decimal_text(value)
+            return str(decimal_of(value))
         case bytes():
             return b64encode(value).decode()
         case Described():
