@@ -174,16 +174,49 @@ def test_a_queue_made_anew_does_not_know_the_old_tokens(
         assert isinstance(refused, Refused) and refused.condition == UNAUTHORIZED
 
 
+def test_the_keys_of_a_topic_end_with_it_for_its_subscriptions_too(
+    server: Server, admin: ServiceBusAdministrationClient
+) -> None:
+    admin.create_topic("t", authorization_rules=[rule("k", FIRST, SECOND)])
+    admin.create_subscription("t", "s")
+    address = "t/Subscriptions/s"
+    with Caller(server, "k", FIRST) as by_first, Caller(server, "k", SECOND) as by_second:
+        lost = [
+            attached(by_first, "receive", address),
+            attached(by_first, "receive", f"{address}/$DeadLetterQueue"),
+            attached(by_first, "send", "t"),
+        ]
+        kept = attached(by_second, "receive", address)
+        assert by_first.call(f"{address}/$management", PEEK, PEEK_BODY)[0] == 204
+        topic = admin.get_topic("t")
+        topic.authorization_rules = [rule("k", SECOND, THIRD)]
+        admin.update_topic(topic)
+        for link in lost:
+            assert by_first.detached(link).condition == UNAUTHORIZED
+        assert by_first.call(f"{address}/$management", PEEK, PEEK_BODY)[0] == 401
+        # an update of the topic leaves its subscriptions alone
+        assert by_second.call(f"{address}/$management", PEEK, PEEK_BODY)[0] == 204
+        assert kept.attached
+        admin.delete_topic("t")
+        assert by_second.detached(kept).condition == "amqp:not-found"
+        assert ask(server, "GET", "t", sas("k", SECOND)).status == 401
+
+
 def test_rules_outlast_a_restart(tmp_path_factory: pytest.TempPathFactory) -> None:
     server = Server(tmp_path_factory.mktemp("restart") / "data").start()
     try:
         with administration_client(server.connection_string, retry_total=0) as admin:
             admin.create_queue("q", authorization_rules=[rule("k", FIRST, SECOND, ["Send"])])
+            admin.create_topic("t", authorization_rules=[rule("k", FIRST, SECOND, ["Listen"])])
+            admin.create_subscription("t", "s")
         server.kill()
         server.start()
         with holding(server, SECOND) as caller:
             attached(caller, "send", "q")
             assert isinstance(caller.attach("receive", "q"), Refused)
+        with Caller(server, "k", SECOND) as caller:
+            attached(caller, "receive", "t/Subscriptions/s")
+            assert isinstance(caller.attach("send", "t"), Refused)
         with administration_client(server.connection_string, retry_total=0) as admin:
             [kept] = admin.get_queue("q").authorization_rules or []
             assert (kept.primary_key, kept.rights) == (FIRST, ["Send"])

@@ -38,6 +38,11 @@ class Courier:
         """The host of a fragment; None when its entity is gone."""
         self._runtime_of = runtime_of
         self._under_way: set[tuple[Host, int]] = set()
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Let what is under way arrive, and send nothing more: the next start goes on with it."""
+        self._stopped = True
 
     def serve(self, host: Host) -> None:
         """See to the outboxes of this host from now on."""
@@ -49,6 +54,9 @@ class Courier:
             self._collect(host, subqueue)
 
     def _collect(self, host: Host, subqueue: int) -> None:
+        if self._stopped:
+            return
+
         def collect(engine: Engine, now: Instant, pages: Pages) -> object:
             return forwarding.collect(engine, subqueue, now, pages)
 

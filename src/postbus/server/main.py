@@ -341,6 +341,7 @@ class Server:
         for gateway in list(self._service.gateways):
             gateway.stop_reading()
         self._mailbox.stop()
+        self.namespace.stop_forwarding()
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 for runtime in self.namespace.runtimes:

@@ -253,6 +253,9 @@ class Namespace(Subscribing):
         else:
             entity.host.policy = policy
 
+    def stop_forwarding(self) -> None:
+        self._courier.stop()
+
     def _fragment_of(self, name: str | None) -> int:
         if name is None:
             return NOWHERE

@@ -8,6 +8,8 @@ which cannot change, and when it next has work of its own.
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from postbus.broker.engine import Engine
+from postbus.broker.forwarding import diverts
 from postbus.broker.ledger import Ledger
 from postbus.broker.message import (
     ACTIVE,
@@ -130,12 +132,24 @@ def at_rest(host: Host, now: Instant) -> bool:
     return (
         engine is not None
         and not any(queue.locks for queue in engine.fragment.locked.values())
-        and not engine.fragment.outboxes
+        and not _has_work(engine)
         and not engine.ledger.pending
         and not host.loads
         and not host.chores
         and engine.own.next_due > now + SOON_MS
         and not any(line.receivers for line in host.lines.values())
+    )
+
+
+def _has_work(engine: Engine) -> bool:
+    """Is there work that nobody waits for? An engine that was only just loaded has not been looked
+    at, so that its chores say nothing of it."""
+    topic = engine.topic
+    return bool(
+        engine.fragment.outboxes
+        or engine.removed
+        or (topic is not None and topic.behind)
+        or any(diverts(queue) is not None for queue in engine.fragment.forwards.values())
     )
 
 

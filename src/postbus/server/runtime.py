@@ -145,7 +145,9 @@ class Runtime:
         written: list[Written] = []
         for host in hosts:
             try:
-                self._inbox.extend(serve(host, now, outputs))
+                chores = serve(host, now, outputs)
+                if not self._stopping:  # the next start goes on with them
+                    self._inbox.extend(chores)
                 part = self._written(host)
             except Exception as error:  # as in _decide
                 self._fault(host, error, requests, outputs)

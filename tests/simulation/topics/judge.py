@@ -10,6 +10,7 @@ from postbus.broker.ledger import Layout, Ledger
 from postbus.broker.message import (
     ACTIVE,
     DEAD_LETTER,
+    DEFERRED,
     KIND_MASK,
     MAIN,
     OUTBOX,
@@ -65,6 +66,15 @@ class Judge:
             if any(ledger.counts.values()) or ledger.size_bytes:
                 left = {place: n for place, n in ledger.counts.items() if n}
                 raise Violation(TOTALS, None, f"{left} left, {ledger.size_bytes} bytes")
+
+    def deferred(self) -> list[tuple[int, Message]]:
+        found = [(fragment, self._full_replay(fragment)) for fragment in self._world.hosts]
+        return [
+            (fragment, message)
+            for fragment, ledger in found
+            for message in _rows(ledger, lambda *_: [])
+            if message.lane == DEFERRED
+        ]
 
     # -- the same from everywhere --------------------------------------------------------------
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from postbus.broker import browse
 from postbus.broker.engine import Engine
 from postbus.broker.message import DEAD_LETTER, MAIN, OWNER_BITS, Message
+from postbus.broker.pages import Pages
 from postbus.broker.policy import NOWHERE, Policy
 from postbus.errors import ServiceBusError, StoreUnavailable
 from postbus.server.line import Parcel
@@ -40,8 +42,8 @@ class People:
             self.publish: 8,
             self.schedule: 2,
             self.send_to_route: 3,
-            self.settle: 8,
-            self.take: 4,
+            self.settle: 25,
+            self.take: 8,
             self.subscribe: 0.7,
             self.unsubscribe: 0.4,
             self.aim_route: 0.5,
@@ -111,7 +113,7 @@ class People:
                 return
             owner = chance.choice(standing).owner
         subqueue = owner << OWNER_BITS | chance.choice([MAIN, MAIN, MAIN, DEAD_LETTER])
-        world.attach(world.hosts[fragment], subqueue, chance.random() < 0.4, chance.randint(1, 4))
+        world.attach(world.hosts[fragment], subqueue, chance.random() < 0.2, chance.randint(1, 4))
 
     def delivered(self, taker: Taker, parcel: Parcel) -> None:
         name = parcel.message.message_id
@@ -123,14 +125,23 @@ class People:
     def settle(self) -> None:
         if not self._held:
             return
-        fragment, subqueue, token = self._held.pop(self._chance.randrange(len(self._held)))
-        verb = self._chance.choice(["complete", "complete", "abandon", "dead_letter", "forget"])
+        fragment, subqueue, token = self._held.pop(
+            -self._chance.randint(1, min(4, len(self._held)))
+        )
+        verb = self._chance.choice(["complete", "abandon", "dead_letter", "defer", "forget"])
         if verb != "forget":
             self._world.ask(
                 fragment,
                 lambda engine, now, _: getattr(engine.at(subqueue), verb)(token, now),
                 lambda _: None,
             )
+
+    def take_deferred(self, fragment: int, message: Message) -> None:
+        def call(engine: Engine, now: int, pages: Pages) -> object:
+            queue, numbers = engine.at(message.subqueue), [message.number]
+            return browse.receive_deferred(queue, message.subqueue, numbers, True, 1, now, pages)
+
+        self._world.ask(fragment, call, lambda _: None)
 
     # -- administrators ------------------------------------------------------------------------
 

@@ -67,7 +67,7 @@ class Play:
             self._answer: chance.choice([2, 6, 30]),
             self._people.act: 10,
             self._time: chance.choice([0.2, 1]),
-            self._rest: chance.choice([0, 0.3]),
+            self._rest: chance.choice([0, 0.3, 2]),
             world.trim: chance.choice([0, 0.5, 2]),
             world.want_checkpoint: 0.3,
             world.crash: chance.choice([0, 0.3, 1]),
@@ -154,6 +154,8 @@ class Play:
             world.attach(world.hosts[fragment], subqueue, True, 1_000_000)
         for _ in range(_DRAIN_ROUNDS):
             self._rest()
+            for fragment, message in self._judge.deferred():
+                self._people.take_deferred(fragment, message)
             world.machine.pass_time(10_000)
             self._rest()
             if not any(

@@ -21,7 +21,7 @@ from postbus.server.host import Chore, Host
 from postbus.server.line import Parcel
 from postbus.server.loading import Loader
 from postbus.server.meters import StoreMeter
-from postbus.server.requests import Call
+from postbus.server.requests import Call, GiveBack
 from postbus.server.residence import Residence
 from postbus.server.runtime import Output, Runtime
 from postbus.store.memory import MemoryStore
@@ -62,6 +62,7 @@ class Taker:
         self.holder = 1
         self.credit = 0
         self.reserved = 0
+        self.attached = True
 
     def capacity(self) -> int:
         return max(0, self.credit - self.reserved)
@@ -74,7 +75,10 @@ class Taker:
         self.reserved -= len(parcels)
         self.credit -= len(parcels)
         for parcel in parcels:
-            self._world.delivered(self, parcel)
+            if self.attached:
+                self._world.delivered(self, parcel)
+            else:
+                self._world.runtime.submit(GiveBack(self.host, parcel))
 
     def drained(self) -> None: ...
 
@@ -194,9 +198,8 @@ class World:
         self.runtime.wake(host)
 
     def detach(self, taker: Taker) -> None:
-        """One that nothing is under way to."""
-        if taker.reserved:
-            return
+        """What is under way to it comes back."""
+        taker.attached = False
         self.takers.remove(taker)
         line = taker.host.line(taker.subqueue)
         line.leave(taker)
@@ -227,7 +230,7 @@ class World:
             self.runtime.wake(host)
             if "copy" not in host.chores:
                 host.chores.add("copy")
-                limit = self.chance.choice([1, 4])
+                limit = self.chance.choice([1, 4, 20])
                 self.runtime.attend(Chore(host, "copy", partial(_copy, below, limit)))
 
         def call() -> int:
