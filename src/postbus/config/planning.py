@@ -201,7 +201,7 @@ def _merged(
     result = present
     changes = []
     for field in chosen_fields(form_of(wanted)):
-        if field.element not in wanted.said:
+        if field.element not in wanted.said or _is_same(field, description, present):
             continue
         after = _with_field(result, field, description)
         if field_value(field, after) != field_value(field, present):
@@ -211,6 +211,13 @@ def _merged(
             changes.append(Change(field.key, before_text, after_text))
             result = after
     return result, tuple(changes)
+
+
+def _is_same(field: Field, wanted: Chosen, present: Chosen) -> bool:
+    """Surely the same, found cheaply: most fields of most entities are, and there are thousands."""
+    name = str(field.attribute)
+    same: bool = getattr(wanted, name) == getattr(present, name)
+    return same and (name != _TTL or wanted.default_ttl_sent == present.default_ttl_sent)
 
 
 def _with_field(present: Chosen, field: Field, wanted: Chosen) -> Chosen:

@@ -20,7 +20,8 @@ from postbus.model.authorization import Rules, read_rules, validate_rules
 from postbus.model.description import QueueDescription
 from postbus.server.keys import KEY_FILE, KEY_NAME
 
-FILE_MAX_BYTES: Final = 4 * 1024 * 1024
+FILE_MAX_BYTES: Final = 64 * 1024 * 1024
+"""Ten thousand queues, as an export for the emulator writes them, are six million bytes."""
 
 
 @dataclass(frozen=True, slots=True)

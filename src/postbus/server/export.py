@@ -1,5 +1,6 @@
 """The entities of a namespace as a file, whether a server runs on its folder or not."""
 
+import asyncio
 import json
 import time
 from functools import partial
@@ -60,7 +61,11 @@ async def export_running(catalog: Catalog, thread: StoreThread, name: str, argum
     """The same inside the server that holds the folder."""
     options = json.loads(argument)
     content = await thread.run(partial(content_of, catalog))
-    return list(_write(content, name, options["format"], keys=options["keys"]))
+    # On another thread: megabytes of text must not hold up messages.
+    exported = await asyncio.to_thread(
+        _write, content, name, options["format"], keys=options["keys"]
+    )
+    return list(exported)
 
 
 def _write(content: Content, name: str, form: str, *, keys: bool) -> Exported:

@@ -319,7 +319,9 @@ class Server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
-        loop.add_signal_handler(signal.SIGHUP, self._reloading.signalled)
+        if self._settings.config is not None:
+            # Without a file it stays what a closed terminal says to any program: end.
+            loop.add_signal_handler(signal.SIGHUP, self._reloading.signalled)
         await self._stop.wait()
         await self._shut_down()
         return 0

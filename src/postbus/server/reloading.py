@@ -118,7 +118,7 @@ class Reloading:
         if path is None:
             raise ConfigError("the server was started without a file (--config)")
         async with self._turn:
-            # On a thread of its own: a large file must not hold up messages.
+            # Here and for the plan, on another thread: a large file must not hold up messages.
             config = await asyncio.to_thread(self._load, path)
             if prune and not any(config.content.entities()):
                 # More likely a file cut short than a wish.
@@ -155,7 +155,7 @@ class Reloading:
             CORRELATION_FILTERS_MAX,
         )
         try:
-            return make_plan(config.content, present, limits, prune=prune)
+            return await asyncio.to_thread(make_plan, config.content, present, limits, prune=prune)
         except Wrong as wrong:
             raise ConfigError(f"{self._settings.config}: {wrong}") from None
 

@@ -11,17 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postbus.config.places import ConfigError
-from postbus.server.configfile import FILE_MAX_BYTES, load_config
+from postbus.server import configfile
+from postbus.server.configfile import NamespaceConfig, load_config
 from tests.unit.config.files import emulator, load
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         load_config(tmp_path / "absent.toml")
     with pytest.raises(ConfigError, match="line 2: not UTF-8"):
         load(tmp_path, b"# first\n\xff", "latin.toml")
-    with pytest.raises(ConfigError, match="larger than"):
-        load(tmp_path, b" " * (FILE_MAX_BYTES + 1), "huge.toml")
+    monkeypatch.setattr(configfile, "FILE_MAX_BYTES", 1_000)
+    assert load(tmp_path, b" " * 1_000, "large.toml") == NamespaceConfig()
+    with pytest.raises(ConfigError, match="larger than the 1000 bytes allowed"):
+        load(tmp_path, b" " * 1_001, "huge.toml")
 
 
 def test_json_is_recognised_without_its_suffix(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
@@ -234,6 +235,20 @@ async def test_a_failure_says_what_is_done_and_what_is_not(
     assert bed.namespace.queue("a") is not None
 
 
+async def test_whoever_asked_may_leave_and_all_steps_are_taken(start: Any) -> None:
+    bed = await start("")
+    bed.path.write_text("".join(f"[queues.q{number}]\n" for number in range(20)))
+    asking = asyncio.create_task(bed.reload())
+    while bed.namespace.queue("q0") is None:
+        await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    # the next to ask waits for its turn, and finds everything done
+    assert await bed.reload() == Outcome()
+    assert len(bed.namespace.queues()) == 20
+
+
 async def test_queues_that_forward_in_a_circle_are_made(start: Any) -> None:
     bed = await start(
         "[queues.a]\nforward_to = 'b'\n[queues.b]\nforward_to = 'a'\n"
@@ -300,6 +315,26 @@ def bed_subscription(bed: Bed) -> Any:
     subscription = topic.subscription("all")
     assert subscription is not None
     return subscription.description
+
+
+async def test_keys_that_the_broker_made_are_exported_when_asked_for(tmp_path: Path) -> None:
+    rule = '[[queues.orders.authorization_rules]]\nkey_name = "k"\nrights = ["Send"]\n'
+    bed = Bed(tmp_path, rule)
+    async with bed.running():
+        queue = bed.namespace.queue("orders")
+        assert queue is not None
+        [made] = queue.description.authorization_rules
+        assert made.primary_key and made.secondary_key
+        assert await bed.reload() == Outcome()
+        text, lost = await bed.export()
+        assert made.primary_key in text and lost == []
+        assert await bed.reload(text) == Outcome(notes=("the name of the namespace: None → shop",))
+    without = export_folder(bed.data, "shop", "toml", keys=False)
+    pair = f', primary_key = "{made.primary_key}", secondary_key = "{made.secondary_key}"'
+    assert without.text == text.replace(pair, "")
+    assert without.lost == ["the keys of authorization rules; --keys writes them"]
+    emulator = export_folder(bed.data, "shop", "emulator", keys=True)
+    assert emulator.lost == ["orders: AuthorizationRules"]
 
 
 async def test_a_stopped_namespace_is_exported_as_a_running_one(tmp_path: Path) -> None:
