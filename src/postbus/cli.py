@@ -7,6 +7,7 @@ down once. A command imports what it needs when it runs: `serve` must be ready w
 import inspect
 import sys
 from collections.abc import Callable
+from enum import StrEnum
 from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -33,6 +34,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+class Form(StrEnum):
+    """What a namespace can be written as."""
+
+    TOML = "toml"
+    EMULATOR = "emulator"
 
 
 def _with_flags(command: Callable[[dict[str, object]], None]) -> Callable[..., None]:
@@ -89,6 +97,62 @@ def backup(
     except BackupRefused as error:
         _fail(str(error), status=1)
     print(f"{settings.data} is copied to {target}")
+
+
+@app.command()
+def reload(
+    data: Annotated[
+        Path | None, typer.Option(help="Data folder of the server to ask [the setting `data`]")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what is different; change nothing")
+    ] = False,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Delete what is not in the file, with its messages")
+    ] = False,
+) -> None:
+    """Let a running server read its --config file again and make its entities like it."""
+    settings = _load({} if data is None else {"data": data})
+    from postbus.server.control import ControlError
+    from postbus.server.reload_request import ask_reload, report
+
+    try:
+        outcome = ask_reload(settings.data, dry_run=dry_run, prune=prune)
+    except ControlError as error:
+        _fail(str(error), status=1)
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, soft_wrap=True)
+    for line, style in report(outcome, dry_run=dry_run):
+        console.print(Text(line, style))
+    if outcome.error is not None:
+        _fail(f"not carried out to the end: {outcome.error}", status=1)
+
+
+@app.command()
+def export(
+    data: Annotated[
+        Path | None, typer.Option(help="Data folder to read, in use or not [the setting `data`]")
+    ] = None,
+    form: Annotated[
+        Form, typer.Option("--format", help="Our own file, or the emulator's Config.json")
+    ] = Form.TOML,
+    keys: Annotated[
+        bool, typer.Option("--keys", help="With the keys of authorization rules")
+    ] = False,
+) -> None:
+    """Print the entities of a namespace as a file that --config reads."""
+    settings = _load({} if data is None else {"data": data})
+    from postbus.server.export import ExportRefused, export_folder
+
+    try:
+        exported = export_folder(settings.data, settings.namespace_name, form.value, keys=keys)
+    except ExportRefused as error:
+        _fail(str(error), status=1)
+    sys.stdout.write(exported.text)
+    for line in exported.lost:
+        print(f"postbus: not written: {line}", file=sys.stderr)
 
 
 @app.command()

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
@@ -101,6 +102,18 @@ class Settings(BaseSettings):
         32_768, "Largest single property of a message", ge=256, le=1_048_576
     )
     entities_max: int = _setting(10_000, "Entities in the namespace", ge=1, le=1_000_000)
+
+    # Who may use it, besides the holders of its keys
+    jwt_issuer: str | None = _setting(
+        None, "Issuer whose JSON Web Tokens are accepted: the value of their claim `iss`"
+    )
+    jwt_audience: str | None = _setting(None, "What their claim `aud` must name")
+    jwt_jwks: str | None = _setting(
+        None, "Where the keys of the issuer are, as a JWK Set: an https URL or a file"
+    )
+    jwt_roles_claim: str = _setting(
+        "roles", "Claim that says what a token allows", min_length=1, max_length=256
+    )
 
     # What one peer may take: connections
     connections_max: int = _setting(
@@ -270,6 +283,32 @@ class Settings(BaseSettings):
                 "port and admin_port are both {port}: each serves everything, so one is enough "
                 "(--admin-port 0)",
                 {"port": self.port},
+            )
+        return self
+
+    @field_validator("jwt_jwks")
+    @classmethod
+    def _from_where_keys_can_be_trusted(cls, source: str | None) -> str | None:
+        scheme, separator, rest = (source or "").partition("://")
+        if not separator or scheme.lower() == "https":
+            return source
+        # Over plain http anybody on the way could put in keys of their own.
+        if scheme.lower() == "http" and is_loopback(urlsplit(f"//{rest}").hostname or ""):
+            return source
+        raise PydanticCustomError(
+            "jwks_url", "must be an https URL (http only on this machine) or the path of a file"
+        )
+
+    @model_validator(mode="after")
+    def _an_issuer_is_named_whole(self) -> Self:
+        given = {name: getattr(self, name) for name in ("jwt_issuer", "jwt_audience", "jwt_jwks")}
+        missing = [name for name, value in given.items() if not value]
+        if missing and len(missing) < len(given):
+            raise PydanticCustomError(
+                "half_an_issuer",
+                "tokens of an issuer need all of jwt_issuer, jwt_audience and jwt_jwks: "
+                "{missing} is missing",
+                {"missing": ", ".join(missing)},
             )
         return self
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import pytest
 from azure.servicebus import ServiceBusMessage
 
+from tests.e2e.churn import Churn, ChurnedSubscription
 from tests.e2e.storm import KILLS, Storm, seed_of_storm
 from tests.support.administration import Administration
 from tests.support.bus import Bus, Subscription
@@ -90,7 +91,7 @@ async def test_every_copy_of_what_was_acknowledged_is_there_once(
     administration = Administration(server.connection_string)
     delta = Delta(administration)
     storm = TopicStorm(server, open_bus, seed_of_storm(), delta)
-    await storm.rage(kills)
+    await storm.rage(kills, Churn(storm, ChurnedSubscription(administration.make_topic())))
     await until("all have arrived", lambda: delta.nothing_under_way(administration), within_s=60.0)
     found = await storm.inventory()
     for subqueue in (delta.feeder, delta.onward):

@@ -66,6 +66,22 @@ async def test_what_one_sends_the_other_receives(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
+async def test_a_topic_is_used_by_its_name_and_a_subscription_by_its_path(
+    server: Server, client: str
+) -> None:
+    """Wire contract §3.1."""
+    administration = Administration(server.connection_string)
+    topic = administration.make_topic()
+    subscription = administration.make_subscription(topic)
+    assert (await run(server, client, "send", topic, 50))[0] == "50 accepted"
+    assert administration.counts(subscription).active_message_count == 50
+    path = f"{topic}/Subscriptions/{subscription.name}"
+    lines = await run(server, client, "receive", path, 50)
+    assert lines == [f"{n} {n}" for n in range(1, 51)]
+    administration.close()
+
+
+@pytest.mark.parametrize("client", CLIENTS)
 async def test_messages_pass_between_the_official_sdk_and_generic_clients(
     server: Server, bus: Bus, client: str
 ) -> None:

@@ -12,6 +12,7 @@ from postbus.broker.pages import Need
 from postbus.errors import ServiceBusError
 from postbus.server.envelope import read_message
 from postbus.server.management import ManagementNode
+from postbus.server.meters import EntityMeter
 from postbus.server.nodes import MANAGEMENT_SPELLING, NodeRequest
 from postbus.server.requests import Call
 from tests.support.engine import T0, Engine
@@ -47,7 +48,7 @@ class Runtime:
 
         def decide(pages: Any) -> Need | None:
             call.pages = pages
-            return call.decide(engine.queue, engine.now)
+            return call.decide(engine.engine, engine.now)
 
         try:
             engine.paged(decide)
@@ -82,12 +83,14 @@ def run_management(data: bytes) -> None:
         allows=lambda right, path: True,
         now=T0,
         id=1,
-        locked=lambda host, locked_token: None,
+        locked=lambda host, subqueue, locked_token: None,
         runtime=lambda host: Runtime(engine),
         service=SimpleNamespace(settings=SimpleNamespace(property_size_max_bytes=1_000)),
     )
     host = SimpleNamespace(meter=None, name="orders")
-    entity: Any = SimpleNamespace(host=host, name="orders", touch=lambda now: None)
+    entity: Any = SimpleNamespace(
+        host=host, path="orders", meter=EntityMeter(), touch=lambda now: None
+    )
     node = ManagementNode(gateway, entity, data[0] % 3 if data else 0, "orders/$management")
     payload = data[1:].replace(LOCKED.bytes, UUID(bytes_le=token).bytes)
     request = NodeRequest(inlet, payload)

@@ -49,6 +49,7 @@ from postbus.amqp.sections import (
 )
 from postbus.amqp.types import AmqpArray, Int, Symbol, Timestamp, UInt, ULong
 from postbus.http.rule_xml import rule_xml
+from postbus.model.authorization import AuthorizationRule, Right
 from postbus.model.description import QueueDescription
 from postbus.model.fields import QUEUE
 from postbus.model.rule import CorrelationFilter, FalseFilter, RuleDescription, SqlAction, SqlFilter
@@ -57,12 +58,18 @@ from postbus.server.sas import create_sas
 from tests.fuzz import rest
 from tests.fuzz.driver import CORPUS
 from tests.fuzz.management import LOCKED
-from tests.fuzz.texts import FORMS, KEY, KEY_NAME, NOW, description_entry, entry_of
+from tests.fuzz.texts import ENTITY_KEY, FORMS, KEY, KEY_NAME, NOW, description_entry, entry_of
 from tests.property.amqp.test_machines_chunking import STORY
 
 _SCHEDULED = Symbol("x-opt-scheduled-enqueue-time")
 _MESSAGE = encode_properties(Properties(message_id="m-1")) + encode_data(b"body")
 _NAMESPACE = "sb://localhost/"
+_JWT = (
+    b"eyJ0eXAiOiJKV1QiLCJhbGciOiJFUzI1NiIsImtpZCI6ImZ1enoifQ.eyJpc3MiOiJpIiwiYXVkIjoiYSIsImV4cCI6N"
+    b"DEwMjQ0NDgwMCwibmJmIjoxLCJyb2xlcyI6WyJTZW5kIl19.oMDFm9IfRJslyI7sSpeKyIdaocpSTBzG1EWlyW0TCiBP"
+    b"WUaH6g12-JKtazhjR0_cgcqPlyvYfTbX0OVupMeHHA"
+)
+_RULE_KEY = "A" * 43 + "="
 
 PERFORMATIVES: dict[str, Composite] = {
     "open": Open("client", "localhost", 65_536, 255, 60_000, properties={Symbol("product"): "x"}),
@@ -229,9 +236,52 @@ def tokens() -> Iterator[tuple[str, bytes]]:
     yield "other-name", create_sas("é +", KEY, _NAMESPACE, later).encode()
     yield "lower-hex", good.replace("%3A", "%3a").replace("%2F", "%2f").encode()
     yield "twice", (good + "&se=1").encode()
+    for name, uri in {"root": "", "queue": "orders", "messages": "orders/messages"}.items():
+        yield f"entity-{name}", create_sas("own", ENTITY_KEY, _NAMESPACE + uri, later).encode()
     yield "jwt", b"eyJhbGciOiJub25lIn0.e30."
+    yield "jwt-good", _JWT
+    yield "jwt-bearer", b"Bearer " + _JWT
+    yield "jwt-other-key", _JWT.replace(b"ImZ1enoi", b"ImZ1engi")
     yield "plain", b"\x00" + KEY_NAME.encode() + b"\x00" + KEY.encode()
     yield "audience", b"amqps://localhost:5671/orders/$DeadLetterQueue"
+
+
+_TOPICS = {
+    "Name": "sbemulatorns",
+    "Queues": [{"Name": "q"}],
+    "Topics": [
+        {
+            "Name": "a",
+            "Properties": {"DefaultMessageTimeToLive": "PT1H"},
+            "Subscriptions": [
+                {"Name": "s", "Properties": {"ForwardTo": "q"}, "Rules": []},
+                {
+                    "Name": "t",
+                    "Rules": [
+                        {
+                            "Name": "sql",
+                            "Properties": {
+                                "FilterType": "Sql",
+                                "SqlFilter": {"SqlExpression": "1=1"},
+                                "Action": {"SqlExpression": "SET b = 2"},
+                            },
+                        },
+                        {
+                            "Name": "correlation",
+                            "Properties": {
+                                "FilterType": "Correlation",
+                                "CorrelationFilter": {
+                                    "Label": "x",
+                                    "Properties": {"p": 1, "q": 0.5},
+                                },
+                            },
+                        },
+                    ],
+                },
+            ],
+        }
+    ],
+}
 
 
 def rules() -> Iterator[tuple[str, bytes]]:
@@ -264,6 +314,7 @@ def configs() -> Iterator[tuple[str, bytes]]:
         namespace = {"Name": "sbemulatorns", "Queues": queues, "Topics": []}
         user = {"Namespaces": [namespace], "Logging": {"Type": "File"}}
         yield f"json-{name}", json.dumps({"UserConfig": user}, indent=1).encode()
+    yield "json-topics", json.dumps({"UserConfig": {"Namespaces": [_TOPICS]}}, indent=1).encode()
     yield "json-empty", b"{}"
     yield "json-deep", b'{"a":' * 3_000
     yield (
@@ -274,9 +325,29 @@ def configs() -> Iterator[tuple[str, bytes]]:
             b'default_message_time_to_live = "P1D"\nstatus = "Active"\n[queues.b]\n'
         ),
     )
+    rule = f'key_name = "s"\nrights = ["Send"]\nprimary_key = "{_RULE_KEY}"\n'
+    yield "toml-namespace-rules", f"[[namespace.authorization_rules]]\n{rule}".encode()
+    yield "toml-queue-rules", f"[[queues.a.authorization_rules]]\n{rule}".encode()
     yield "toml-settings", b'[settings]\nretention_hours = 1\nephemeral = true\nhost = "::1"\n'
     yield "toml-wrong-setting", b'[settings]\nprot = 1\nport = "x"\n'
     yield "toml-topics", b"[topics.a]\n"
+    yield (
+        "toml-rules",
+        (
+            b'[topics."a"]\ndefault_message_time_to_live = "PT1H"\n'
+            b'[topics."a".subscriptions."s"]\nforward_to = "a"\n'
+            b'[topics."a".subscriptions."s".rules."$Default"]\n'
+            b'filter = { sql = "b > @c", parameters = { "@c" = 1.5 } }\naction = "SET d = 1"\n'
+            b'[topics."a".subscriptions."s".rules."r"]\n'
+            b'filter = { label = "x", properties = { p = { type = "long", text = "7" } } }\n'
+            b'[topics."a".subscriptions."t".rules]\nno = { filter = false }\n'
+        ),
+    )
+    yield (
+        "toml-keys",
+        b'[[queues.a.authorization_rules]]\nkey_name = "k"\nrights = ["Send", "Listen"]\n'
+        b'primary_key = "' + b"A" * 43 + b'="\n',
+    )
     yield "toml-date", b"[queues.a]\nlock_duration = 1979-05-27T07:32:00Z\n"
     yield "toml-huge-number", b"a = " + b"1" * 5_000
     yield "toml-deep", b"a = " + b"[" * 3_000
@@ -286,6 +357,13 @@ def configs() -> Iterator[tuple[str, bytes]]:
 def atoms() -> Iterator[tuple[str, bytes]]:
     for name, (form, description) in FORMS.items():
         yield name, description_entry(form, description)
+    keyed = QueueDescription(
+        authorization_rules=(
+            AuthorizationRule("own", tuple(Right), _RULE_KEY, _RULE_KEY),
+            AuthorizationRule("send", (Right.SEND,)),
+        )
+    )
+    yield "keyed", description_entry(QUEUE, keyed)
     changed = QueueDescription(
         lock_duration_ms=60_000,
         default_ttl_ms=1_000,

@@ -20,6 +20,12 @@ _ELEMENTS = sorted(
 )
 _DURATIONS = [b"PT1M", b"P10675199DT2H48M5.4775807S", b"-P1D", b"00:01:00", b"P999999999999D"]
 
+_RULE_WORDS = [
+    *(b"Rules", b"FilterType", b"Sql", b"Correlation", b"SqlFilter", b"SqlExpression", b"Action"),
+    *(b"subscriptions", b"rules", b"filter", b"properties", b"parameters", b"$Default", b"\\u0000"),
+    *(b"1e400", b"nan", b"true", b"9223372036854775808", b'{ type = "double", text = "1" }'),
+]
+
 _MARKUP = [b"<", b"/>", b"<!DOCTYPE a>", b"&#x0;", b"&#xD800;", b"&lt;"]
 
 _ALL = (
@@ -39,13 +45,19 @@ _ALL = (
         "tokens",
         run_token,
         (Unauthorized,),
-        words=(b"SharedAccessSignature ", b"&sr=", b"&sig=", b"&se=", b"&skn=", b"%", b"%25", b"+"),
+        words=(
+            *(b"SharedAccessSignature ", b"&sr=", b"&sig=", b"&se=", b"&skn=", b"%", b"%25", b"+"),
+            *(b"Bearer ", b"eyJ", b".", b"e30", b"bnVsbA", b"W10"),
+        ),
     ),
     Target(
         "config",
         run_config,
         CONFIG_REFUSALS,
-        words=[*_ELEMENTS, *_DURATIONS, b'"', b"{", b"[", b"]", b"}", b"=", b"\n", b"1" * 5_000],
+        words=[
+            *(*_ELEMENTS, *_DURATIONS, *_RULE_WORDS),
+            *(b'"', b"{", b"[", b"]", b"}", b"=", b"\n", b"1" * 5_000),
+        ],
     ),
     Target(
         "atom",

@@ -9,6 +9,12 @@ from pathlib import Path
 
 from postbus.amqp.faults import DecodeError
 from postbus.amqp.sasl import parse_plain
+from postbus.config.content import Content, Subscription
+from postbus.config.emulator_writing import write_emulator
+from postbus.config.places import ConfigError, Wrong
+from postbus.config.planning import Limits, make_plan
+from postbus.config.steps import Told
+from postbus.config.toml_writing import write_toml
 from postbus.errors import ServiceBusError
 from postbus.http.atom import Entry, Site, entry_document, read_content
 from postbus.http.description_xml import description_xml, form_of, read_values
@@ -19,14 +25,31 @@ from postbus.model.fields import QUEUE, SUBSCRIPTION, TOPIC, Form, describe
 from postbus.model.rule import RuleDescription
 from postbus.model.subscription import SubscriptionDescription
 from postbus.model.topic import TopicDescription
-from postbus.server.auth import AccessKey, Authority, resource_path
-from postbus.server.configfile import ConfigError, load_config
+from postbus.server.auth import Authority, resource_path
+from postbus.server.configfile import load_config
+from postbus.server.issuer import Issuer
+from postbus.server.jwks import SigningKeys
+from postbus.server.keyring import AccessKey
 from postbus.settings import Settings, SettingsError, read_table
+
+_WRITTEN_AGAIN_MAX = 20_000
+"""Bytes of a file that is taken for the whole round; a larger one is only read."""
 
 KEY = "key of the fuzz target"
 KEY_NAME = "RootManageSharedAccessKey"
 NOW = 1_700_000_000_000
-_AUTHORITY = Authority([AccessKey(KEY_NAME, (KEY,))])
+ENTITY_KEY = "key of an entity of the fuzz target"
+# Whose other half nobody has: the sample in the corpus was signed once.
+_JWK_SET = (
+    b'{"keys": [{"kty": "EC", "crv": "P-256", "kid": "fuzz",'
+    b' "x": "b7San9LGv3rRmnEyUAXsZPVHyIBAMsv6FPTmCS9VK-Q",'
+    b' "y": "nUVjTCKs6avRHbOCGk5Qr1GEBL9Aj18csDeGvZvWcfA"}]}'
+)
+_SIGNING_KEYS = SigningKeys("fuzz", lambda: NOW)
+_SIGNING_KEYS.take(_JWK_SET)
+_AUTHORITY = Authority([AccessKey(KEY_NAME, (KEY,))], Issuer("i", "a", "roles", _SIGNING_KEYS))
+_AUTHORITY.learn("orders", [AccessKey("own", (ENTITY_KEY,))])
+_AUTHORITY.learn("orders/eu", [])
 _SITE = Site("http://localhost:5300", "ns", "2024-05")
 FORMS: dict[str, tuple[Form, Description]] = {
     "queue": (QUEUE, QueueDescription()),
@@ -47,9 +70,13 @@ def run_token(data: bytes) -> None:
     audience = resource_path(text)
     with suppress(ServiceBusError):
         resolve_path(audience)
-    claims = _AUTHORITY.verify_sas(text, NOW)
+    claims = _AUTHORITY.verify(text, "orders/messages", NOW)
     claims.covers(audience)
     assert claims.expires_at > NOW
+    assert _AUTHORITY.review(claims) == claims
+    if claims.made_by is not None and claims.made_by.owner:
+        # However a token of the queue's key is bent, it is for that queue.
+        assert not claims.covers("orders/eu") and not claims.covers("")
 
 
 def run_config(data: bytes) -> None:
@@ -63,9 +90,37 @@ def run_config(data: bytes) -> None:
         with suppress(SettingsError):
             Settings.load({"config": path})
         config = load_config(path)
-    for name, description in config.queues:
-        assert name
-        description.validate()
+        content = _checked(config.content)
+        if len(data) > _WRITTEN_AGAIN_MAX:
+            return
+        # What was read can be written, and is read again as the same.
+        path = Path(folder, "again.toml")
+        text = write_toml("again", content, keys=True)
+        path.write_text(text, "utf-8")
+        again = load_config(path).content
+        assert write_toml("again", again, keys=True) == text
+        text, _ = write_emulator("again", content)
+        path.write_text(text, "utf-8")
+        twice, lost = write_emulator("again", load_config(path).content)
+        assert (twice, lost) == (text, [])
+    limits = Limits(1_000_000, 1_000_000, 1_000_000, 1_000_000)
+    with suppress(Wrong):
+        assert make_plan(again, content, limits, prune=True).steps == ()
+    with suppress(Wrong):
+        for step in make_plan(content, Content(), limits, prune=False).steps:
+            list(Told.of(step).lines())
+
+
+def _checked(content: Content) -> Content:
+    for each in content.entities():
+        assert each.name
+        each.description.validate()
+    for each in content.receivers():
+        each.description.validate()
+        if isinstance(each, Subscription):
+            for rule in each.rules or ():
+                assert RuleDescription.from_json(rule.to_json()) == rule
+    return content
 
 
 def entry_of(content: str) -> bytes:

@@ -31,15 +31,22 @@ def now_ms() -> int:
 class RawClient:
     """One connection, logged in by PLAIN. Nothing is read unless the test asks for it."""
 
-    def __init__(self, server: Server, carrier: str = "tcp") -> None:
+    def __init__(
+        self,
+        server: Server,
+        carrier: str = "tcp",
+        user: str = "RootManageSharedAccessKey",
+        key: str = "SAS_KEY_VALUE",
+    ) -> None:
+        """With an empty `user` it logs in as nobody, and puts tokens."""
         self.core = Connection(
             Limits(unsettled_incoming_max=1_000_000),
             container_id="raw",
             server=False,
             now=now_ms(),
             hostname="localhost",
-            mechanisms=["PLAIN"],
-            initial_response=encode_plain("RootManageSharedAccessKey", "SAS_KEY_VALUE"),
+            mechanisms=["PLAIN" if user else "ANONYMOUS"],
+            initial_response=encode_plain(user, key) if user else b"",
         )
         self.socket = connect(server, carrier)
         self.core.open()

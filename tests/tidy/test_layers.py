@@ -17,8 +17,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "amqp": set(),
     "broker": {"errors", "model"},
     "rules": {"errors", "model"},
+    "config": {"errors", "model", "rules"},
     "store": {"errors", "model"},
-    "server": {"amqp", "broker", "errors", "http", "model", "rules", "settings", "store"},
+    "server": {"amqp", "broker", "config", "errors", "http", "model", "rules", "settings", "store"},
     "http": {"errors", "model", "server", "settings"},
     "cli": {"server", "settings", "store"},
 }

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from postbus.cli import app
+from postbus.config.steps import Outcome, Told, Verb
 from postbus.settings import MADE_CERTIFICATE, Settings, declared, flag_of
 
 
@@ -54,6 +55,10 @@ def test_every_setting_has_a_flag_that_serve_understands(started: list[Settings]
         "data": Path("elsewhere"),
         "host": "::1",
         "namespace_name": "mine",
+        "jwt_issuer": "https://login.example",
+        "jwt_audience": "https://bus.example",
+        "jwt_jwks": "keys.json",
+        "jwt_roles_claim": "scp",
         "tls_certificate": Path("a.pem"),
         "tls_key": Path("a.key"),
         "log_level": "debug",
@@ -123,6 +128,37 @@ def test_settings_shows_the_values_in_force(monkeypatch: pytest.MonkeyPatch) -> 
     assert len([line for line in output.splitlines() if line.startswith("--")]) == len(declared())
     assert "6001" in output
     assert "POSTBUS_WRITE_BUFFER_MAX_BYTES" in output
+
+
+def test_a_reload_that_fails_half_way_shows_both_halves_and_ends_with_status_1(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    steps = tuple(Told(Verb.CREATE, "queue", name) for name in ("a", "b", "c"))
+    outcome = Outcome(steps, done=1, error="No room for it.")
+    asked: list[object] = []
+
+    def ask_reload(folder: Path, **options: bool) -> Outcome:
+        asked.append((folder, options))
+        return outcome
+
+    monkeypatch.setattr("postbus.server.reload_request.ask_reload", ask_reload)
+    result = postbus("reload", "--data", str(tmp_path), "--prune")
+    assert asked == [(tmp_path, {"dry_run": False, "prune": True})]
+    assert result.exit_code == 1
+    assert result.stdout.splitlines() == [
+        "+ create queue a",
+        "not done: + create queue b",
+        "not done: + create queue c",
+        "1 of 3 steps are done.",
+    ]
+    assert result.stderr == "postbus: not carried out to the end: No room for it.\n"
+
+
+def test_a_folder_that_is_none_cannot_be_exported(tmp_path: Path) -> None:
+    result = postbus("export", "--data", str(tmp_path))
+    assert result.exit_code == 1
+    assert result.stderr == f"postbus: {tmp_path} is not a data folder\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_cert_makes_what_serve_looks_for_and_names_the_variables(tmp_path: Path) -> None:

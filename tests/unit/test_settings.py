@@ -139,6 +139,23 @@ def test_loopback_is_told_by_the_address() -> None:
     assert Settings.load({"host": "[::1]"}).host == "::1"
 
 
+def test_an_issuer_is_named_whole_or_not_at_all() -> None:
+    whole = {"jwt_issuer": "i", "jwt_audience": "a", "jwt_jwks": "https://login.example/keys"}
+    assert Settings.load(whole).jwt_roles_claim == "roles"
+    for name in whole:
+        (line,) = problems(**{other: value for other, value in whole.items() if other != name})
+        assert f"{name} is missing" in line
+
+
+def test_keys_of_an_issuer_come_from_where_they_can_be_trusted() -> None:
+    others = {"jwt_issuer": "i", "jwt_audience": "a"}
+    for source in ("https://login.example/keys", "http://127.0.0.1:8080/keys", "./keys.json"):
+        assert Settings.load({**others, "jwt_jwks": source}).jwt_jwks == source
+    for source in ("http://login.example/keys", "ftp://login.example/keys", "file:///etc/keys"):
+        (line,) = problems(**others, jwt_jwks=source)
+        assert line.startswith("--jwt-jwks: must be an https URL") and source in line
+
+
 def test_one_port_cannot_be_opened_twice() -> None:
     (line,) = problems(port=6_000, admin_port=6_000)
     assert "both 6000" in line

@@ -37,7 +37,7 @@ from postbus.model.address import SubQueue, resolve_path
 from postbus.model.description import QueueDescription
 from postbus.model.fields import QUEUE, TOPIC
 from postbus.model.instant import Instant
-from postbus.server.auth import Authority, Claims
+from postbus.server.auth import Authority, Claims, verify_waiting
 from postbus.server.logs import Valve, get_logger
 from postbus.server.tracking import TrackingIds
 
@@ -123,8 +123,8 @@ class Front:
         # A queue may have one of these names: the admin clients, and only they, give a version.
         if path.lower() in _OPEN and "api-version" not in request.query_params:
             return await self._answer_open(request, path.lower())
-        asked = await self._asked(request)
         target = find_target(request.method, _raw_path(request))
+        asked = await self._asked(request, path if target is None else target.path)
         if target is not None:
             return await self._messages.answer(request, target, asked.caller.claims, asked.site)
         match path.lower().split("/"):
@@ -201,25 +201,28 @@ class Front:
             raise unknown_path(path)
         raise wrong_method(request.method, "GET, HEAD, PUT, DELETE")
 
-    async def _asked(self, request: Request) -> Asked:
-        async def supplement(header: str) -> Claims | None:
-            token = request.headers.get(header)
-            return None if token is None else await self._verify(token)
+    async def _asked(self, request: Request, path: str) -> Asked:
+        """Who asks for what is at `path`, whose keys may have signed the token."""
 
-        caller = Caller(await self._authenticate(request), supplement)
+        async def supplement(header: str, other: str) -> Claims | None:
+            token = request.headers.get(header)
+            return None if token is None else await self._verify(token, other)
+
+        caller = Caller(await self._authenticate(request, path), supplement)
         return Asked(caller, self._site(request))
 
-    async def _authenticate(self, request: Request) -> Claims:
+    async def _authenticate(self, request: Request, path: str) -> Claims:
         token = request.headers.get("authorization")
         if token is None:
             raise HttpProblem(
                 401, "MissingToken: The request has no 'Authorization' header.", sub_code=40102
             )
-        return await self._verify(token)
+        return await self._verify(token, path)
 
-    async def _verify(self, token: str) -> Claims:
+    async def _verify(self, token: str, path: str) -> Claims:
         try:
-            return self._authority.verify_sas(token, self._clock())
+            # Claims are about URLs: a question mark in a rule's name must not end the path here.
+            return await verify_waiting(self._authority, token, quote(path), self._clock)
         except Unauthorized as error:
             # Azure's words first, for clients that look for them (semantics part A §6).
             text = f"claim is empty or token is invalid. {error}"

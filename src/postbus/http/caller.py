@@ -29,9 +29,10 @@ class Caller:
     __slots__ = ("_supplement", "claims")
 
     def __init__(
-        self, claims: Claims, supplement: Callable[[str], Awaitable[Claims | None]]
+        self, claims: Claims, supplement: Callable[[str, str], Awaitable[Claims | None]]
     ) -> None:
-        """`supplement` gives the claims in a header, None without one, or refuses them."""
+        """`supplement` gives what the token in a header proves to one who wants to use a path, None
+        without one, or refuses it."""
         self.claims = claims
         self._supplement = supplement
 
@@ -53,7 +54,7 @@ class Caller:
         """Raise Unauthorized without Manage on the entity that messages are to be forwarded to."""
         if _allows(self.claims, name):
             return
-        claims = await self._supplement(SUPPLEMENTS[element])
+        claims = await self._supplement(SUPPLEMENTS[element], name)
         if claims is None or not _allows(claims, name):
             raise missing_claim(Right.MANAGE, site.address(name))
 

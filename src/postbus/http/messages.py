@@ -8,7 +8,7 @@ import asyncio
 import re
 from enum import Enum, auto
 from typing import Final, NamedTuple, Protocol
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 from uuid import UUID
 
 from starlette.requests import ClientDisconnect, Request
@@ -58,8 +58,6 @@ class Target(NamedTuple):
 
 class Mailbox(Protocol):
     """What this needs of a namespace. Raises ServiceBusError for what cannot be done."""
-
-    def exists(self, name: str) -> bool: ...
 
     def room_for(self, address: Address) -> int:
         """How many bytes a message may have; raises where none can be sent."""
@@ -120,8 +118,10 @@ class Messages:
         if address.management:
             raise InvalidArgument(f"'{address.path}' holds no messages.")
         right = Right.SEND if target.place is Place.ALL else Right.LISTEN
-        # Rights before existence: a stranger does not learn what there is (semantics A §6).
-        self._require(claims, right, address)
+        # Rights before existence: a stranger does not learn what there is (semantics A §6). Quoted,
+        # because claims are about URLs and the id of a message may have a question mark.
+        if not claims.allows_request(right, quote(address.path), quote(request.scope["path"])):
+            raise missing_claim(right, site.address(address.path))
         try:
             match target.place:
                 case Place.ALL:
@@ -132,15 +132,6 @@ class Messages:
         except ServiceBusError as error:
             self._mailbox.refused(address, error)
             raise
-
-    def _require(self, claims: Claims, right: Right, address: Address) -> None:
-        if claims.allows(right, address.path):
-            return
-        # A token may be signed for the URL of the messages instead of the entity's; but one for
-        # a queue that is called so is not one for this.
-        path = f"{address.path}/messages"
-        if not claims.allows(right, path) or self._mailbox.exists(path):
-            raise missing_claim(right, address.path)
 
     # -- send ----------------------------------------------------------------------------------
 

@@ -1,113 +1,220 @@
-"""Who may do what: access keys, the claims a token makes, and whether they cover an entity.
+"""Who may do what: the claims a token makes, and whether they cover an entity.
 
-Pure: the time is passed in. `$cbs`, SASL PLAIN and the HTTP `Authorization` header all end here.
+The time is passed in. `$cbs`, SASL PLAIN and the HTTP `Authorization` header all end here.
 """
 
-import hmac
-from collections.abc import Iterable
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from enum import Flag, auto
-from typing import Final
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from postbus.errors import Unauthorized
 from postbus.model.address import strip_authority
+from postbus.model.authorization import Right, names_of
 from postbus.model.instant import NEVER, Instant
-from postbus.server.sas import ExpiredToken, InvalidSignature, SasToken, is_sas, parse_sas
+from postbus.server.keyring import NAMESPACE, AccessKey, KeyRing, Mark
+from postbus.server.sas import is_sas, parse_sas
+from postbus.server.tokens import (
+    ExpiredToken,
+    InvalidAudience,
+    InvalidSignature,
+    KeyUnknown,
+    NoKeysYet,
+)
 
-# Compared with when no key has the name that was given, so that the answer takes as long.
-_NOBODYS_KEY: Final = "no key has this name"
+if TYPE_CHECKING:
+    from postbus.server.issuer import Issuer  # costs a start 150 ms, and few have one
+
+__all__ = [
+    "Authority",
+    "Claims",
+    "Reach",
+    "Right",
+    "lost_claim",
+    "missing_claim",
+    "resource_path",
+    "verify_waiting",
+]
+
+_BEARER: Final = "bearer "
+_SUBSCRIPTIONS: Final = "subscriptions"
+_MESSAGES: Final = "messages"
 
 
-class Right(Flag):
-    """What a key allows on the entities it is good for."""
+class Reach(Enum):
+    """How far below its resource a claim goes. Names of entities may contain slashes."""
 
-    LISTEN = auto()
-    SEND = auto()
-    MANAGE = auto()
-
-
-ALL_RIGHTS: Final = Right.LISTEN | Right.SEND | Right.MANAGE
-
-
-@dataclass(frozen=True, slots=True)
-class AccessKey:
-    """A named key of the namespace; the second value serves while the first is being replaced."""
-
-    name: str
-    keys: tuple[str, ...]
-    rights: Right = ALL_RIGHTS
-
-    @property
-    def granted(self) -> Right:
-        """Manage includes the other two (semantics part A §5.2)."""
-        return ALL_RIGHTS if Right.MANAGE in self.rights else self.rights
+    FOLDER = auto()
+    """To everything: it is the namespace, the beginning of some names, or inside an entity."""
+    ENTITY = auto()
+    """To what belongs to the entity: the queue `a/b` is not part of the queue `a`."""
+    MESSAGES = auto()
+    """Over HTTP only, to `<entity>/messages` or less."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a client has proven: these rights on this path and all below it, until then."""
+    """What a client has proven: these rights on this path and what lies below, until then."""
 
     resource: str
     """As `resource_path` gives it; empty for the whole namespace."""
     rights: Right
     expires_at: Instant
-    key_name: str
+    reach: Reach = Reach.FOLDER
+    made_by: Mark | None = None
+    """The key that stands behind it; none for a token of an issuer."""
 
     def covers(self, path: str) -> bool:
         """Is this entity, subqueue or management node (a path or a URI) within the resource?"""
-        if not self.resource:
-            return True
+        if self.reach is Reach.MESSAGES:
+            return False
         asked = resource_path(path)
-        return asked == self.resource or asked.startswith(self.resource + "/")
+        if not _is_within(asked, self.resource):
+            return False
+        rest = asked[len(self.resource) :].strip("/")
+        return self.reach is Reach.FOLDER or not rest or _is_part(rest)
 
     def allows(self, right: Right, path: str) -> bool:
         """May all of `right` be used on this path?"""
         return right in self.rights and self.covers(path)
 
+    def allows_request(self, right: Right, path: str, url_path: str) -> bool:
+        """May a request use `right` on the messages of the entity or subqueue `path`?
+
+        Tokens for HTTP are often made for the very URL, such as `orders/messages/head`.
+        """
+        allowed = self.allows(right, path)
+        if allowed or self.reach is Reach.ENTITY:
+            return allowed
+        # Also where there is no such entity: it is not the token's fault then.
+        return (
+            right in self.rights
+            and _is_within(self.resource, f"{resource_path(path)}/{_MESSAGES}")
+            and _is_within(resource_path(url_path), self.resource)
+        )
+
 
 class Authority:
-    """Checks proofs of identity against the keys of a namespace."""
+    """Checks proofs of identity against the keys of a namespace and of its entities."""
 
-    __slots__ = ("_keys",)
+    __slots__ = ("_issuer", "_ring")
 
-    def __init__(self, keys: Iterable[AccessKey]) -> None:
-        self._keys = {key.name: key for key in keys}
+    def __init__(self, keys: Iterable[AccessKey], issuer: Issuer | None = None) -> None:
+        self._ring = KeyRing()
+        self._ring.learn(NAMESPACE, keys)
+        self._issuer = issuer
 
-    def verify_sas(self, token: str, now: Instant) -> Claims:
-        """The claims of a token. Raises Unauthorized: malformed, wrong signature, expired."""
-        if not is_sas(token):
+    def want_keys(self, then: Callable[[], None]) -> bool:
+        """Have the issuer's keys looked for once more, and call `then`; False: not now.
+
+        For whoever was told KeyUnknown or NoKeysYet.
+        """
+        return self._issuer is not None and self._issuer.keys.want(then)
+
+    def learn(self, owner: str, keys: Iterable[AccessKey]) -> bool:
+        """These are an entity's keys from now on, or those of the NAMESPACE.
+
+        Entities without keys must be made known too: a token is for one of them or for a folder of
+        them. Returns whether something was taken away: claims need a `review` then.
+        """
+        return self._ring.learn(owner, keys)
+
+    def forget(self, entity: str) -> bool:
+        """The entity is gone. Returns what `learn` returns."""
+        return self._ring.forget(entity)
+
+    def verify(self, token: str, path: str, now: Instant) -> Claims:
+        """What a token proves to one who wants to use `path`, a path or a URI.
+
+        The path tells whose keys may have signed it. Raises Unauthorized for a token that is
+        malformed, has a wrong signature, has expired or is for something else, and NoKeysYet.
+        """
+        if is_sas(token):
+            return self._verify_sas(token, resource_path(path), now)
+        if self._issuer is None:
             raise Unauthorized(
                 "Only tokens that start with 'SharedAccessSignature ' are accepted: "
                 "no issuer of other tokens (JWT) is configured."
             )
+        text = token[len(_BEARER) :] if token[: len(_BEARER)].lower() == _BEARER else token
+        grant = self._issuer.verify(text.strip(), now)
+        return Claims("", grant.rights, grant.expires_at)
+
+    def verify_plain(self, user: str, password: str) -> tuple[Claims, ...]:
+        """The claims of a key's name and value (SASL PLAIN), for as long as the key is there.
+
+        A key of the namespace opens all of it. One of an entity opens that; several entities may
+        have the same one.
+        """
+        held = self._ring.holders(user, password)
+        if not held:
+            raise Unauthorized("InvalidCredentials: The key name or the key is wrong.")
+        return tuple(
+            Claims(mark.owner, key.granted, NEVER, self._reach_of(mark.owner), mark)
+            for key, mark in held
+        )
+
+    def review(self, claims: Claims) -> Claims | None:
+        """The claims as far as their key still stands behind them; None if it does not at all."""
+        if claims.made_by is None:
+            return claims
+        rights = claims.rights & self._ring.still_grants(claims.made_by)
+        return replace(claims, rights=rights) if rights else None
+
+    def _verify_sas(self, token: str, path: str, now: Instant) -> Claims:
         sas = parse_sas(token)
-        key = self._signer(sas)
+        signer = self._ring.signer(self._ring.owner_of(path), sas.key_names(), sas.is_signed_by)
+        if signer is None:
+            raise InvalidSignature
         # After the signature: a stranger does not learn whether a token was ever good.
         if sas.expires_at <= now:
-            at = datetime.fromtimestamp(sas.expires_at / 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            raise ExpiredToken(f"ExpiredToken: The token is expired. Expiration time: '{at}'.")
-        return Claims(resource_path(sas.resource), key.granted, sas.expires_at, key.name)
+            raise ExpiredToken(sas.expires_at)
+        key, mark = signer
+        resource = resource_path(sas.resource)
+        claims = Claims(resource, key.granted, sas.expires_at, self._reach_of(resource), mark)
+        owner = mark.owner
+        if owner == NAMESPACE:
+            return claims
+        whole = replace(claims, resource=owner, reach=Reach.ENTITY)
+        ours = self._ring.owner_of(resource) == owner
+        if whole.covers(resource) or (ours and claims.reach is Reach.MESSAGES):
+            return claims
+        # However wide a resource an entity's key has signed for, it is good for the entity.
+        if claims.covers(owner):
+            return whole
+        raise InvalidAudience(path)
 
-    def verify_plain(self, user: str, password: str) -> Claims:
-        """The claims of a key's name and value (SASL PLAIN): the whole namespace, for ever."""
-        key = self._keys.get(user)
-        given = password.encode("utf-8", "surrogatepass")
-        values = key.keys if key is not None else (_NOBODYS_KEY,)
-        matches = [hmac.compare_digest(value.encode(), given) for value in values]
-        if key is None or not any(matches):
-            raise Unauthorized("InvalidCredentials: The key name or the key is wrong.")
-        return Claims("", key.granted, NEVER, key.name)
+    def _reach_of(self, resource: str) -> Reach:
+        owner = self._ring.owner_of(resource)
+        if owner == NAMESPACE:
+            return Reach.FOLDER
+        if resource == owner:
+            return Reach.ENTITY
+        parts = resource[len(owner) + 1 :].split("/")
+        if parts[0] == _SUBSCRIPTIONS:
+            del parts[:2]
+        while parts and parts[0].startswith("$"):
+            del parts[0]
+        # Below a subqueue or a subscription there are no other entities.
+        return Reach.MESSAGES if parts and parts[0] == _MESSAGES else Reach.FOLDER
 
-    def _signer(self, sas: SasToken) -> AccessKey:
-        found = [self._keys[name] for name in sas.key_names() if name in self._keys]
-        key = found[0] if found else None
-        values = key.keys if key is not None else (_NOBODYS_KEY,)
-        matches = [sas.is_signed_by(value) for value in values]
-        if key is None or not any(matches):
-            raise InvalidSignature
-        return key
+
+async def verify_waiting(
+    authority: Authority, token: str, path: str, clock: Callable[[], Instant]
+) -> Claims:
+    """As `Authority.verify`; waits where the issuer's keys have to be looked for once more."""
+    try:
+        return authority.verify(token, path, clock())
+    except (KeyUnknown, NoKeysYet):
+        looked = asyncio.Event()
+        if not authority.want_keys(looked.set):
+            raise
+        await looked.wait()
+        return authority.verify(token, path, clock())
 
 
 def resource_path(uri: str) -> str:
@@ -129,12 +236,29 @@ def resource_path(uri: str) -> str:
 
 def missing_claim(right: Right, resource: str) -> Unauthorized:
     """The refusal of an operation on `resource` that `right` is needed for."""
-    names = ", ".join(f"'{name.capitalize()}'" for name in _names(right))
+    names = ", ".join(f"'{name}'" for name in names_of(each for each in Right if each in right))
     return Unauthorized(
         f"Unauthorized access. {names} claim(s) are required to perform this operation. "
         f"Resource: '{resource}'."
     )
 
 
-def _names(right: Right) -> list[str]:
-    return [str(each.name) for each in Right if each in right]
+def lost_claim(link: str, right: Right, resource: str) -> Unauthorized:
+    """What a link is told that `right` was needed for and is no longer proven."""
+    # Azure's words (semantics part B §11).
+    return Unauthorized(
+        f"The link '{link[:64]}' is force detached. Code: RenewToken. "
+        f"Details: {missing_claim(right, resource)}"
+    )
+
+
+def _is_within(path: str, resource: str) -> bool:
+    return not resource or path == resource or path.startswith(resource + "/")
+
+
+def _is_part(rest: str) -> bool:
+    """Does what follows an entity's name lead into it, and not to another entity?
+
+    No name of an entity has a `$`, or a part `Subscriptions` but the first.
+    """
+    return rest.startswith("$") or rest.partition("/")[0] == _SUBSCRIPTIONS

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from postbus.errors import EntityNotFound, InvalidArgument, ServiceBusError
 from postbus.model.address import resolve_path
 from postbus.server.auth import Claims, resource_path
 from postbus.server.nodes import NodeRequest
+from postbus.server.tokens import InvalidAudience, KeyUnknown, NoKeysYet
 
 if TYPE_CHECKING:
     from postbus.server.gateway import Gateway
@@ -28,11 +30,17 @@ class TokenNode:
         audience = request.properties.get("name")
         if not isinstance(audience, str) or not isinstance(request.body, str):
             raise InvalidArgument("put-token needs the property 'name' and a token as its value.")
+        self._answer(request, audience, request.body)
+
+    def _answer(self, request: NodeRequest, audience: str, token: str) -> None:
+        gateway = self._gateway
         try:
-            self._gateway.add_claims(self._verify(audience, request.body))
+            gateway.add_claims(resource_path(audience), self._verify(audience, token))
         except ServiceBusError as error:
+            again = partial(self._answer, request, audience, token)
+            if isinstance(error, (KeyUnknown, NoKeysYet)) and gateway.authority.want_keys(again):
+                return  # the answer waits for them
             # Without `error-condition`: where it is given the Python SDK shows no status text.
-            gateway = self._gateway
             text = gateway.refusals.describe(error, audience, gateway.stranger)
             request.respond(error.http_status, text, None)
             return
@@ -41,9 +49,9 @@ class TokenNode:
     def _verify(self, audience: str, token: str) -> Claims:
         # What a token is, its text tells and not the `type` beside it (wire contract §2.2).
         gateway = self._gateway
-        claims = gateway.authority.verify_sas(token, gateway.now)
+        claims = gateway.authority.verify(token, audience, gateway.service.clock())
         if not claims.covers(audience):
-            raise InvalidArgument(f"The token is not for the audience '{audience}'.")
+            raise InvalidAudience(audience)
         # Azure refuses here, and not at the link, what names no entity (wire contract §2.2).
         path = resource_path(audience)
         if path:

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from postbus.server.logs import get_logger
 
@@ -19,10 +19,13 @@ _log = get_logger("control")
 
 SOCKET: Final = "control.sock"
 _LINE_BYTES_MAX: Final = 65_536
+_ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
+"""An answer may be a whole namespace as text."""
 _REQUEST_TIMEOUT_S: Final = 10.0
 
-Handler = Callable[[str], Awaitable[None]]
-"""Does what is asked with its one argument, or raises; the text of the exception is the answer."""
+Handler = Callable[[str], Awaitable[object]]
+"""Does what is asked with its one argument and returns what JSON can hold, or raises; then the text
+of the exception is the answer."""
 
 
 class ControlError(Exception):
@@ -68,7 +71,7 @@ class Control:
             self._answering.discard(task)
             writer.close()
 
-    async def _carry_out(self, reader: asyncio.StreamReader) -> dict[str, str | None]:
+    async def _carry_out(self, reader: asyncio.StreamReader) -> dict[str, object]:
         try:
             line = await asyncio.wait_for(reader.readline(), _REQUEST_TIMEOUT_S)
             request = json.loads(line)
@@ -83,7 +86,7 @@ class Control:
             await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 work.cancel()
-            await work
+            answer = await work
         except asyncio.CancelledError:
             work.cancel()
             return {"error": "The request was given up."}
@@ -92,21 +95,25 @@ class Control:
             return {"error": str(error)}
         finally:
             left.cancel()
-        return {"error": None}
+        return {"error": None, "answer": answer}
 
 
-def ask(folder: Path, name: str, argument: str) -> None:
-    """Ask the server that holds this folder, and wait until it is done. Raises ControlError."""
+def ask(folder: Path, name: str, argument: str) -> Any:
+    """Ask the server that holds this folder, wait until it is done, and return what it answers.
+
+    Raises ControlError.
+    """
     with _address(folder) as path, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         try:
             sock.connect(path)
             sock.sendall(json.dumps({"ask": name, "with": argument}).encode() + b"\n")
             with sock.makefile("rb") as stream:
-                answer = json.loads(stream.readline(_LINE_BYTES_MAX))
+                answer = json.loads(stream.readline(_ANSWER_BYTES_MAX))
         except (OSError, ValueError) as error:
             raise ControlError(f"The server that holds {folder} does not answer.") from error
     if answer["error"] is not None:
         raise ControlError(answer["error"])
+    return answer["answer"]
 
 
 @contextmanager

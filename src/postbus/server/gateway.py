@@ -31,9 +31,12 @@ from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sasl import parse_plain
 from postbus.amqp.sending import SenderLink
 from postbus.errors import ConnectionForced, ServiceBusError, Unauthorized
+from postbus.model.address import resolve_address
+from postbus.model.authorization import Right
 from postbus.model.instant import Instant
 from postbus.server.attaching import attach
-from postbus.server.auth import Authority, Claims, Right
+from postbus.server.auth import Authority, Claims, lost_claim
+from postbus.server.credentials import Credentials
 from postbus.server.host import Host
 from postbus.server.links import Inlet, Outlet
 from postbus.server.namespace import Namespace
@@ -49,8 +52,6 @@ OFFERED: Final = ("MSSBCBS", "PLAIN", "ANONYMOUS")
 UNOFFERED: Final = ("EXTERNAL",)
 """Over plain TCP nothing has vouched for the peer. Proton takes EXTERNAL wherever it is offered,
 and never gets to the password it was given."""
-CLAIMS_MAX: Final = 1_000
-"""Tokens one connection may hold; a client renews them under the same path."""
 ORPHANS_MAX: Final = 10_000
 EVENTS_AT_ONCE: Final = 512
 REFUSED_STRANGERS_MAX: Final = 100
@@ -85,7 +86,7 @@ class Gateway:
             unoffered=UNOFFERED,
             describe=self._describe,
         )
-        self._claims: dict[str, Claims] = {}
+        self._credentials = Credentials()
         self._orphans: dict[bytes, tuple[Host, int]] = {}
         self._refused = 0
         self.waiting_bytes = 0
@@ -122,28 +123,31 @@ class Gateway:
     @property
     def stranger(self) -> bool:
         """The peer has shown no token that is good."""
-        return not self._claims
+        return not self._credentials
 
     def runtime(self, host: Host) -> Runtime:
         return self._service.namespace.runtime(host)
 
     def allows(self, right: Right, path: str) -> bool:
-        now = self.now
-        return any(
-            claims.expires_at > now and claims.allows(right, path)
-            for claims in self._claims.values()
-        )
+        return self._credentials.allows(right, path, self.now)
 
     def known_to(self, path: str) -> bool:
         """Has the client any right at all on this path?"""
-        now = self.now
-        return any(c.expires_at > now and c.covers(path) for c in self._claims.values())
+        return self._credentials.covers(path, self.now)
 
-    def add_claims(self, claims: Claims) -> None:
-        if len(self._claims) >= CLAIMS_MAX and claims.resource not in self._claims:
-            raise Unauthorized("The connection holds as many tokens as it may hold.")
-        self._claims[claims.resource] = claims
+    def add_claims(self, audience: str, claims: Claims) -> None:
+        """A token was put for an audience. What it renews goes on undisturbed."""
+        if self._credentials.put(audience, claims):
+            self._check_links()
         self._arm()
+
+    def review_claims(self) -> None:
+        """Keys were changed: let go of what was proven by one that is gone."""
+        if self._credentials.review(self.authority):
+            self.now = self._service.clock()
+            self._authenticate_by = self.now + self._service.settings.authentication_timeout_ms
+            self._check_links()
+            self._arm()
 
     def detach(self, link: Link, error: ServiceBusError, entity: str) -> None:
         self._let_go(link)
@@ -267,7 +271,10 @@ class Gateway:
 
     def _arm(self) -> None:
         """Wake for heartbeats, time-outs, and tokens that run out."""
-        deadlines = [c.expires_at for c in self._claims.values()] or [self._authenticate_by]
+        if self._transport is None:
+            return
+        expiry = self._credentials.next_expiry()
+        deadlines = [self._authenticate_by if expiry is None else expiry]
         core = self._connection.next_deadline()
         if core is not None:
             deadlines.append(core)
@@ -287,29 +294,28 @@ class Gateway:
 
     def _expire_claims(self) -> None:
         now = self.now
-        expired = [path for path, claims in self._claims.items() if claims.expires_at <= now]
-        for path in expired:
-            del self._claims[path]
-        if expired:
-            for link in self._links():
-                self._check_again(link)
-        if not self._claims and now >= self._authenticate_by and not self._connection.closed:
+        if self._credentials.expire(now):
+            self._authenticate_by = now + self._service.settings.authentication_timeout_ms
+            self._check_links()
+        if not self._credentials and now >= self._authenticate_by and not self._connection.closed:
             waited = self._service.settings.authentication_timeout_ms
             self.close(
                 ConnectionForced(f"The connection had no valid token for {waited} milliseconds.")
             )
-        elif self._claims:
-            self._authenticate_by = now + self._service.settings.authentication_timeout_ms
 
-    def _check_again(self, link: Link) -> None:
-        """A token ran out: is there another that covers the link? (wire contract §2.4)"""
-        owner = link.owner
-        if isinstance(owner, (Inlet, Outlet)):
-            right = Right.SEND if isinstance(owner, Inlet) else Right.LISTEN
-            if not self.allows(right, owner.entity.path):
-                self.detach(
-                    link, Unauthorized("The token of the link has expired."), owner.entity.path
-                )
+    def _check_links(self) -> None:
+        """Something that was proven no longer is: detach what needs it (wire contract §2.4).
+
+        Management nodes check each request.
+        """
+        for link in self._links():
+            owner = link.owner
+            if isinstance(owner, (Inlet, Outlet)):
+                right = Right.SEND if isinstance(owner, Inlet) else Right.LISTEN
+                path = resolve_address(_address_of(link) or "").path
+                if not self.allows(right, path):
+                    lost = lost_claim(link.name, right, self._service.uri(path))
+                    self.detach(link, lost, owner.entity.path)
 
     # -- closing -----------------------------------------------------------------------------
 
@@ -376,7 +382,9 @@ class Gateway:
         if event.mechanism == "PLAIN":
             try:
                 given = parse_plain(event.initial_response)
-                self.add_claims(self.authority.verify_plain(given.username, given.password))
+                claims = self.authority.verify_plain(given.username, given.password)
+                self._credentials.log_in(claims)
+                self._arm()
             except (Unauthorized, DecodeError) as error:
                 log.info("login refused", mechanism=event.mechanism, error=str(error))
                 return self._connection.sasl_reject()
@@ -426,7 +434,7 @@ class Gateway:
         return [link for session in self._connection.sessions for link in session.links]
 
 
-def _address_of(link: ReceiverLink | SenderLink) -> str | None:
+def _address_of(link: Link) -> str | None:
     terminus: Any = link.target if isinstance(link, ReceiverLink) else link.source
     address = getattr(terminus, "address", None)
     return address if isinstance(address, str) else None

@@ -2,9 +2,11 @@
 
 On loopback it is the one Microsoft's emulator made well known, so that a connection string copied
 from anywhere works. On any other address everybody knows that key, so it is not valid there: a
-random one is made, kept in a file only its owner can read, and shown once.
+random one is made, kept in a file only its owner can read, and shown once. A second line of that
+file is a second key, for as long as clients still use an older one.
 """
 
+import base64
 import os
 import secrets
 import socket
@@ -19,6 +21,7 @@ KEY_FILE: Final = "namespace.key"
 
 _RANDOM_BYTES = 32
 _KEY_LENGTH_MAX = 512
+_KEYS_MAX = 2
 _OTHERS = 0o077
 
 
@@ -31,6 +34,8 @@ class NamespaceKey(NamedTuple):
     value: str
     fresh: bool
     """Made just now: this start is the one time it is shown."""
+    secondary: str = ""
+    """As good as the first; empty for none."""
 
 
 def choose_key(settings: Settings) -> NamespaceKey:
@@ -68,7 +73,8 @@ def _reachable(host: str) -> str:
 
 def _kept_key(path: Path) -> NamespaceKey:
     if path.exists():
-        return NamespaceKey(KEY_NAME, _read_key(path), fresh=False)
+        value, secondary = _read_keys(path)
+        return NamespaceKey(KEY_NAME, value, fresh=False, secondary=secondary)
     value = _random_key()
     # Written aside and moved into place: a crash leaves either no key or a whole one.
     draft = path.with_suffix(".draft")
@@ -81,17 +87,27 @@ def _kept_key(path: Path) -> NamespaceKey:
     return NamespaceKey(KEY_NAME, value, fresh=True)
 
 
-def _read_key(path: Path) -> str:
+def _read_keys(path: Path) -> tuple[str, str]:
     with path.open() as file:
         if os.fstat(file.fileno()).st_mode & _OTHERS:
             raise KeyFileError(f"{path} can be read by others: chmod 600 {path}")
-        value = file.read(_KEY_LENGTH_MAX + 1).strip()
-    if not value or len(value) > _KEY_LENGTH_MAX or not value.isprintable():
+        lines = file.read(2 * _KEY_LENGTH_MAX + 3).strip().splitlines()
+    keys = [line.strip() for line in lines]
+    if not 1 <= len(keys) <= _KEYS_MAX or not all(map(_is_key, keys)):
         raise KeyFileError(
-            f"{path} does not hold a key (one line, at most {_KEY_LENGTH_MAX} characters): "
-            "delete it and a new one is made"
+            f"{path} does not hold a key (one line, or two for two keys, of at most "
+            f"{_KEY_LENGTH_MAX} characters): delete it and a new one is made"
         )
-    return value
+    return keys[0], keys[1] if len(keys) > 1 else ""
+
+
+def _is_key(text: str) -> bool:
+    return 0 < len(text) <= _KEY_LENGTH_MAX and text.isprintable()
+
+
+def new_access_key() -> str:
+    """A key for an authorization rule, as Azure makes them: 44 characters of base64."""
+    return base64.b64encode(secrets.token_bytes(_RANDOM_BYTES)).decode()
 
 
 def _random_key() -> str:

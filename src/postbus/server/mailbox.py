@@ -53,9 +53,6 @@ class Mailbox:
         self._polls: set[LongPoll] = set()
         self._stopping = False
 
-    def exists(self, name: str) -> bool:
-        return self._namespace.entity(name) is not None
-
     def room_for(self, address: Address) -> int:
         """How many bytes a message to this entity may have.
 

@@ -16,11 +16,13 @@ import structlog
 import uvloop
 
 from postbus.broker.window import WindowLimits
+from postbus.config.places import ConfigError
 from postbus.errors import ConnectionForced, StoreUnavailable
 from postbus.http.app import build_app
 from postbus.model.description import QueueDescription
 from postbus.model.instant import Instant
-from postbus.server.auth import AccessKey, Authority
+from postbus.server.access import Access
+from postbus.server.auth import Authority
 from postbus.server.backup import BACKUP, back_up_running
 from postbus.server.certificates import (
     Certificate,
@@ -29,9 +31,10 @@ from postbus.server.certificates import (
     certificate_files,
 )
 from postbus.server.clock import SystemClock
-from postbus.server.configfile import ConfigError, NamespaceConfig, load_config
-from postbus.server.control import Control
+from postbus.server.configfile import NamespaceConfig, load_config
+from postbus.server.control import Control, Handler
 from postbus.server.entities import Received
+from postbus.server.export import EXPORT, export_running
 from postbus.server.gateway import Gateway
 from postbus.server.health import Health
 from postbus.server.http_protocol import HttpHost, HttpLimits
@@ -43,6 +46,8 @@ from postbus.server.logs import configure
 from postbus.server.mailbox import Mailbox
 from postbus.server.metrics import EntityReading, Metrics
 from postbus.server.namespace import Namespace
+from postbus.server.reload_request import RELOAD
+from postbus.server.reloading import Reloading
 from postbus.server.residence import Residence
 from postbus.server.runtime import Runtime
 from postbus.server.service import Service
@@ -199,10 +204,20 @@ class Server:
         self.namespace = Namespace(
             settings, catalog, self._threads[0], runtimes, upkeeps, self._clock
         )
-        authority = Authority([AccessKey(self._key.name, (self._key.value,))])
+        self._reloading = Reloading(
+            settings,
+            config,
+            partial(load_config, defaults=_defaults(settings, None)),
+            self.namespace,
+            catalog,
+            self._threads[0],
+        )
+        self._access = Access(settings, self._key, config.authorization_rules, self._clock)
+        authority = self._access.authority
         self._service = Service(
             self.namespace, authority, tracking, self._clock, settings, f"postbus-{os.getpid()}"
         )
+        self.namespace.on_rules = self._service.rules_changed
         self._mailbox = Mailbox(self.namespace, self._clock)
         self._certificates = Certificates(certificate_files(settings), self._certified)
         self._certificates.start()
@@ -211,7 +226,13 @@ class Server:
         self._control = None
         if folder is not None:
             back_up = partial(back_up_running, folder, self._threads[0], self._threads[1:])
-            self._control = Control(folder.path, {BACKUP: back_up})
+            export = partial(export_running, catalog, self._threads[0], self.namespace.name)
+            asked: dict[str, Handler] = {
+                BACKUP: back_up,
+                RELOAD: self._reloading.asked,
+                EXPORT: export,
+            }
+            self._control = Control(folder.path, asked)
         self._stop = asyncio.Event()
         self._upkeep: asyncio.Task[None] | None = None
 
@@ -266,11 +287,9 @@ class Server:
     async def start(self) -> None:
         settings = self._settings
         self._listener.connections_max = allow_open_files(settings.connections_max)
+        self._access.open()
         await self.namespace.open()
-        for name, description in self._config.queues:
-            # What is there stays as it is: a restart must not undo a change made since.
-            if self.namespace.entity(name) is None:
-                await self.namespace.create_queue(name, description)
+        await self._reloading.begin()
         self._metrics.watch(self._readings)
         if self._control is not None:
             await self._control.open()
@@ -300,6 +319,7 @@ class Server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
+        loop.add_signal_handler(signal.SIGHUP, self._reloading.signalled)
         await self._stop.wait()
         await self._shut_down()
         return 0
@@ -315,6 +335,7 @@ class Server:
         log.info("stopping", connections=len(self._service.gateways))
         grace_s = self._settings.shutdown_grace_ms / 1000
         self._listener.stop()
+        self._access.close()
         if self._upkeep is not None:
             self._upkeep.cancel()
         for gateway in list(self._service.gateways):
@@ -335,6 +356,7 @@ class Server:
         await self._listener.drain(grace_s)
         if self._control is not None:
             await self._control.close()
+        await self._reloading.close(grace_s)
         hosts = [entity.host for entity in self.namespace.entities()]
         for runtime in self.namespace.runtimes:
             await runtime.stop(hosts)

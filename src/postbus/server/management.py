@@ -89,7 +89,7 @@ class ManagementNode:
             raise InvalidArgument(f"The operation '{request.operation}' is not known.")
         right, operation = found
         if not self._gateway.allows(right, self._path):
-            raise missing_claim(right, self._path)
+            raise missing_claim(right, self._gateway.service.uri(self._path))
         self._entity.touch(self._gateway.now)
         operation(request, Fields.of(request.body))
 

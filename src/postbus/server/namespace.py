@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
 from uuid import uuid4
@@ -15,12 +16,14 @@ from postbus.broker.pages import Pages
 from postbus.broker.policy import NOWHERE
 from postbus.errors import EntityAlreadyExists, EntityNotFound, QuotaExceeded, ServiceBusError
 from postbus.model.address import Address, check_entity_name
+from postbus.model.authorization import Rules, settle_rules
 from postbus.model.description import QueueCounts, QueueDescription
 from postbus.model.instant import Instant
 from postbus.model.topic import TopicDescription
 from postbus.server.courier import Courier
 from postbus.server.entities import Entity, QueueEntity, Received, SubscriptionEntity, TopicEntity
 from postbus.server.host import Host
+from postbus.server.keys import new_access_key
 from postbus.server.notices import detach_all, detach_updated
 from postbus.server.requests import Call
 from postbus.server.residence import counts_of
@@ -38,6 +41,7 @@ GONE: Final = 0
 """Where messages go that are forwarded to an entity that is not there: no fragment has this id."""
 
 T = TypeVar("T")
+D = TypeVar("D", bound=QueueDescription | TopicDescription)
 
 log = structlog.get_logger("namespace")
 
@@ -65,6 +69,9 @@ class Namespace(Subscribing):
         self._courier = Courier(self._fragments.get, self.runtime)
         self._dropping: set[asyncio.Task[None]] = set()
         self.created_at: Instant = catalog.namespace_created_at
+        self.on_rules: Callable[[str, Rules | None], None] = _unwatched
+        """Told of each entity's authorization rules, also where there are none; None: it is gone.
+        On an update, before anything else of it takes effect."""
 
     async def open(self) -> None:
         """Find the entities that are there, and go on dropping those that are not."""
@@ -86,6 +93,7 @@ class Namespace(Subscribing):
         self._entities[record.name.lower()] = entity
         self._fragments[entity.host.fragment] = entity.host
         self._courier.serve(entity.host)
+        self.on_rules(entity.name, entity.description.authorization_rules)
         return entity
 
     # -- finding -----------------------------------------------------------------------------
@@ -162,6 +170,7 @@ class Namespace(Subscribing):
                     f"The namespace has {len(self._entities)} entities and may have no more."
                 )
             now = self._clock()
+            description = _with_keys(description, (), now)
             # One store so far; more of them are dealt out here (R-PART-02).
             record = await self._thread.run(
                 partial(self._catalog.create, name, kind, description.to_json(), now, [0])
@@ -179,8 +188,7 @@ class Namespace(Subscribing):
             entity = self.queue(name)
             if entity is None:
                 raise EntityNotFound(f"sb://{self.name}/{name}")
-            entity.updated_at = await self._store(entity, description)
-            entity.description = description
+            entity.description = await self._store(entity, entity.description, description)
             self.aim(entity)
             await self.apply(entity)
         return entity
@@ -191,22 +199,23 @@ class Namespace(Subscribing):
             entity = self.topic(name)
             if entity is None:
                 raise EntityNotFound(f"sb://{self.name}/{name}")
-            entity.updated_at = await self._store(entity, description)
-            entity.description = description
+            entity.description = await self._store(entity, entity.description, description)
             entity.host.policy = entity.policy()
             await self.apply(entity)
         return entity
 
-    async def _store(
-        self, entity: Entity, description: QueueDescription | TopicDescription
-    ) -> Instant:
+    async def _store(self, entity: Entity, previous: D, description: D) -> D:
+        """Make the description durable. Returns it with its keys, which are known by then."""
         now = self._clock()
+        description = _with_keys(description, previous.authorization_rules, now)
         record = await self._thread.run(
             partial(self._catalog.update, entity.name, description.to_json(), now)
         )
+        entity.updated_at = record.updated_at
         entity.used_at = now
+        self.on_rules(entity.name, description.authorization_rules)
         log.info("entity updated", entity=entity.name)
-        return record.updated_at
+        return description
 
     async def delete_entity(self, name: str) -> None:
         async with self._changing:
@@ -216,14 +225,16 @@ class Namespace(Subscribing):
             await self._thread.run(partial(self._catalog.delete, entity.name))
             del self._entities[entity.name.lower()]
             del self._fragments[entity.host.fragment]
+            gone = EntityNotFound(f"sb://{self.name}/{entity.name}")
+            host = entity.host
+            host.gone = gone
+            if isinstance(entity, TopicEntity):
+                for subscription in entity.subscriptions():
+                    detach_all(subscription, gone)
+            detach_all(entity, gone)
+            # After the links: that the entity is gone says more than that its keys are.
+            self.on_rules(entity.name, None)
             await self._aim_again(name)
-        gone = EntityNotFound(f"sb://{self.name}/{entity.name}")
-        host = entity.host
-        host.gone = gone
-        if isinstance(entity, TopicEntity):
-            for subscription in entity.subscriptions():
-                detach_all(subscription, gone)
-        detach_all(entity, gone)
         self.runtime(host).discard(host, gone)
         self._drop(host.fragment, host.store)
         log.info("entity deleted", entity=entity.name)
@@ -337,3 +348,12 @@ class Namespace(Subscribing):
         task = asyncio.get_running_loop().create_task(drop())
         self._dropping.add(task)
         task.add_done_callback(self._dropping.discard)
+
+
+def _unwatched(name: str, rules: Rules | None) -> None:
+    """Nobody has asked to be told."""
+
+
+def _with_keys(description: D, previous: Rules, now: Instant) -> D:
+    rules = settle_rules(description.authorization_rules, previous, now, new_access_key)
+    return replace(description, authorization_rules=rules)

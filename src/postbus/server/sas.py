@@ -11,35 +11,14 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
-from postbus.errors import Unauthorized
 from postbus.model.instant import NEVER, Instant
+from postbus.server.tokens import MalformedToken
 
 SCHEME: Final = "SharedAccessSignature"
 # The longest audience, four times as long when percent-encoded twice over, and some to spare.
 TOKEN_LENGTH_MAX: Final = 8_192
 
 _EXPIRY_DIGITS_MAX: Final = 15
-
-
-class MalformedToken(Unauthorized):
-    """The text is no token, or lacks one of its parts."""
-
-    sub_code = 40105
-
-
-class InvalidSignature(Unauthorized):
-    """No key of this name made this signature. Says no more: a guess must not learn which."""
-
-    sub_code = 40103
-
-    def __init__(self) -> None:
-        super().__init__("InvalidSignature: The token has an invalid signature.")
-
-
-class ExpiredToken(Unauthorized):
-    """The token's time is over."""
-
-    sub_code = 40106
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from postbus.amqp.limits import Limits
 from postbus.amqp.types import Symbol
+from postbus.model.authorization import Rules
 from postbus.model.instant import Instant
 from postbus.server.auth import Authority
+from postbus.server.keyring import AccessKey
 from postbus.server.namespace import Namespace
 from postbus.server.refusals import Refusals
 from postbus.server.tracking import TrackingIds
@@ -47,6 +49,17 @@ class Service:
         self._tracking = tracking
         self._tasks: set[asyncio.Task[None]] = set()
         self._gone = 0
+
+    def rules_changed(self, entity: str, rules: Rules | None) -> None:
+        """Of an entity these are the rules now; None: it is gone. What was proven by a key that is
+        gone too, or has lost a right, ends."""
+        if rules is None:
+            lost = self.authority.forget(entity)
+        else:
+            lost = self.authority.learn(entity, map(AccessKey.of, rules))
+        if lost:
+            for gateway in list(self.gateways):
+                gateway.review_claims()
 
     def keep(self, task: asyncio.Task[None]) -> None:
         """Hold on to a task until it is done: the loop itself does not."""

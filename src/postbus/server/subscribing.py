@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
@@ -77,6 +77,16 @@ class Subscribing:
         description: SubscriptionDescription,
         default_rule: RuleDescription,
     ) -> SubscriptionEntity:
+        return await self.create_subscription_with(topic, name, description, [default_rule])
+
+    async def create_subscription_with(
+        self,
+        topic: str,
+        name: str,
+        description: SubscriptionDescription,
+        rules: Sequence[RuleDescription],
+    ) -> SubscriptionEntity:
+        """Create one with all its rules at once: no message is judged by some of them only."""
         check_subscription_name(name)
         description.validate()
         async with self._changing:
@@ -89,8 +99,8 @@ class Subscribing:
                     "have no more."
                 )
             now = self._clock()
-            rule = replace(default_rule, created_at=now)
-            compiled = parent.sorter.compile([rule])
+            rules = [replace(rule, created_at=now) for rule in rules]
+            compiled = parent.sorter.compile(rules)
             parent.sorter.check_room([], compiled)
             record = await self._thread.run(
                 partial(
@@ -98,7 +108,7 @@ class Subscribing:
                     parent.name,
                     name,
                     description.to_json(),
-                    {rule.name: rule.to_json()},
+                    {rule.name: rule.to_json() for rule in rules},
                     now,
                 )
             )

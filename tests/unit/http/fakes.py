@@ -13,9 +13,11 @@ from starlette.applications import Starlette
 
 from postbus.http.app import build_app
 from postbus.http.notation import ATOM, INSTANCE, SERVICE_BUS
+from postbus.model.authorization import Right, Rules
 from postbus.model.description import QueueDescription
 from postbus.model.instant import Instant
-from postbus.server.auth import AccessKey, Authority, Right
+from postbus.server.auth import Authority
+from postbus.server.keyring import AccessKey
 from postbus.server.sas import create_sas
 from postbus.server.tracking import TrackingIds
 from tests.unit.http.mailbox import MemoryMailbox
@@ -46,15 +48,27 @@ def application(
     defaults: QueueDescription | None = None,
     mailbox: MemoryMailbox | None = None,
 ) -> Starlette:
+    mailbox = mailbox or MemoryMailbox()
+    authority = Authority([AccessKey(KEY_NAME, (KEY,)), LISTENER])
+
+    def learn(name: str, rules: Rules | None) -> None:
+        if rules is None:
+            authority.forget(name)
+        else:
+            authority.learn(name, map(AccessKey.of, rules))
+
+    namespace.on_rules = learn
+    for name in mailbox.entities:
+        authority.learn(name, [])
     return build_app(
         namespace=namespace,
-        authority=Authority([AccessKey(KEY_NAME, (KEY,)), LISTENER]),
+        authority=authority,
         clock=lambda: namespace.now,
         tracking=TrackingIds(namespace.name, lambda: namespace.now, lambda: TRACKING_ID),
         health=health or Health(),
         metrics=_scrape,
         defaults=defaults or QueueDescription(),
-        mailbox=mailbox or MemoryMailbox(),
+        mailbox=mailbox,
         wait_max_ms=240_000,
     )
 

@@ -24,9 +24,6 @@ class MemoryMailbox:
     next: ReceivedMessage | None = None
     failure: ServiceBusError | None = None
 
-    def exists(self, name: str) -> bool:
-        return name in self.entities
-
     def room_for(self, address: Address) -> int:
         self._check(address)
         return ROOM

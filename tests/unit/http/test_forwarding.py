@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from postbus.model.authorization import AuthorizationRule, Right
 from postbus.model.description import QueueDescription
 from postbus.model.subscription import SubscriptionDescription
 from postbus.model.topic import TopicDescription
@@ -139,6 +140,30 @@ async def test_a_destination_must_be_the_callers_to_manage(
     # the Python client signs the destination as it was given
     proof = {HEADERS[element]: token("sb://localhost:5300/eu/orders")}
     assert (await own.put(path + V, body, headers=proof)).status == 201
+
+
+@source
+@element
+async def test_the_destinations_own_key_is_proof_as_well(
+    namespace: MemoryNamespace, path: str, kind: str, element: str
+) -> None:
+    """Each token is checked by the keys of the entity that it is there for."""
+    app = application(namespace)
+    keys = {name: f"{name:A>44}" for name in ("manages", "listens")}
+    rules = (
+        AuthorizationRule("manages", tuple(Right), keys["manages"]),
+        AuthorizationRule("listens", (Right.LISTEN,), keys["listens"]),
+    )
+    await namespace.create_queue("eu/target", QueueDescription(authorization_rules=rules))
+    own = Client(app, token(f"https://localhost{path}"))
+    body = to(element, "eu/target", kind)
+    for name, status in (("listens", 401), ("manages", 201)):
+        proof = create_sas(name, keys[name], "sb://localhost:5300/eu/target", T0 + 1_000)
+        reply = await own.put(path + V, body, headers={HEADERS[element]: proof})
+        assert reply.status == status
+    # which does not make it a key of the source
+    by_target = Client(app, create_sas("manages", keys["manages"], "https://localhost", T0 + 1_000))
+    assert (await by_target.delete(path + V)).status == 401
 
 
 @element

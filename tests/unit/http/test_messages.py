@@ -10,8 +10,9 @@ import pytest
 from postbus.errors import InvalidArgument, MessageLockLost, QuotaExceeded
 from postbus.http import messages
 from postbus.http.messages import Place, find_target
+from postbus.model.authorization import Right
 from postbus.model.plain_message import MessageState, Moment, PlainMessage, ReceivedMessage
-from postbus.server.auth import AccessKey, Right
+from postbus.server.keyring import AccessKey
 from postbus.server.sas import create_sas
 from tests.unit.http import fakes
 from tests.unit.http.fakes import LISTENER, T0, Client, MemoryNamespace, Reply, token
@@ -161,6 +162,16 @@ async def test_a_token_for_the_url_of_the_messages_is_enough() -> None:
     mailbox = MemoryMailbox()
     client = client_of(mailbox, token("http://localhost:5300/orders/messages"))
     assert (await client.send("POST", "/orders/messages", b"x")).status == 201
+
+
+async def test_a_token_for_one_message_is_enough_for_that_one() -> None:
+    """Its id may have characters that mean something in a URL."""
+    mailbox = MemoryMailbox()
+    path = f"/orders/messages/a%3Fb%2525/{TOKEN}"
+    client = client_of(mailbox, token(f"http://localhost:5300{path}"))
+    assert (await client.delete(path)).status == 200
+    assert (await client.delete(f"/orders/messages/a/{TOKEN}")).status == 401
+    assert (await client.delete("/orders/messages/head")).status == 401
 
 
 async def test_a_token_for_a_queue_that_is_called_so_is_not() -> None:

@@ -25,6 +25,9 @@ class Desk:
     async def note(self, argument: str) -> None:
         self.done.append(argument)
 
+    async def repeat(self, argument: str) -> object:
+        return {"said": [argument] * 20_000}
+
     async def fail(self, argument: str) -> None:
         raise ValueError(f"cannot do {argument}")
 
@@ -39,7 +42,8 @@ class Desk:
 @asynccontextmanager
 async def open_desk(folder: Path) -> AsyncIterator[Desk]:
     desk = Desk()
-    control = Control(folder, {"note": desk.note, "fail": desk.fail, "take_long": desk.take_long})
+    asked = {"note": desk.note, "fail": desk.fail, "repeat": desk.repeat}
+    control = Control(folder, {**asked, "take_long": desk.take_long})
     await control.open()
     try:
         yield desk
@@ -52,6 +56,15 @@ def test_what_is_asked_is_done_before_the_answer(run: Any, tmp_path: Path) -> No
         async with open_desk(tmp_path) as desk:
             await asyncio.to_thread(ask, tmp_path, "note", "this")
             assert desk.done == ["this"]
+
+    run(story())
+
+
+def test_an_answer_may_be_much_longer_than_a_question(run: Any, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with open_desk(tmp_path):
+            answer = await asyncio.to_thread(ask, tmp_path, "repeat", "this and that")
+            assert answer == {"said": ["this and that"] * 20_000}
 
     run(story())
 

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from postbus.server.keys import KEY_FILE, KEY_NAME, KeyFileError, choose_key, connection_string
+from postbus.model.authorization import AuthorizationRule, Right
+from postbus.server.access import namespace_keys
+from postbus.server.keys import (
+    KEY_FILE,
+    KEY_NAME,
+    KeyFileError,
+    choose_key,
+    connection_string,
+    new_access_key,
+)
 from postbus.settings import Settings
 
 
@@ -19,7 +28,7 @@ def test_on_loopback_the_emulators_key_works_and_nothing_is_written(
     host: str, tmp_path: Path
 ) -> None:
     key = choose_key(Settings.load({"host": host, "data": tmp_path}))
-    assert key == (KEY_NAME, "SAS_KEY_VALUE", False)
+    assert key == (KEY_NAME, "SAS_KEY_VALUE", False, "")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -32,7 +41,7 @@ def test_off_loopback_a_random_key_is_made_once_and_kept_for_its_owner(tmp_path:
     assert [path.name for path in tmp_path.iterdir()] == [KEY_FILE]
 
     again = choose_key(public(tmp_path))
-    assert again == (KEY_NAME, first.value, False)
+    assert again == (KEY_NAME, first.value, False, "")
 
 
 def test_two_folders_have_two_keys(tmp_path: Path) -> None:
@@ -55,6 +64,22 @@ def test_a_key_of_ones_own_is_taken_from_the_file(tmp_path: Path) -> None:
     assert choose_key(public(tmp_path)).value == "my own key"
 
 
+def test_a_second_line_of_the_file_is_a_second_key(tmp_path: Path) -> None:
+    path = tmp_path / KEY_FILE
+    path.write_text("new key\nold key\n")
+    path.chmod(0o600)
+    key = choose_key(public(tmp_path))
+    assert (key.value, key.secondary) == ("new key", "old key")
+    [root] = namespace_keys(key, ())
+    assert root.keys == ("new key", "old key")
+
+
+def test_a_key_for_a_rule_is_what_a_rule_takes() -> None:
+    first, second = new_access_key(), new_access_key()
+    assert first != second
+    AuthorizationRule("k", (Right.SEND,), first, second).validate()
+
+
 def test_a_key_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     choose_key(public(tmp_path))
     (tmp_path / KEY_FILE).chmod(0o640)
@@ -62,7 +87,7 @@ def test_a_key_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
         choose_key(public(tmp_path))
 
 
-@pytest.mark.parametrize("content", ["", "\n", "x" * 513, "two\nlines", "\x00"])
+@pytest.mark.parametrize("content", ["", "\n", "x" * 513, "more\nthan\ntwo", "one\n\ntwo", "\x00"])
 def test_a_file_that_holds_no_key_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / KEY_FILE
     path.write_text(content)

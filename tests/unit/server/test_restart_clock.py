@@ -12,6 +12,7 @@ import pytest
 
 from postbus.broker import browse
 from postbus.broker.message import MAIN, Message
+from postbus.config.content import Content, Queue
 from postbus.model.description import QueueDescription
 from postbus.server.clock import SystemClock
 from postbus.server.configfile import NamespaceConfig
@@ -28,7 +29,7 @@ _NS = 1_000_000
 async def life(data: Path, wall: int, *bodies: bytes) -> list[int]:
     """Start at this time by the wall, send, and stop; returns when each message came."""
     settings = Settings(data=data, port=0, admin_port=0, shutdown_grace_ms=0)
-    config = NamespaceConfig(queues=(("orders", QueueDescription()),))
+    config = NamespaceConfig(content=Content((Queue("orders", QueueDescription()),)))
     clock = partial(SystemClock, wall_ns=lambda: wall * _NS, monotonic_ns=lambda: 0)
     with closing(DataFolder(data, wall)) as folder:
         server = Server(settings, config, folder, clock)

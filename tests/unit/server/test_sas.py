@@ -13,14 +13,8 @@ from hypothesis import strategies as st
 
 from postbus.errors import Unauthorized
 from postbus.model.instant import NEVER
-from postbus.server.sas import (
-    TOKEN_LENGTH_MAX,
-    InvalidSignature,
-    MalformedToken,
-    create_sas,
-    is_sas,
-    parse_sas,
-)
+from postbus.server.sas import TOKEN_LENGTH_MAX, create_sas, is_sas, parse_sas
+from postbus.server.tokens import InvalidSignature, MalformedToken
 
 URI = "sb://Localhost:5672/Orders 1/$management"
 EXPIRY = "1700003600"

@@ -1,0 +1,130 @@
+"""What would make a namespace like a file, step by step, and how that is told."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, NamedTuple, Self
+
+from postbus.config.content import Chosen
+from postbus.model.rule import RuleDescription
+
+
+class Verb(Enum):
+    """What is done with an entity or a rule."""
+
+    CREATE = "create"
+    CHANGE = "change"
+    DELETE = "delete"
+    LEAVE = "leave"
+    """It is there and not in the file, and nobody asked to delete such."""
+
+    @property
+    def mark(self) -> str:
+        return {"create": "+", "change": "~", "delete": "-", "leave": "="}[self.value]
+
+
+class Change(NamedTuple):
+    """One field, as it is and as it is to be."""
+
+    key: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    verb: Verb
+    kind: str
+    """queue, topic, subscription or rule"""
+    entity: str
+    subscription: str | None = None
+    rule: str | None = None
+    changes: tuple[Change, ...] = ()
+    description: Chosen | None = None
+    """As it is to be; None for a rule, and for what is deleted or left."""
+    rules: tuple[RuleDescription, ...] = ()
+    """The first rules of a new subscription; the one rule that a step is about."""
+
+    @property
+    def path(self) -> str:
+        parts = self.entity
+        if self.subscription is not None:
+            parts += f"/Subscriptions/{self.subscription}"
+        return parts if self.rule is None else f"{parts}/Rules/{self.rule}"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A step as whoever asked for it hears of it."""
+
+    verb: Verb
+    kind: str
+    path: str
+    changes: tuple[Change, ...] = ()
+
+    @classmethod
+    def of(cls, step: Step) -> Self:
+        return cls(step.verb, step.kind, step.path, step.changes)
+
+    def lines(self) -> Iterator[str]:
+        note = " (not in the file)" if self.verb is Verb.LEAVE else ""
+        yield f"{self.verb.mark} {self.verb.value} {self.kind} {self.path}{note}"
+        for change in self.changes:
+            yield f"    {change.key}: {change.before} → {change.after}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "verb": self.verb.value,
+            "kind": self.kind,
+            "path": self.path,
+            "changes": [list(change) for change in self.changes],
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        changes = tuple(Change(*each) for each in values["changes"])
+        return cls(Verb(values["verb"]), values["kind"], values["path"], changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a file that was read again."""
+
+    steps: tuple[Told, ...] = ()
+    """All that differs, in the order in which it is carried out."""
+    left: tuple[Told, ...] = ()
+    done: int = 0
+    """So many of the steps are carried out."""
+    notes: tuple[str, ...] = ()
+    """What the file says now that takes effect with the next start only."""
+    error: str | None = None
+    """Why the first step that is not done could not be, where one was tried."""
+
+    def carried_out(self) -> Self:
+        return replace(self, done=len(self.steps))
+
+    def failed(self, done: int, error: str) -> Self:
+        return replace(self, done=done, error=error)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "steps": [each.to_json() for each in self.steps],
+            "left": [each.to_json() for each in self.left],
+            "done": self.done,
+            "notes": list(self.notes),
+            "error": self.error,
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        return cls(
+            _told(values["steps"]),
+            _told(values["left"]),
+            int(values["done"]),
+            tuple(values["notes"]),
+            values["error"],
+        )
+
+
+def _told(values: Sequence[Mapping[str, Any]]) -> tuple[Told, ...]:
+    return tuple(Told.from_json(each) for each in values)

@@ -1,0 +1,100 @@
+"""Carries out the steps that make a namespace like a file, one after the other."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from postbus.config.content import destinations
+from postbus.config.steps import Step, Verb
+from postbus.errors import ServiceBusError
+from postbus.model.description import QueueDescription
+from postbus.model.subscription import SubscriptionDescription
+from postbus.model.topic import TopicDescription
+from postbus.server.namespace import Namespace
+
+
+class StepFailed(Exception):
+    """A step was refused; those before it are done, those behind it are not."""
+
+    def __init__(self, step: Step, done: int, error: ServiceBusError) -> None:
+        super().__init__(" ".join(str(error).split()))
+        self.step = step
+        self.done = done
+
+
+async def carry_out(
+    namespace: Namespace, steps: Sequence[Step], tell: Callable[[Step], None]
+) -> None:
+    """Take the steps in their order, and `tell` of each that is done. Raises StepFailed."""
+    circular: list[Step] = []
+    for done, step in enumerate(steps):
+        try:
+            if not _is_new_entity(step):
+                await _close_circles(namespace, circular)
+            if await _take(namespace, step):
+                circular.append(step)
+        except ServiceBusError as error:
+            raise StepFailed(step, done, error) from error
+        tell(step)
+    if circular:
+        try:
+            await _close_circles(namespace, circular)
+        except ServiceBusError as error:
+            raise StepFailed(steps[-1], len(steps) - 1, error) from error
+
+
+def _is_new_entity(step: Step) -> bool:
+    return step.verb is Verb.CREATE and step.kind in ("queue", "topic")
+
+
+async def _close_circles(namespace: Namespace, waiting: list[Step]) -> None:
+    """Let those forward that were created before their destinations were there."""
+    while waiting:
+        step = waiting[0]
+        assert isinstance(step.description, QueueDescription)
+        await namespace.update_queue(step.entity, step.description)
+        waiting.pop(0)
+
+
+async def _take(namespace: Namespace, step: Step) -> bool:
+    """Take one step. True for a queue that does not forward yet as it should: what arrived there
+    meanwhile would be forwarded to nowhere."""
+    if step.kind == "rule":
+        await _take_rule(namespace, step)
+        return False
+    match step.verb, step.description:
+        case Verb.CREATE, QueueDescription() as queue:
+            waits = any(
+                namespace.entity(name) is None and name.casefold() != step.entity.casefold()
+                for _, name in destinations(queue)
+            )
+            if waits:
+                queue = replace(queue, forward_to=None, forward_dead_letters_to=None)
+            await namespace.create_queue(step.entity, queue)
+            return waits
+        case Verb.CREATE, TopicDescription() as topic:
+            await namespace.create_topic(step.entity, topic)
+        case Verb.CREATE, SubscriptionDescription() as subscription:
+            name = str(step.subscription)
+            await namespace.create_subscription_with(step.entity, name, subscription, step.rules)
+        case Verb.CHANGE, QueueDescription() as queue:
+            await namespace.update_queue(step.entity, queue)
+        case Verb.CHANGE, TopicDescription() as topic:
+            await namespace.update_topic(step.entity, topic)
+        case Verb.CHANGE, SubscriptionDescription() as subscription:
+            await namespace.update_subscription(step.entity, str(step.subscription), subscription)
+        case Verb.DELETE, _ if step.subscription is not None:
+            await namespace.delete_subscription(step.entity, step.subscription)
+        case Verb.DELETE, _:
+            await namespace.delete_entity(step.entity)
+    return False
+
+
+async def _take_rule(namespace: Namespace, step: Step) -> None:
+    topic, subscription = step.entity, str(step.subscription)
+    match step.verb:
+        case Verb.CREATE:
+            await namespace.create_rule(topic, subscription, step.rules[0])
+        case Verb.CHANGE:
+            await namespace.update_rule(topic, subscription, step.rules[0])
+        case Verb.DELETE:
+            await namespace.delete_rule(topic, subscription, str(step.rule))

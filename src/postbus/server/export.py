@@ -1,0 +1,71 @@
+"""The entities of a namespace as a file, whether a server runs on its folder or not."""
+
+import json
+import time
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from postbus.config.content import Content
+from postbus.config.emulator_writing import write_emulator
+from postbus.config.toml_writing import write_toml
+from postbus.errors import ServiceBusError
+from postbus.server.content import content_of
+from postbus.server.control import ControlError, ask
+from postbus.server.storethread import StoreThread
+from postbus.store.catalog import Catalog
+from postbus.store.database import FormatUnknown
+from postbus.store.folder import DataFolder, FolderDamaged, FolderInUse
+
+EXPORT: Final = "export"
+"""The name of the request to a running server."""
+EMULATOR: Final = "emulator"
+
+_KEYS_LEFT_OUT: Final = "the keys of authorization rules; --keys writes them"
+_REFUSALS = (ControlError, FolderDamaged, FormatUnknown, ServiceBusError, OSError)
+
+
+class ExportRefused(Exception):
+    """Nothing was written; the text says why."""
+
+
+class Exported(NamedTuple):
+    text: str
+    lost: list[str]
+    """What the text does not hold, one line for each."""
+
+
+def export_folder(source: Path, name: str, form: str, *, keys: bool) -> Exported:
+    """Write what a folder holds. `name` is the namespace's where no server says another.
+
+    Raises ExportRefused.
+    """
+    if not (source / "catalog.db").exists():
+        raise ExportRefused(f"{source} is not a data folder")
+    try:
+        try:
+            folder = DataFolder(source, time.time_ns() // 1_000_000)
+        except FolderInUse:
+            text, lost = ask(source, EXPORT, json.dumps({"format": form, "keys": keys}))
+            return Exported(text, lost)
+        try:
+            return _write(content_of(folder.catalog), name, form, keys=keys)
+        finally:
+            folder.close()
+    except _REFUSALS as error:
+        raise ExportRefused(str(error)) from error
+
+
+async def export_running(catalog: Catalog, thread: StoreThread, name: str, argument: str) -> object:
+    """The same inside the server that holds the folder."""
+    options = json.loads(argument)
+    content = await thread.run(partial(content_of, catalog))
+    return list(_write(content, name, options["format"], keys=options["keys"]))
+
+
+def _write(content: Content, name: str, form: str, *, keys: bool) -> Exported:
+    if form == EMULATOR:
+        return Exported(*write_emulator(name, content))
+    has_keys = any(each.description.authorization_rules for each in content.entities())
+    lost = [_KEYS_LEFT_OUT] if has_keys and not keys else []
+    return Exported(write_toml(name, content, keys=keys), lost)

@@ -1,0 +1,206 @@
+"""The file that a server was started with: carried out at the start, and read again when asked.
+
+At the start what is there stays as it is, for a restart must not undo a change made since; only
+what is missing is created. When the file is read again somebody asked for it to be carried out.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from postbus.config.places import ConfigError, Wrong
+from postbus.config.planning import Limits, Plan, make_plan
+from postbus.config.steps import Outcome, Step, Told, Verb
+from postbus.rules.matching import CORRELATION_FILTERS_MAX, SQL_FILTERS_MAX
+from postbus.server.applying import StepFailed, carry_out
+from postbus.server.configfile import NamespaceConfig
+from postbus.server.content import content_of
+from postbus.server.logs import get_logger
+from postbus.server.namespace import Namespace
+from postbus.server.storethread import StoreThread
+from postbus.server.subscribing import SUBSCRIPTIONS_MAX
+from postbus.settings import Settings, SettingsError
+from postbus.store.catalog import Catalog
+
+_UNSAID: Final = "not set"
+
+Load = Callable[[Path], NamespaceConfig]
+
+_log = get_logger("config")
+
+
+class Reloading:
+    """Keeps a namespace in line with its file."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        config: NamespaceConfig,
+        load: Load,
+        namespace: Namespace,
+        catalog: Catalog,
+        thread: StoreThread,
+    ) -> None:
+        """`load` reads a file as the start did, with the same defaults."""
+        self._settings = settings
+        self._config = config
+        self._load = load
+        self._namespace = namespace
+        self._catalog = catalog
+        self._thread = thread
+        self._turn = asyncio.Lock()
+        self._running: set[asyncio.Task[Outcome]] = set()
+
+    async def begin(self) -> None:
+        """Create what is missing, and say where the namespace and the file differ.
+
+        Raises ConfigError.
+        """
+        if not any(self._config.content.entities()):
+            return
+        plan = await self._plan(self._config, prune=False)
+        missing = [step for step in plan.steps if _is_missing(step)]
+        try:
+            await carry_out(self._namespace, missing, lambda step: None)
+        except StepFailed as failed:
+            raise ConfigError(f"{self._settings.config}: {failed.step.path}: {failed}") from failed
+        for step in plan.steps:
+            if _is_missing(step):
+                continue
+            if not step.changes:
+                _log.warning("in the file only, and left so", kind=step.kind, path=step.path)
+            for change in step.changes:
+                _log.warning(
+                    "differs from the file, and stays as it is",
+                    kind=step.kind,
+                    path=step.path,
+                    key=change.key,
+                    here=change.before,
+                    file=change.after,
+                )
+
+    async def asked(self, argument: str) -> object:
+        """A request through the control socket."""
+        options = json.loads(argument)
+        outcome = await self.reload(
+            dry_run=options["dry_run"] is not False, prune=options["prune"] is True
+        )
+        return outcome.to_json()
+
+    def signalled(self) -> None:
+        """SIGHUP: read it again and carry it out; what comes of it is in the log."""
+        self._start(self._reload_and_log())
+
+    async def reload(self, *, dry_run: bool, prune: bool) -> Outcome:
+        """Read the file again and, unless it is a `dry_run`, make the namespace like it.
+
+        Raises ConfigError where nothing was begun. Whoever asked may leave: a step is not broken
+        off in the middle, and those behind it are taken too.
+        """
+        return await asyncio.shield(self._start(self._reload(dry_run, prune)))
+
+    async def close(self, grace_s: float) -> None:
+        """Let a reload that is under way end."""
+        if self._running:
+            await asyncio.wait(self._running, timeout=grace_s)
+
+    def _start(self, work: Coroutine[Any, Any, Outcome]) -> asyncio.Task[Outcome]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    async def _reload(self, dry_run: bool, prune: bool) -> Outcome:
+        path = self._settings.config
+        if path is None:
+            raise ConfigError("the server was started without a file (--config)")
+        async with self._turn:
+            # On a thread of its own: a large file must not hold up messages.
+            config = await asyncio.to_thread(self._load, path)
+            if prune and not any(config.content.entities()):
+                # More likely a file cut short than a wish.
+                raise ConfigError(f"{path}: has no entities, so --prune would delete every one")
+            notes = self._notes(config)
+            plan = await self._plan(config, prune=prune)
+            outcome = Outcome(_told(plan.steps), _told(plan.left), notes=notes)
+            if dry_run:
+                return outcome
+            try:
+                await carry_out(self._namespace, plan.steps, _log_step)
+            except StepFailed as failed:
+                _log.error("file not carried out", path=failed.step.path, error=str(failed))
+                return outcome.failed(failed.done, str(failed))
+            _log.info("file carried out", file=str(path), steps=len(plan.steps))
+            return outcome.carried_out()
+
+    async def _reload_and_log(self) -> Outcome:
+        try:
+            outcome = await self._reload(dry_run=False, prune=False)
+        except ConfigError as error:
+            _log.error("file not carried out", error=str(error))
+            return Outcome(error=str(error))
+        for note in outcome.notes:
+            _log.warning("takes effect with the next start", what=note)
+        return outcome
+
+    async def _plan(self, config: NamespaceConfig, *, prune: bool) -> Plan:
+        present = await self._thread.run(partial(content_of, self._catalog))
+        limits = Limits(
+            self._namespace.settings.entities_max,
+            SUBSCRIPTIONS_MAX,
+            SQL_FILTERS_MAX,
+            CORRELATION_FILTERS_MAX,
+        )
+        try:
+            return make_plan(config.content, present, limits, prune=prune)
+        except Wrong as wrong:
+            raise ConfigError(f"{self._settings.config}: {wrong}") from None
+
+    def _notes(self, config: NamespaceConfig) -> tuple[str, ...]:
+        """What the file says otherwise than at the start and only a start can do."""
+        running, before, after = self._settings, self._config.settings, config.settings
+        # Flags and variables are given again with the next start, and win again.
+        given = {
+            name: getattr(running, name)
+            for name in running.model_fields_set
+            if name not in before and name != "namespace_name"
+        }
+        try:
+            Settings.load({**given, "config": running.config})
+        except SettingsError as error:
+            raise ConfigError("; ".join(error.problems)) from None
+        notes = [
+            f"[settings] {name}: {before.get(name, _UNSAID)} → {after.get(name, _UNSAID)}"
+            for name in sorted({*before, *after})
+            if before.get(name) != after.get(name)
+        ]
+        if config.authorization_rules != self._config.authorization_rules:
+            notes.append("the authorization rules of the namespace")
+        if config.name != self._config.name:
+            notes.append(f"the name of the namespace: {self._config.name} → {config.name}")
+        return tuple(notes)
+
+
+def _is_missing(step: Step) -> bool:
+    return step.verb is Verb.CREATE and step.kind != "rule"
+
+
+def _told(steps: Sequence[Step]) -> tuple[Told, ...]:
+    return tuple(Told.of(step) for step in steps)
+
+
+def _log_step(step: Step) -> None:
+    for change in step.changes:
+        _log.info(
+            "changed by the file",
+            kind=step.kind,
+            path=step.path,
+            key=change.key,
+            before=change.before,
+            after=change.after,
+        )
+    if not step.changes:
+        _log.info(f"{step.verb.value}d by the file", kind=step.kind, path=step.path)
