@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
-from postbus.broker import delta
+from postbus.broker import chores, delta
 from postbus.broker.delta import Delta
 from postbus.broker.ledger import Ledger
 from postbus.broker.message import Message
@@ -160,6 +160,16 @@ def _unsurveyed(_: Any) -> Any:
     return faulty
 
 
+def nobody_told(fetch: Any) -> Any:
+    def faulty(queue: Queue, subqueue: int, pages: Pages) -> Any:
+        need = fetch(queue, subqueue, pages)
+        if need is None:
+            queue.fragment.stirred.pop(subqueue, None)
+        return need
+
+    return faulty
+
+
 @dataclass(frozen=True)
 class Fault:
     """What is wrong, and which promises are seen to be broken by it."""
@@ -186,6 +196,7 @@ _PEEK = "a peek shows what is there"
 _ORDER = "ready messages go out by number"
 _TIME = "time never goes back"
 _DUE = "what is due comes on time"
+_SERVED = "whoever waits is served"
 
 FAULTS = [
     Fault("answer before commit", frozenset({_FIRST}), simulation=_Early),
@@ -228,6 +239,7 @@ FAULTS = [
         frozenset({_DUE}),
         patched(WatchedRuntime, "survey", _unsurveyed),
     ),
+    Fault("wake-up lost", frozenset({_SERVED}), patched(chores, "fetch_bodies", nobody_told)),
 ]
 
 

@@ -15,7 +15,7 @@ from postbus.broker.queue import Queue
 from postbus.broker.records import Kind
 from postbus.broker.topic import Topic
 from postbus.server import courier, loading
-from tests.simulation.faults import SEEDS_MAX, Fault, patched
+from tests.simulation.faults import SEEDS_MAX, Fault, nobody_told, patched
 from tests.simulation.history import Violation
 from tests.simulation.topics import judge
 from tests.simulation.topics.play import run_topic_seed
@@ -87,16 +87,6 @@ def _overtaking(_: Any) -> Any:
     return faulty
 
 
-def _nobody_told(fetch: Any) -> Any:
-    def faulty(queue: Queue, subqueue: int, pages: Pages) -> Any:
-        need = fetch(queue, subqueue, pages)
-        if need is None:
-            queue.fragment.stirred.pop(subqueue, None)
-        return need
-
-    return faulty
-
-
 def _outbox_not_noted(placed: Any) -> Any:
     def faulty(queue: Queue, message: Message) -> None:
         outboxes = dict(queue.fragment.outboxes)
@@ -159,7 +149,7 @@ TOPIC_FAULTS = [
         frozenset({judge.ORDER}),
         patched(Topic, "_take_in", _overtaking),
     ),
-    Fault("wake-up lost", frozenset({judge.SERVED}), patched(chores, "fetch_bodies", _nobody_told)),
+    Fault("wake-up lost", frozenset({judge.SERVED}), patched(chores, "fetch_bodies", nobody_told)),
     Fault(
         "outbox not seen to", frozenset({judge.ENDS}), patched(Queue, "placed", _outbox_not_noted)
     ),
