@@ -26,7 +26,7 @@ def test_the_bytes_are_the_documented_ones() -> None:
     data, positions = batch.pack(1, 2, 3, 4, [b"ab", b""])
 
     assert data == bytes.fromhex(
-        "50425242 00000001 bbc983fb"
+        "50425242 00000002 bbc983fb"
         "0000000000000001 0000000000000002 0000000000000003 0000000000000004"
         "00000002 0000000a"
         "00000002 6162 00000000"
@@ -64,8 +64,8 @@ def test_arbitrary_bytes_are_never_a_batch(data: bytes) -> None:
 def test_a_format_of_the_future_is_named() -> None:
     data, _ = batch.pack(3, 7, 100, T0, [b"one"])
 
-    with pytest.raises(BatchCorrupt, match="format 2, known is 1"):
-        batch.unpack(data[:4] + struct.pack(">I", 2) + data[8:])
+    with pytest.raises(BatchCorrupt, match="format 3, known is 2"):
+        batch.unpack(data[:4] + struct.pack(">I", 3) + data[8:])
 
 
 @pytest.mark.parametrize(
