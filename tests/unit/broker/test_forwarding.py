@@ -164,6 +164,7 @@ def test_dead_letters_go_on_with_their_reason_and_say_where_they_come_from() -> 
     }
 
 
+@pytest.mark.interpreted_only
 @pytest.mark.parametrize("checkpoint_every", [0, 1, 4])
 @pytest.mark.parametrize("crash_after", range(5))
 def test_what_is_there_when_forwarding_begins_sets_out_in_order(
@@ -185,6 +186,7 @@ def test_what_is_there_when_forwarding_begins_sets_out_in_order(
     assert end.names() == list("abcdefgh")
 
 
+@pytest.mark.interpreted_only
 def test_an_outbox_whose_first_page_is_all_shipped_is_not_empty(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -199,6 +201,7 @@ def test_an_outbox_whose_first_page_is_all_shipped_is_not_empty(
     assert not source.engine.fragment.outboxes
 
 
+@pytest.mark.interpreted_only
 def test_dead_letters_that_are_refused_are_tried_once_and_not_without_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

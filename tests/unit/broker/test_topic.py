@@ -48,6 +48,7 @@ def test_a_message_for_nobody_is_taken_and_leaves_nothing() -> None:
     assert place.queue.ledger.size_bytes == 0 and not any(place.queue.ledger.counts.values())
 
 
+@pytest.mark.interpreted_only
 @pytest.mark.parametrize("checkpoint_every", [0, 1, 3])
 @pytest.mark.parametrize("crash_after", range(12))
 def test_copies_made_in_slices_survive_a_crash_between_every_two(
@@ -71,6 +72,7 @@ def test_copies_made_in_slices_survive_a_crash_between_every_two(
     assert place.names(lane=PUBLISHING) == []
 
 
+@pytest.mark.interpreted_only
 def test_what_comes_behind_a_kept_message_waits_though_it_would_fit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -89,6 +91,7 @@ def _unless(name: str, unwanted: str) -> list[Copy]:
     return [] if name == unwanted else [Copy(2)]
 
 
+@pytest.mark.interpreted_only
 def test_a_subscription_with_several_copies_gets_them_in_one_slice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -128,6 +131,7 @@ def test_a_new_subscription_gets_what_is_published_from_then_on() -> None:
     assert (place.names(1), place.names(2)) == (["a", "b"], ["b"])
 
 
+@pytest.mark.interpreted_only
 @pytest.mark.parametrize("checkpoint_every", [0, 1, 5])
 @pytest.mark.parametrize("crash_after", range(5))
 def test_what_a_removed_subscription_leaves_is_purged_though_the_process_dies(
@@ -257,6 +261,7 @@ def test_what_an_action_changed_is_there_after_a_restart() -> None:
         place.crash()
 
 
+@pytest.mark.interpreted_only
 def test_a_kept_message_whose_first_page_is_all_spread_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

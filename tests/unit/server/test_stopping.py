@@ -44,6 +44,7 @@ def publish(bed: Bed, host: Host, count: int) -> list[Any]:
     return answers
 
 
+@pytest.mark.interpreted_only
 async def test_a_stop_leaves_a_long_fan_out_to_the_next_start(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
