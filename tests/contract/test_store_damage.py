@@ -89,10 +89,10 @@ CASES = {
         journal("data"), ("x" * 99,), "has a value of type str for its bytes", WHOLE
     ),
     "a batch of a later format": Damage(
-        "UPDATE journal SET data = CAST(substr(data, 1, 4) || x'00000002' || substr(data, 9)"
+        "UPDATE journal SET data = CAST(substr(data, 1, 4) || x'00000003' || substr(data, 9)"
         " AS BLOB)",
         (),
-        "format 2, known is 1",
+        "format 3, known is 2",
         WHOLE,
     ),
     "a batch that was changed": Damage(

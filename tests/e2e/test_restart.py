@@ -193,7 +193,7 @@ async def test_what_was_scheduled_comes_on_time_although_nobody_asks_for_the_que
     server: Server, open_bus: Callable[..., Bus], ending: str
 ) -> None:
     queue = Administration(server.connection_string).make_queue()
-    due = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=5)
+    due = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=10)
     async with open_bus(server).sender(queue) as sender:
         await sender.schedule_messages(ServiceBusMessage("later"), due)
     end(server, ending)

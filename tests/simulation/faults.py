@@ -195,6 +195,7 @@ _ONE_PLACE = "a message is in one place"
 _PEEK = "a peek shows what is there"
 _ORDER = "ready messages go out by number"
 _TIME = "time never goes back"
+_BEFORE = "nothing comes before its time"
 _DUE = "what is due comes on time"
 _SERVED = "whoever waits is served"
 
@@ -207,12 +208,13 @@ FAULTS = [
     ),
     Fault(
         "completion left in the index",
-        frozenset({_RETURNS, _REPLAY, _MATCH, _ONE_PLACE, _PEEK, _LOST, _ORDER}),
+        frozenset({_RETURNS, _REPLAY, _MATCH, _ONE_PLACE, _PEEK, _LOST, _ORDER, _COUNT}),
         patched(Delta, "remove", _left_in_index),
     ),
     Fault(
         "old page believed",
-        frozenset({_LOST, _RETURNS, _MATCH, _ONE_PLACE, _PEEK, _ORDER, _HOLDER, _COUNT, _BODY}),
+        frozenset({_LOST, _RETURNS, _MATCH, _ONE_PLACE, _PEEK, _ORDER, _HOLDER, _COUNT, _BODY})
+        | {_BEFORE},
         patched(Pages, "forget_rows", _old_rows_kept),
     ),
     Fault(

@@ -22,6 +22,7 @@ from tests.simulation.simulation import Simulation
 STEPS = 800
 ON_DISK_EVERY = 4
 _SOON = 60_000
+_LOOP_STEPS_MAX = 50
 _REST_STEPS_MAX = 20_000
 _DRAIN_ROUNDS = 400
 
@@ -61,6 +62,7 @@ class Run:
             self._answer: chance.choice([1, 3, 20]),
             simulation.clients.act: 10,
             self._receive: chance.choice([1, 3, 6]),
+            self._hurry: chance.choice([0, 0.1, 0.3]),
             self._time: chance.choice([0.1, 0.5, 2]),
             self._idle: chance.choice([0, 0.1, 0.6]),
             simulation.trim: chance.choice([0, 0.5, 2]),
@@ -104,6 +106,26 @@ class Run:
             sim.detach()
         else:
             sim.refresh_credit()
+
+    def _hurry(self) -> None:
+        """Somebody sends to a queue where nobody waits; while that is being written another comes
+        to receive, and others ask for things that write nothing: that is worth a turn."""
+        sim = self._sim
+        while sim.receivers:
+            sim.detach()
+        sim.clients.send()
+        self._catch_up()
+        sim.attach_one(MAIN, False, 2)
+        for _ in range(3):
+            sim.clients.settle_late()
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        """The loop does all it can without the store."""
+        for _ in range(_LOOP_STEPS_MAX):
+            if not self._sim.machine.ready:
+                return
+            self._loop()
 
     def _time(self) -> None:
         machine = self._sim.machine

@@ -60,7 +60,7 @@ def test_a_disk_meets_every_end_between_and_within_calls_and_while_it_is_opened(
 
 def test_the_histories_contain_everything_that_can_happen() -> None:
     happened: Counter[str] = Counter()
-    for seed in range(60):
+    for seed in range(100):
         for _, _, text in played(seed).lines:
             happened[" ".join(text.split()[:2])] += 1
             happened[text.split()[0]] += 1
