@@ -24,6 +24,11 @@ from postbus.server.requests import Call
 from postbus.server.runtime import Runtime
 
 TRY_AGAIN_S = 1.0
+SHIPMENTS_MAX = 64
+"""Under way at once: a topic may have two thousand subscriptions that forward, and each shipment
+holds up to a megabyte of bodies."""
+
+Outbox = tuple[Host, int]
 
 log = structlog.get_logger("courier")
 
@@ -37,7 +42,11 @@ class Courier:
         self._host_of = host_of
         """The host of a fragment; None when its entity is gone."""
         self._runtime_of = runtime_of
-        self._under_way: set[tuple[Host, int]] = set()
+        self._under_way: set[Outbox] = set()
+        self._waiting: dict[Outbox, None] = {}
+        """Those that have more to send, in the order of their turns."""
+        self._resting: set[Outbox] = set()
+        """Those that are tried again in a while."""
         self._stopped = False
 
     def stop(self) -> None:
@@ -49,14 +58,27 @@ class Courier:
         host.on_outbox = partial(self._called, host)
 
     def _called(self, host: Host, subqueue: int) -> None:
-        if (host, subqueue) not in self._under_way:
-            self._under_way.add((host, subqueue))
-            self._collect(host, subqueue)
+        outbox = host, subqueue
+        if outbox not in self._under_way and outbox not in self._resting:
+            self._waiting[outbox] = None
+            self._go_on()
+
+    def _go_on(self) -> None:
+        waiting, under_way = self._waiting, self._under_way
+        while waiting and len(under_way) < SHIPMENTS_MAX and not self._stopped:
+            outbox = next(iter(waiting))
+            del waiting[outbox]
+            under_way.add(outbox)
+            self._collect(*outbox)
+
+    def _done(self, outbox: Outbox, has_more: bool) -> None:
+        """One shipment is over. Another of the same outbox has to wait for its turn."""
+        self._under_way.discard(outbox)
+        if has_more:
+            self._waiting[outbox] = None
+        self._go_on()
 
     def _collect(self, host: Host, subqueue: int) -> None:
-        if self._stopped:
-            return
-
         def collect(engine: Engine, now: Instant, pages: Pages) -> object:
             return forwarding.collect(engine, subqueue, now, pages)
 
@@ -64,7 +86,7 @@ class Courier:
 
     def _collected(self, host: Host, subqueue: int, shipment: Shipment | None) -> None:
         if shipment is None:
-            self._under_way.discard((host, subqueue))
+            self._done((host, subqueue), has_more=False)
             return
         destination = self._host_of(shipment.destination)
         if destination is None or destination.gone is not None:
@@ -83,9 +105,9 @@ class Courier:
         """The destination has taken some: they are gone here. One that it refused stays."""
         numbers = [message.number for message, _ in shipment.messages[: receipt.arrived]]
         refusal, refused = receipt.refusal, None
-        go_on = partial(self._collect, host, subqueue)
+        go_on = partial(self._done, (host, subqueue), has_more=True)
         if refusal is not None and refusal.transient:
-            go_on = partial(self._later, host, subqueue)
+            go_on = partial(self._later, (host, subqueue))
         elif refusal is not None:
             refused = shipment.messages[receipt.arrived][0].number
             log.warning("message not forwarded", entity=host.name, error=str(refusal))
@@ -103,19 +125,22 @@ class Courier:
         host: Host,
         call: Callable[[Engine, Instant, Pages], object],
         done: Callable[..., None],
-        outbox: tuple[Host, int],
+        outbox: Outbox,
     ) -> None:
         def failed(error: ServiceBusError) -> None:
             log.warning("forwarding interrupted", entity=host.name, error=str(error))
-            self._later(*outbox)
+            self._later(outbox)
 
         runtime = self._runtime_of(host)
         runtime.attend(Call(host, call, done, failed, exclusive=False))
 
-    def _later(self, host: Host, subqueue: int) -> None:
+    def _later(self, outbox: Outbox) -> None:
         """A store or an engine did not answer: nothing is lost, so try again in a while."""
-        if host.gone is not None:
-            self._under_way.discard((host, subqueue))
-            return
-        loop = asyncio.get_running_loop()
-        loop.call_later(TRY_AGAIN_S, self._collect, host, subqueue)
+        if outbox[0].gone is None:
+            self._resting.add(outbox)
+            asyncio.get_running_loop().call_later(TRY_AGAIN_S, self._rested, outbox)
+        self._done(outbox, has_more=False)
+
+    def _rested(self, outbox: Outbox) -> None:
+        self._resting.discard(outbox)
+        self._called(*outbox)

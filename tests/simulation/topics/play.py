@@ -39,7 +39,9 @@ def run_topic_seed(seed: int, steps: int = STEPS) -> World:
         stack.enter_context(mock.patch.multiple(forwarding, **shipped))
         world = World(chance, on_disk(seed))
         loop = mock.Mock(get_running_loop=lambda: world.machine)
-        stack.enter_context(mock.patch.multiple(courier, log=Silent(), asyncio=loop))
+        stack.enter_context(
+            mock.patch.multiple(courier, log=Silent(), asyncio=loop, SHIPMENTS_MAX=few)
+        )
         try:
             Play(world).go(chance.randint(steps // 10, steps))
         except Exception as error:

@@ -1,0 +1,117 @@
+"""The courier between entities: a bounded number of shipments, in turn, and none given up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from postbus.broker.message import DEAD_LETTER, MAIN, OUTBOX, OWNER_BITS, Message
+from postbus.broker.policy import Policy
+from postbus.errors import StoreUnavailable
+from postbus.server import courier as couriers
+from postbus.server.courier import Courier
+from postbus.server.host import Host
+from postbus.server.requests import Call
+from tests.support.topics import Sorter
+from tests.unit.server.test_runtime import Bed
+
+TOPIC, END = 1, 2
+
+
+class Town:
+    """A topic whose subscriptions forward to one queue."""
+
+    def __init__(self, subscriptions: int) -> None:
+        self.bed = Bed()
+        self.topic = Host(TOPIC, 0, 0, "topic", Policy())
+        self.end = Host(END, 0, 0, "end", Policy())
+        self.owners = range(1, subscriptions + 1)
+        sorter = Sorter()
+        sorter.rules = dict.fromkeys(self.owners)
+        self.topic.sorter = sorter
+        self.topic.subscriptions = {
+            owner: (f"s{owner}", Policy(forward_to=END)) for owner in self.owners
+        }
+        self.hosts = {TOPIC: self.topic, END: self.end}
+        self.courier = Courier(self.hosts.get, lambda _: self.bed.runtime)
+        self.courier.serve(self.topic)
+
+    async def publish(self, count: int) -> None:
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        messages = [Message(b"body", f"m{number}") for number in range(count)]
+        self.bed.runtime.submit(
+            Call(
+                self.topic,
+                lambda engine, now, _: engine.send(messages, now),
+                done.set_result,
+                done.set_exception,
+            )
+        )
+        await done
+
+    def count(self, kind: int, lane: int = 0) -> int:
+        """Of all subscriptions."""
+        engine = self.topic.engine
+        assert engine is not None
+        return sum(engine.ledger.count(n << OWNER_BITS | kind, lane) for n in self.owners)
+
+    @property
+    def arrived(self) -> int:
+        return 0 if self.end.engine is None else self.end.engine.ledger.count(MAIN)
+
+
+async def until(ask: Callable[[], bool]) -> None:
+    """Sooner than tests.support.waiting, which is for other processes."""
+    async with asyncio.timeout(10):
+        while not ask():
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def town() -> AsyncIterator[Town]:
+    town = Town(12)
+    yield town
+    town.bed.store.open.set()
+    await town.bed.thread.stop()
+
+
+async def test_no_more_shipments_are_under_way_than_the_bound(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(couriers, "SHIPMENTS_MAX", 3)
+    most = 0
+    collect = Courier._collect
+
+    def counting(courier: Courier, host: Host, subqueue: int) -> None:
+        nonlocal most
+        most = max(most, len(courier._under_way))
+        collect(courier, host, subqueue)
+
+    monkeypatch.setattr(Courier, "_collect", counting)
+    await town.publish(5)
+    await until(lambda: town.arrived == 60)
+    assert most == 3
+    await town.bed.runtime.quiet()
+    assert town.count(MAIN, OUTBOX) == 0
+
+
+async def test_what_is_forwarded_to_an_entity_that_is_gone_is_a_dead_letter(town: Town) -> None:
+    del town.hosts[END]
+    await town.publish(2)
+    await until(lambda: town.count(DEAD_LETTER) == 24)
+    assert town.count(MAIN, OUTBOX) == 0
+
+
+async def test_a_store_that_does_not_answer_is_asked_again(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(couriers, "TRY_AGAIN_S", 0.01)
+    await town.publish(1)
+    town.bed.store.failure = StoreUnavailable("The disk is full.")
+    await until(lambda: town.bed.store.failure is None)
+    await until(lambda: town.topic.engine is not None and town.arrived == 12)
+    await town.bed.runtime.quiet()
+    assert town.count(DEAD_LETTER) == 0
