@@ -40,8 +40,12 @@ def _cursor_not_kept(change: Any) -> Any:
 
 def _no_marks(accept: Any) -> Any:
     def faulty(engine: Engine, origin: int, messages: Any, now: int) -> Any:
-        engine.ledger.marks.pop(origin, None)
-        return accept(engine, origin, messages, now)
+        marks = engine.ledger.marks
+        mark = marks.pop(origin, None)
+        receipt = accept(engine, origin, messages, now)
+        if mark is not None:
+            marks.setdefault(origin, mark)
+        return receipt
 
     return faulty
 
