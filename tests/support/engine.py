@@ -54,6 +54,9 @@ class Engine:
 
     def turn(self, call: Callable[[], T]) -> T:
         """Let the engine decide, then commit."""
+        topic = self.engine.topic
+        if topic is not None:
+            topic.begin_turn()
         try:
             return call()
         finally:

@@ -21,6 +21,8 @@ Rule = Callable[[Message], Sequence[Copy]]
 class Sorter:
     """Rules by owner; a plain copy for each subscription that has none."""
 
+    cost = 1
+
     def __init__(self) -> None:
         self.rules: dict[int, Rule | None] = {}
 
@@ -126,7 +128,7 @@ class Place(Engine):
             subqueue = forwarding.diverts(queue)
             if subqueue is None:
                 return slices
-            self.paged(partial(forwarding.divert, queue, subqueue))
+            self.paged(partial(forwarding.divert, queue, subqueue, self.now))
         raise AssertionError("a divert without end")
 
     def collect(self, subqueue: int = MAIN) -> Shipment | None:

@@ -54,7 +54,7 @@ def refill(queue: Queue, subqueue: int, pages: Pages) -> Need | None:
     if not window.low:
         queue.stir(subqueue)
         return None
-    page = LanePage(subqueue, ACTIVE, window.end + 1, PAGE_ROWS)
+    page = LanePage(subqueue, ACTIVE, window.end + 1, min(PAGE_ROWS, window.page))
     if need := missing(pages, [page]):
         return need
     messages, end = queue.ledger.delta.over_lane(

@@ -60,7 +60,9 @@ class Engine:
 
     def remove_subscription(self, owner: int) -> None:
         """Its messages are removed by a chore, as many at a time as is reasonable."""
-        self.queues.pop(owner, None)
+        queue = self.queues.pop(owner, None)
+        for subqueue in () if queue is None else queue.subqueues:
+            self.fragment.outboxes.pop(subqueue, None)
         self.fragment.locked.pop(owner, None)
         self.fragment.forwards.pop(owner, None)
         self._received.pop(owner, None)

@@ -51,6 +51,9 @@ def outbox_id(fragment: int, subqueue: int) -> int:
 
 def collect(engine: Engine, subqueue: int, now: Instant, pages: Pages) -> Shipment | Need | None:
     """The first messages in an outbox; None when it is empty. Changes nothing."""
+    if subqueue >> OWNER_BITS not in engine.queues:
+        engine.fragment.outboxes.pop(subqueue, None)
+        return None  # its subscription is gone, and what is left of that is removed
     found = _first_in_outbox(engine, subqueue, pages)
     if isinstance(found, Need):
         return found
@@ -187,7 +190,7 @@ def diverts(queue: Queue) -> int | None:
     return queue.dead_letters if ledger.count(queue.dead_letters, ACTIVE) else None
 
 
-def divert(queue: Queue, subqueue: int, pages: Pages) -> Need | None:
+def divert(queue: Queue, subqueue: int, now: Instant, pages: Pages) -> Need | None:
     """Send off what was there before the queue began to forward, a slice at a time."""
     start = queue.diverted_to if subqueue == queue.dead_letters else 0
     delta = queue.ledger.delta
@@ -203,12 +206,18 @@ def divert(queue: Queue, subqueue: int, pages: Pages) -> Need | None:
     for each in found:
         message = queue.held_in_memory(subqueue, ACTIVE, each.number) or each
         if message.token is None:
-            _set_out(queue, message)
+            _set_out(queue, message, now)
     return None
 
 
-def _set_out(queue: Queue, message: Message) -> None:
+def _set_out(queue: Queue, message: Message, now: Instant) -> None:
     window = queue.windows[message.subqueue]
+    if message.expired(now):
+        # The forwarder is a receiver, and no receiver gets it any more (semantics B §8).
+        if message.number in window.live:
+            window.withdraw(message)
+        queue.expire(message)
+        return
     if message.subqueue == queue.dead_letters:
         if not queue.passes_on(message):
             return

@@ -20,6 +20,8 @@ from postbus.model.instant import Instant
 COPIES_AT_ONCE: Final = 512
 """Copies that one turn makes. Those of a single message may be a few more where several rules of
 one subscription match."""
+COPY_BYTES: Final = 128
+"""What a copy counts with at the least, however small its share of the body is: it has a row."""
 STAGED_ROWS: Final = 64
 STAGED_BYTES: Final = 4 << 20
 
@@ -46,6 +48,10 @@ class Copy(NamedTuple):
 class Sorter(Protocol):
     """Applies the rules of a topic's subscriptions."""
 
+    @property
+    def cost(self) -> int:
+        """What it takes to look at one message, in copies that could be made instead."""
+
     def copies(self, message: Message, raw: bytes) -> list[Copy]:
         """Who gets what, in ascending order of owners."""
 
@@ -53,7 +59,7 @@ class Sorter(Protocol):
 class Topic:
     """What makes a fragment that of a topic."""
 
-    __slots__ = ("_own", "_queues", "sorter", "spread_to")
+    __slots__ = ("_own", "_queues", "room", "sorter", "spread_to")
 
     def __init__(self, own: Queue, queues: dict[int, Queue], sorter: Sorter) -> None:
         self._own = own
@@ -61,8 +67,14 @@ class Topic:
         self._queues = queues
         """Subscriptions by owner; the topic itself is among them as 0."""
         self.sorter = sorter
+        self.room = COPIES_AT_ONCE
+        """Copies that may still be made in this turn; looking at a message counts too."""
         self.spread_to = 0
         """Messages with lower numbers are not kept any more: the oldest is spread first."""
+
+    def begin_turn(self) -> None:
+        """So many copies may be made until this is called again."""
+        self.room = COPIES_AT_ONCE
 
     @property
     def behind(self) -> bool:
@@ -73,7 +85,6 @@ class Topic:
         """Take all of them or none; returns their sequence numbers."""
         own = self._own
         admit("Topic", own.name, own.policy, own.ledger.size_bytes, messages)
-        room = COPIES_AT_ONCE
         for message in messages:
             own.limit_ttl(message)
             message.number = message.enqueue_number = own.ledger.next_number()
@@ -81,7 +92,7 @@ class Topic:
                 own.schedule(message)
             else:
                 message.enqueued_at = now
-                room -= self._take_in(message, room)
+                self._take_in(message)
         return [message.number for message in messages]
 
     def arrive(self, message: Message, now: Instant) -> None:
@@ -93,20 +104,21 @@ class Topic:
         self._own.ledger.arrive(message, raw)
         message.raw = None
 
-    def _take_in(self, message: Message, room: int) -> int:
+    def _take_in(self, message: Message) -> None:
         """Give the message to its subscriptions, or keep it until there is time to."""
         ledger = self._own.ledger
         raw = message.raw
         assert raw is not None
-        copies = [] if self.behind else self.sorter.copies(message, raw)
-        if self.behind or len(copies) > room:
-            message.lane = PUBLISHING
-            ledger.add(Kind.STAGED, message, raw)
-            message.raw = None
-            return 0
-        ledger.pass_on(message, raw)
-        self._place(message, raw, copies, len(copies))
-        return len(copies)
+        if not self.behind and self.room > 0:
+            copies = self.sorter.copies(message, raw)
+            self.room -= max(len(copies), self.sorter.cost)
+            if len(copies) <= COPIES_AT_ONCE:
+                ledger.pass_on(message, raw)
+                self._place(message, raw, copies, len(copies))
+                return
+        message.lane = PUBLISHING
+        ledger.add(Kind.STAGED, message, raw)
+        message.raw = None
 
     def spread(self, message: Message, raw: bytes, room: int) -> int:
         """Give a message that was kept to the next subscriptions; returns how many copies it
@@ -132,7 +144,7 @@ class Topic:
 
     def _place(self, message: Message, raw: bytes, copies: list[Copy], shared_by: int) -> None:
         ledger = self._own.ledger
-        share = message.length // shared_by if shared_by else 0
+        share = max(message.length // shared_by, COPY_BYTES) if shared_by else 0
         for copy in copies:
             queue = self._queues.get(copy.owner)
             if queue is None:
@@ -172,6 +184,8 @@ def _copy_of(message: Message, raw: bytes, copy: Copy, share: int) -> Message:
         trail.envelope = copy.envelope
     if copy.annotations is not None:
         trail.annotations = copy.annotations
+    # What an action has written is the copy's alone.
+    trail.share += len(trail.envelope) + len(trail.annotations) + len(copy.properties or b"")
     made.trail = trail
     return made
 
@@ -193,12 +207,11 @@ def fan_out(topic: Topic, own: Queue, pages: Pages) -> Need | None:
     absent: tuple[Page, ...] = tuple(body for _, body in wanted if body not in pages)
     if absent:
         return Need(absent)
-    room = COPIES_AT_ONCE
     for message, body in wanted:
+        if topic.room <= 0:
+            break
         raw = pages.body(body)
         if raw is None:
             raise own.no_body(message)
-        room -= topic.spread(message, raw, room)
-        if room <= 0:
-            break
+        topic.room -= max(topic.spread(message, raw, topic.room), topic.sorter.cost)
     return None

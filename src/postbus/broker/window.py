@@ -80,6 +80,11 @@ class Window:
         return not self.complete and self.ready_count < self._limits.messages_max // 4
 
     @property
+    def page(self) -> int:
+        """Messages that are worth reading at once: as many as fit, and not one by one."""
+        return max(self.room, SHARE_MESSAGES_MIN)
+
+    @property
     def room(self) -> int:
         return max(0, self._limits.messages_max - len(self.live))
 

@@ -75,6 +75,11 @@ class RuleSet:
         """The matches of every message, where no message needs to be looked at; or None."""
         return self._answer
 
+    @property
+    def asked_count(self) -> int:
+        """Rules that every message has to be tried on."""
+        return len(self._asked)
+
     def set_rules(self, owner: int, rules: Sequence[Rule]) -> None:
         """Replace all rules of a subscription."""
         self._take_out(owner)

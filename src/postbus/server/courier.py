@@ -99,7 +99,8 @@ class Courier:
             return forwarding.accept(engine, outbox_id(host.fragment, subqueue), messages, now)
 
         done = partial(self._received, host, subqueue, shipment)
-        self._ask(destination, accept, done, (host, subqueue))
+        size = sum(len(raw) for _, raw in messages)
+        self._ask(destination, accept, done, (host, subqueue), size)
 
     def _received(self, host: Host, subqueue: int, shipment: Shipment, receipt: Receipt) -> None:
         """The destination has taken some: they are gone here. One that it refused stays."""
@@ -126,13 +127,14 @@ class Courier:
         call: Callable[[Engine, Instant, Pages], object],
         done: Callable[..., None],
         outbox: Outbox,
+        size: int = 0,
     ) -> None:
         def failed(error: ServiceBusError) -> None:
             log.warning("forwarding interrupted", entity=host.name, error=str(error))
             self._later(outbox)
 
         runtime = self._runtime_of(host)
-        runtime.attend(Call(host, call, done, failed, exclusive=False))
+        runtime.attend(Call(host, call, done, failed, size, exclusive=False))
 
     def _later(self, outbox: Outbox) -> None:
         """A store or an engine did not answer: nothing is lost, so try again in a while."""

@@ -189,16 +189,24 @@ def write_changes(message: Message, raw: bytes, changes: Changes) -> Rewritten:
     size = message.header_size
     if changes.user or changes.removed:
         given = stored_properties(message, raw)
-        before = len(message.properties) if message.properties is not None else None
         application = encode_application_properties(_changed(given, changes))
         size += len(application)
-        size -= sections.body - sections.application_properties if before is None else before
+        size -= (
+            sections.body - sections.application_properties
+            if message.properties is None
+            else len(message.properties)
+        )
+    trail = message.trail
     if not _FIELDS.keys().isdisjoint(system):
-        properties = _write_properties(raw, sections, system)
-        size += len(properties) - (sections.application_properties - sections.properties)
+        envelope = b"" if trail is None else trail.envelope
+        properties = _write_properties(*_section(envelope, raw, sections), system)
+        before = len(envelope) or sections.application_properties - sections.properties
+        size += len(properties) - before
     if not _ANNOTATIONS.keys().isdisjoint(system):
-        annotations = _write_annotations(raw, sections, system)
-        size += len(annotations) - (sections.properties - sections.message_annotations)
+        changed = b"" if trail is None else trail.annotations
+        annotations = _write_annotations(*_section(changed, raw, sections), system)
+        before = len(changed) or sections.properties - sections.message_annotations
+        size += len(annotations) - before
     session_id = system.get(SESSION_ID, message.session_id)
     return Rewritten(
         properties,
@@ -223,6 +231,11 @@ def _changed(given: dict[Any, Any], changes: Changes) -> dict[Any, Any]:
         else:
             kept[there] = amqp_value(value, kept[there])
     return kept
+
+
+def _section(changed: bytes, raw: bytes, sections: Sections) -> tuple[bytes, Sections]:
+    """Where to read a section: what an action of another topic has made of it, or the message."""
+    return (changed, scan(changed)) if changed else (raw, sections)
 
 
 def _write_properties(raw: bytes, sections: Sections, system: Mapping[str, Value]) -> bytes:

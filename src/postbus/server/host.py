@@ -237,4 +237,4 @@ def _purge(owner: int, engine: Engine, now: Instant, pages: Pages) -> Need | Non
 
 
 def _divert(subqueue: int, engine: Engine, now: Instant, pages: Pages) -> Need | None:
-    return forwarding.divert(engine.at(subqueue), subqueue, pages)
+    return forwarding.divert(engine.at(subqueue), subqueue, now, pages)

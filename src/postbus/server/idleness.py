@@ -10,6 +10,7 @@ from typing import Protocol
 
 import structlog
 
+from postbus.broker.message import DEAD_LETTER, MAIN
 from postbus.errors import EntityNotFound
 from postbus.model.description import QueueCounts
 from postbus.model.instant import Instant
@@ -80,8 +81,8 @@ class Idleness:
     @staticmethod
     def _is_waited_at(entity: Entity) -> bool:
         """Does a receiver with credit wait? Then it receives all the time."""
+        lines = entity.host.lines
         return any(
-            line.receivers and line.waiting
-            for subqueue, line in entity.host.lines.items()
-            if subqueue in (entity.subqueue(0), entity.subqueue(1))
+            line is not None and line.receivers and line.waiting
+            for line in (lines.get(entity.subqueue(kind)) for kind in (MAIN, DEAD_LETTER))
         )

@@ -265,13 +265,25 @@ class Namespace(Subscribing):
     async def _aim_again(self, name: str) -> None:
         """An entity of this name came or went: those that forward to it must know."""
         wanted = name.lower()
-        for entity in list(self.received()):
-            description = entity.description
-            for target in (description.forward_to, description.forward_dead_letters_to):
-                if target is not None and target.lower() == wanted:
-                    self.aim(entity)
-                    await self._set_policy(entity)
-                    break
+        forwarding = [
+            entity
+            for entity in self.received()
+            if wanted
+            in (
+                (entity.description.forward_to or "").lower(),
+                (entity.description.forward_dead_letters_to or "").lower(),
+            )
+        ]
+        for entity in forwarding:
+            self.aim(entity)
+        for entity in forwarding:
+            if entity.host.engine is None and entity.host.waiting is None:
+                continue  # it is loaded with what it was given just now
+            try:
+                await self._set_policy(entity)
+            except ServiceBusError as error:
+                # One that cannot be reached is loaded anew, sooner or later, and learns it then.
+                log.warning("forwarder not told", entity=entity.path, error=str(error))
 
     # -- the engine --------------------------------------------------------------------------
 

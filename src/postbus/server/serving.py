@@ -20,6 +20,8 @@ def serve(host: Host, now: Instant, outputs: list[Output]) -> list[Chore]:
     engine = host.engine
     assert engine is not None
     engine.tick(now)
+    if engine.topic is not None:
+        engine.topic.begin_turn()  # the next one
     # Only where something became ready, or somebody came to wait.
     stirred, called = engine.fragment.stirred, host.called
     looked_at = [*called, *(each for each in stirred if each not in called)]

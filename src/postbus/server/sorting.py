@@ -1,6 +1,7 @@
 """Which subscriptions of a topic get a message, and what each of them gets."""
 
 from collections.abc import Callable, Sequence
+from typing import Final
 from uuid import UUID
 
 from postbus.broker.message import Message
@@ -13,6 +14,9 @@ from postbus.rules.rule import Rule, compile_rule
 from postbus.rules.values import EvaluationFailed
 from postbus.server.facts import MessageFacts, write_changes
 
+EVALUATIONS_FOR_A_COPY: Final = 4
+"""Rules that are asked in the time in which a copy is made and written."""
+
 
 class TopicSorter:
     """The rules of one topic's subscriptions, compiled; the engine's Sorter."""
@@ -22,6 +26,11 @@ class TopicSorter:
         self._new_id = new_id
         self._same: tuple[Sequence[Match], list[Copy]] | None = None
         """The copies of every message, where no message needs to be looked at."""
+
+    @property
+    def cost(self) -> int:
+        """Rules without an equality are asked for each message, one by one."""
+        return 1 + self.rules.asked_count // EVALUATIONS_FOR_A_COPY
 
     def compile(self, rules: Sequence[RuleDescription]) -> list[Rule]:
         """Raises InvalidArgument for a rule that cannot be."""

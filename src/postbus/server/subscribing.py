@@ -203,8 +203,9 @@ class Subscribing:
             self._set_rules(under, [each for each in under.rules() if each is not there])
 
     async def _put_rule(self, under: SubscriptionEntity, rule: RuleDescription) -> None:
-        others = [each for each in under.rules() if each.name.casefold() != rule.name.casefold()]
-        replaced = [each for each in under.rules() if each not in others]
+        there = under.rule(rule.name)
+        replaced = [] if there is None else [there]
+        others = [each for each in under.rules() if each is not there]
         sorter = under.parent.sorter
         sorter.check_room(sorter.compile(replaced), sorter.compile([rule]))
         await self._thread.run(

@@ -177,7 +177,7 @@ def test_what_is_there_when_forwarding_begins_sets_out_in_order(
     source.publish(*"abcdefg")
     source.update(Policy(forward_to=2))
     for _ in range(crash_after):
-        source.paged(lambda pages: forwarding.divert(source.queue, MAIN, pages))
+        source.paged(lambda pages: forwarding.divert(source.queue, MAIN, source.now, pages))
     source.crash()
     source.divert()
     source.publish("h")
@@ -216,7 +216,7 @@ def test_dead_letters_that_are_refused_are_tried_once_and_not_without_end(
     slices = 0
     while (subqueue := forwarding.diverts(source.queue)) is not None and slices < 20:
         slices += 1
-        source.paged(lambda pages: forwarding.divert(source.queue, DEAD_LETTER, pages))
+        source.paged(lambda pages: forwarding.divert(source.queue, DEAD_LETTER, source.now, pages))
         source.ship_to(end, DEAD_LETTER)
     assert subqueue is None and slices == 2
     assert {m.reason for m in source.rows(kind=DEAD_LETTER)} == {"broken"}
@@ -305,3 +305,28 @@ def test_a_line_at_a_queue_that_forwards_gets_nothing() -> None:
     line.wants(eager)  # type: ignore[arg-type]
     serve(host, place.now, [])
     assert not place.queue.locks
+
+
+def test_what_has_expired_when_forwarding_begins_does_not_come_alive() -> None:
+    source, end = pair()
+    source.update(Policy())
+    source.publish("a", ttl=1_000)
+    source.publish("b")
+    source.now += 3_600_000
+    source.update(Policy(forward_to=2))
+    source.divert()
+    source.ship_to(end)
+    assert end.names() == ["b"]
+    assert source.names() == [] and outbox(source) == []
+
+
+def test_what_a_deleted_subscription_was_to_forward_stays_here_and_is_removed() -> None:
+    place = Place(sorter=Sorter())
+    place.subscribe(1, Policy(forward_to=2))
+    place.publish("a")
+    place.unsubscribe(1)
+    assert place.collect(1 << OWNER_BITS) is None
+    assert place.engine.fragment.outboxes == {}
+    while place.purge_slice():
+        pass
+    assert place.queue.ledger.size_bytes == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from postbus.broker import chores, records, topic
-from postbus.broker.message import DEAD_LETTER, OWNER_BITS, PUBLISHING, SCHEDULED
+from postbus.broker.message import DEAD_LETTER, OWNER_BITS, PUBLISHING, SCHEDULED, Message
 from postbus.broker.pages import Pages, PinnedPage
 from postbus.broker.policy import Policy
 from postbus.broker.records import Kind
@@ -190,9 +190,11 @@ def test_bodies_that_are_copied_forward_stay_shared() -> None:
 
 def test_copies_share_the_size_of_their_body_and_all_of_it_is_given_back() -> None:
     place = topic_with(1, 2, 3)
-    place.publish("a", "b")
-    size = len("a:body") + len("b:body")
-    assert size - 6 <= place.queue.ledger.size_bytes <= size
+    large = Message(bytes(3_000), "a")
+    place.turn(lambda: place.engine.send([large], place.now))
+    assert place.queue.ledger.size_bytes == 3_000
+    place.publish("b")
+    assert place.queue.ledger.size_bytes == 3_000 + 3 * topic.COPY_BYTES, "each has a row"
     for owner in (1, 2, 3):
         for _ in range(2):
             assert place.turn(
@@ -287,3 +289,45 @@ def test_records_say_which_subscription_they_are_about() -> None:
         (Kind.PUBLISHED, 0),
         (Kind.DISTRIBUTED, 5),
     ]
+
+
+@pytest.mark.interpreted_only
+def test_many_sends_of_one_turn_make_no_more_copies_than_a_turn_may(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(topic, "COPIES_AT_ONCE", 4)
+    place = topic_with(1, 2)
+
+    def sends() -> None:
+        for name in "abcdef":
+            place.engine.send([Message(b"body", name)], place.now)
+
+    place.turn(sends)
+    assert place.names(1) == ["a", "b"] and place.names(lane=PUBLISHING) == list("cdef")
+    place.spread()
+    assert place.names(1) == place.names(2) == list("abcdef")
+
+
+@pytest.mark.interpreted_only
+def test_messages_that_match_nobody_cost_what_looking_at_them_costs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(topic, "COPIES_AT_ONCE", 10)
+    place = topic_with()
+    assert place.sorter is not None
+    place.sorter.cost = 5
+    place.publish(*"abcd")
+    assert place.names(lane=PUBLISHING) == ["c", "d"], "two were looked at"
+    place.spread()
+    assert place.names(lane=PUBLISHING) == []
+
+
+def test_the_windows_of_many_subscriptions_are_filled_no_further_than_their_share() -> None:
+    place = topic_with(*range(1, 101))
+    place.publish(*(f"m{number}" for number in range(300)))
+    place.spread()
+    place.commit(checkpoint=True)
+    place.crash()
+    main = 1 << OWNER_BITS
+    place.paged(lambda pages: chores.refill(place.at(1), main, pages))
+    assert len(place.at(1).windows[main].live) <= 64

@@ -20,7 +20,7 @@ from postbus.amqp.sections import (
     scan,
 )
 from postbus.amqp.types import Int, Symbol, Timestamp
-from postbus.broker.message import NO_TTL, Message
+from postbus.broker.message import NO_TTL, Message, Trail
 from postbus.model.duration import MAX_TICKS
 from postbus.model.rule import RuleDescription, SqlAction, TrueFilter
 from postbus.model.values import DATE_TIME_MAX_TICKS, DateTime, TimeSpan
@@ -276,3 +276,27 @@ def test_the_size_of_the_header_is_that_of_a_message_sent_like_this(action: str)
         )
         sent = read_message(b"".join(parts), LIMIT)
         assert made.header_size == sent.header_size
+
+
+def test_an_action_begins_with_what_an_action_of_another_topic_has_left() -> None:
+    message = message_of(
+        Properties(message_id="m-1", subject="orig"), annotations={Symbol("x-opt-other"): 1}
+    )
+    first = rewritten(message, "SET sys.Label='first'; SET sys.PartitionKey='p'")
+    trail = message.trail = Trail(message.length)
+    assert first.properties_section is not None and first.annotations_section is not None
+    trail.envelope, trail.annotations = first.properties_section, first.annotations_section
+
+    second = rewritten(message, "SET sys.CorrelationId='c'; SET sys.ViaPartitionKey='v'")
+
+    section = second.properties_section
+    assert section is not None
+    properties = read_properties(section, scan(section))
+    assert (properties.subject, properties.correlation_id) == ("first", "c")
+    section = second.annotations_section
+    assert section is not None
+    assert read_annotations(section, scan(section)) == {
+        "x-opt-other": 1,
+        "x-opt-partition-key": "p",
+        "x-opt-via-partition-key": "v",
+    }
