@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from postbus.broker.ledger import Ledger
@@ -10,8 +11,9 @@ from postbus.broker.window import WindowLimits
 if TYPE_CHECKING:
     from postbus.broker.queue import Queue
 
-_SCRAMBLE: Final = 0x9E3779B97F4A7C15
-_MASK: Final = (1 << 64) - 1
+_COUNTER_BYTES: Final = 3
+_COUNTER_MASK: Final = (1 << 8 * _COUNTER_BYTES) - 1
+_PROOF_BYTES: Final = 5
 
 
 class Fragment:
@@ -44,12 +46,15 @@ class Fragment:
         self.outboxes: dict[int, int] = {}
         """Subqueues with messages on their way to another entity: none has a lower number."""
         # A lock token names fragment and epoch, so that one of an earlier owner is lock-lost at
-        # once; the rest is a counter that others cannot guess.
+        # once. The rest is a counter, which makes it the only one, and a proof that we made it:
+        # whoever has seen some tokens must not be able to tell others.
         self._token_prefix = token_prefix
-        self._secret = secret
+        self._secret = secret.to_bytes(8, "big")
         self._issued = 0
 
     def next_token(self) -> bytes:
         self._issued += 1
-        word = (self._issued * _SCRAMBLE & _MASK) ^ self._secret
-        return self._token_prefix + word.to_bytes(8, "big")
+        issued = self._issued
+        proof = blake2b(issued.to_bytes(8, "big"), key=self._secret, digest_size=_PROOF_BYTES)
+        counter = (issued & _COUNTER_MASK).to_bytes(_COUNTER_BYTES, "big")
+        return self._token_prefix + counter + proof.digest()
