@@ -17,6 +17,7 @@ from postbus.errors import (
     InvalidArgument,
     InvalidOperation,
     NotSupported,
+    QuotaExceeded,
 )
 from postbus.model.address import Address, SubQueue, resolve_address
 from postbus.server.auth import Right, missing_claim
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 
 _SESSION_FILTER: Final = "com.microsoft:session-filter"
 _VIA: Final = "com.microsoft:transfer-destination-address"
+TOKEN_REQUEST_BYTES_MAX: Final = 32 * 1024
+"""A token has at most half of that; whoever puts one has proven nothing yet."""
+STRANGER_LINKS_MAX: Final = 16
+"""A client needs a pair of them to show its first token."""
 _SUBQUEUES: Final = {
     SubQueue.MAIN: MAIN,
     SubQueue.DEAD_LETTER: DEAD_LETTER,
@@ -48,6 +53,10 @@ def attach(gateway: Gateway, link: ReceiverLink | SenderLink) -> list[Event]:
         raise InvalidArgument("The link names no address.")
     address = resolve_address(text)
     if address.is_cbs:
+        if gateway.stranger and gateway.links_served() >= STRANGER_LINKS_MAX:
+            raise QuotaExceeded(
+                f"A connection may have {STRANGER_LINKS_MAX} links before it shows a token."
+            )
         return _accept_node(gateway, link, address)
     if address.management:
         if not gateway.known_to(address.path):
@@ -85,7 +94,11 @@ def _accept_node(
     if not address.is_cbs:
         owner.entity = _find(gateway, address)
         owner.entity.links.add(link)
-    early = link.accept(properties=gateway.service.link_properties())
+    is_put = address.is_cbs and isinstance(link, ReceiverLink)
+    early = link.accept(
+        properties=gateway.service.link_properties(),
+        max_message_size=TOKEN_REQUEST_BYTES_MAX if is_put else None,
+    )
     owner.open()
     return early
 

@@ -49,9 +49,11 @@ class Reach(Enum):
     """How far below its resource a claim goes. Names of entities may contain slashes."""
 
     FOLDER = auto()
-    """To everything: it is the namespace, the beginning of some names, or inside an entity."""
+    """To everything: it is the namespace, says that it is the beginning of some names, or lies
+    inside an entity."""
     ENTITY = auto()
-    """To what belongs to the entity: the queue `a/b` is not part of the queue `a`."""
+    """To what belongs to the entity: the queue `a/b` is not part of the queue `a`. Also where there
+    is no such entity: a token must not grow when whoever holds it deletes the entity."""
     MESSAGES = auto()
     """Over HTTP only, to `<entity>/messages` or less."""
 
@@ -101,10 +103,12 @@ class Claims:
 class Authority:
     """Checks proofs of identity against the keys of a namespace and of its entities."""
 
-    __slots__ = ("_issuer", "_ring")
+    __slots__ = ("_has_folders", "_issuer", "_ring")
 
     def __init__(self, keys: Iterable[AccessKey], issuer: Issuer | None = None) -> None:
         self._ring = KeyRing()
+        self._has_folders = False
+        """Some token was for the beginning of names: a new entity may turn out to be that."""
         self._ring.learn(NAMESPACE, keys)
         self._issuer = issuer
 
@@ -121,7 +125,9 @@ class Authority:
         Entities without keys must be made known too: a token is for one of them or for a folder of
         them. Returns whether something was taken away: claims need a `review` then.
         """
-        return self._ring.learn(owner, keys)
+        is_new = not self._ring.knows(owner)
+        lost = self._ring.learn(owner, keys)
+        return lost or (is_new and self._has_folders)
 
     def forget(self, entity: str) -> bool:
         """The entity is gone. Returns what `learn` returns."""
@@ -163,7 +169,12 @@ class Authority:
         if claims.made_by is None:
             return claims
         rights = claims.rights & self._ring.still_grants(claims.made_by)
-        return replace(claims, rights=rights) if rights else None
+        if not rights:
+            return None
+        # What was the beginning of some names may be an entity by now, and is no more than that.
+        if claims.reach is Reach.FOLDER and claims.resource and self._ring.knows(claims.resource):
+            return replace(claims, rights=rights, reach=Reach.ENTITY)
+        return replace(claims, rights=rights)
 
     def _verify_sas(self, token: str, path: str, now: Instant) -> Claims:
         sas = parse_sas(token)
@@ -175,7 +186,8 @@ class Authority:
             raise ExpiredToken(sas.expires_at)
         key, mark = signer
         resource = resource_path(sas.resource)
-        claims = Claims(resource, key.granted, sas.expires_at, self._reach_of(resource), mark)
+        reach = self._reach_of(resource, says_folder(sas.resource))
+        claims = Claims(resource, key.granted, sas.expires_at, reach, mark)
         owner = mark.owner
         if owner == NAMESPACE:
             return claims
@@ -188,19 +200,18 @@ class Authority:
             return whole
         raise InvalidAudience(path)
 
-    def _reach_of(self, resource: str) -> Reach:
+    def _reach_of(self, resource: str, is_folder: bool = False) -> Reach:
         owner = self._ring.owner_of(resource)
-        if owner == NAMESPACE:
-            return Reach.FOLDER
         if resource == owner:
+            return Reach.FOLDER if owner == NAMESPACE else Reach.ENTITY
+        within = _within_entity(resource, owner)
+        if within:
+            # Behind the name of an entity there are no others.
+            return Reach.MESSAGES if _names_messages(within) else Reach.FOLDER
+        if not is_folder:
             return Reach.ENTITY
-        parts = resource[len(owner) + 1 :].split("/")
-        if parts[0] == _SUBSCRIPTIONS:
-            del parts[:2]
-        while parts and parts[0].startswith("$"):
-            del parts[0]
-        # Below a subqueue or a subscription there are no other entities.
-        return Reach.MESSAGES if parts and parts[0] == _MESSAGES else Reach.FOLDER
+        self._has_folders = True
+        return Reach.FOLDER
 
 
 async def verify_waiting(
@@ -234,6 +245,11 @@ def resource_path(uri: str) -> str:
     return unquote(path).strip("/").lower()
 
 
+def says_folder(uri: str) -> bool:
+    """Does the resource of a token say that it is the beginning of names? It ends with a slash."""
+    return unquote(uri.partition("?")[0].partition("#")[0]).endswith("/")
+
+
 def missing_claim(right: Right, resource: str) -> Unauthorized:
     """The refusal of an operation on `resource` that `right` is needed for."""
     names = ", ".join(f"'{name}'" for name in names_of(each for each in Right if each in right))
@@ -254,6 +270,25 @@ def lost_claim(link: str, right: Right, resource: str) -> Unauthorized:
 
 def _is_within(path: str, resource: str) -> bool:
     return not resource or path == resource or path.startswith(resource + "/")
+
+
+def _within_entity(resource: str, owner: str) -> list[str]:
+    """The parts of a resource behind the name of an entity, one that exists or might."""
+    parts = resource.split("/")
+    # At least one part is a name, even if it looks like something else.
+    for place in range(max(1, len(owner.split("/"))), len(parts)):
+        part = parts[place]
+        if part.startswith("$") or part in (_SUBSCRIPTIONS, _MESSAGES):
+            return parts[place:]
+    return []
+
+
+def _names_messages(within: list[str]) -> bool:
+    """Do the parts behind an entity's name lead to messages, of it or of a part of it?"""
+    place = 2 if within[0] == _SUBSCRIPTIONS else 0
+    while place < len(within) and within[place].startswith("$"):
+        place += 1
+    return place < len(within) and within[place] == _MESSAGES
 
 
 def _is_part(rest: str) -> bool:

@@ -125,6 +125,9 @@ class Gateway:
         """The peer has shown no token that is good."""
         return not self._credentials
 
+    def links_served(self) -> int:
+        return sum(link.owner is not None for link in self._links())
+
     def runtime(self, host: Host) -> Runtime:
         return self._service.namespace.runtime(host)
 

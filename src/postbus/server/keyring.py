@@ -76,6 +76,9 @@ class KeyRing:
         self._index(before, {}, owner)
         return bool(before)
 
+    def knows(self, owner: str) -> bool:
+        return owner.lower() in self._keys
+
     def owner_of(self, path: str) -> str:
         """The entity that a path in small letters leads to or into; the namespace where none."""
         while path and path not in self._keys:

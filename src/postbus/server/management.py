@@ -11,10 +11,16 @@ from postbus.amqp.faults import DecodeError
 from postbus.amqp.types import AmqpArray, Int, Long, Timestamp
 from postbus.broker import browse
 from postbus.broker.engine import Engine
-from postbus.broker.message import Message
+from postbus.broker.message import MAIN, Message
 from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
-from postbus.errors import InvalidArgument, InvalidOperation, NotSupported, ServiceBusError
+from postbus.errors import (
+    InvalidArgument,
+    InvalidOperation,
+    MessageLockLost,
+    NotSupported,
+    ServiceBusError,
+)
 from postbus.model.instant import NEVER, Instant
 from postbus.server.auth import Right, missing_claim
 from postbus.server.entities import Entity, SubscriptionEntity
@@ -129,7 +135,7 @@ class ManagementNode:
 
         def renew(queue: Queue, now: Instant, pages: Pages) -> list[Instant]:
             for token in tokens:
-                queue.held(token, now)
+                self._held(queue, token, now)
             return [queue.renew(token, now) for token in tokens]
 
         def done(until: list[Instant]) -> None:
@@ -138,6 +144,13 @@ class ManagementNode:
             request.respond(_OK, "OK", {"expirations": expirations})
 
         self._ask(request, renew, done)
+
+    def _held(self, queue: Queue, token: bytes, now: Instant) -> Message:
+        message = queue.held(token, now)
+        if message.subqueue != self._subqueue:
+            # A lock of another part of the entity, for which there may be no right.
+            raise MessageLockLost()
+        return message
 
     def _update_disposition(self, request: NodeRequest, fields: Fields) -> None:
         tokens = _tokens(fields)
@@ -154,7 +167,7 @@ class ManagementNode:
 
         def settle(queue: Queue, now: Instant, pages: Pages) -> Need | None:
             for token in tokens:
-                message = queue.held(token, now)
+                message = self._held(queue, token, now)
                 if changes.dead_letter:
                     queue.check_dead_letter(message)
             if changes.properties:
@@ -246,7 +259,7 @@ class ManagementNode:
             messages = [read_message(entry.binary("message"), size_max) for entry in entries]
         except DecodeError as fault:
             raise InvalidArgument(f"A message cannot be read: {fault}") from fault
-        if self._subqueue != 0:
+        if self._subqueue != MAIN:
             raise InvalidOperation(f"Messages cannot be sent to '{self._path}'.")
         size = sum(message.length for message in messages)
 
@@ -259,6 +272,9 @@ class ManagementNode:
 
     def _cancel(self, request: NodeRequest, fields: Fields) -> None:
         numbers = _numbers(fields)
+        if self._subqueue != MAIN:
+            # Nothing is scheduled here; the numbers are those of another part of the entity.
+            raise InvalidOperation(f"Messages cannot be scheduled at '{self._path}'.")
 
         def cancel(queue: Queue, now: Instant, pages: Pages) -> Need | None:
             return browse.cancel_scheduled(queue, numbers, pages)

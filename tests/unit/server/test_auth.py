@@ -136,10 +136,21 @@ def test_the_resource_that_a_uri_names(uri: str, path: str) -> None:
         ("sb://h/news", "news/Subscriptions/all", True),
         ("sb://h/a%2Fb", "a/b/$management", True),
         ("sb://h/orders/$DeadLetterQueue", "orders/$DeadLetterQueue/$management", True),
-        # the beginning of some names, and not itself one
-        ("sb://h/eu", "eu/returns", True),
-        ("sb://h/eu", "europe", False),
+        # the beginning of some names, says the slash
+        ("sb://h/eu/", "eu/returns", True),
+        ("sb://h/eu%2F?x=/y", "eu/returns/$management", True),
+        ("sb://h/eu/", "europe", False),
+        ("sb://h/eu/", "eu", True),
+        ("sb://h/a/", "a/b", False),
+        # an entity that does not exist is not the beginning of others
         ("sb://h/eu", "eu", True),
+        ("sb://h/eu", "eu/$management", True),
+        ("sb://h/eu", "eu/Subscriptions/all/$DeadLetterQueue", True),
+        ("sb://h/eu", "eu/returns", False),
+        ("sb://h/eu?x=/", "eu/returns", False),
+        ("sb://h/a/c", "a/c", True),
+        ("sb://h/a/c", "a/c/d", False),
+        ("sb://h/eu/Subscriptions/all", "eu/Subscriptions/all/Rules/one", True),
         # other queues, whose names go on where this one ends
         ("sb://h/a", "a/b", False),
         ("sb://h/a", "a/b/$management", False),
@@ -158,6 +169,42 @@ def test_a_resource_covers_itself_and_what_is_below(
 ) -> None:
     claims = AUTHORITY.verify(token(resource), "", T0)
     assert claims.covers(path) is covered
+
+
+def test_a_token_does_not_grow_when_its_entity_is_deleted() -> None:
+    made = Authority([ROOT])
+    made.learn("orders", [])
+    made.learn("orders/secret", [])
+    signed = token("sb://h/orders")
+    before = made.verify(signed, "orders", T0)
+    made.forget("orders")
+    for claims in (before, made.verify(signed, "orders", T0), made.review(before)):
+        assert claims is not None
+        assert claims.covers("orders") and not claims.covers("orders/secret")
+
+
+def test_a_folder_that_becomes_an_entity_is_reviewed_and_opens_no_more_than_that() -> None:
+    made = Authority([ROOT])
+    assert not made.learn("eu/returns", [])
+    claims = made.verify(token("sb://h/eu/"), "eu/returns", T0)
+    assert claims.reach is Reach.FOLDER and claims.covers("eu/returns")
+    assert made.learn("EU", [])
+    assert not made.learn("EU", [])
+    reviewed = made.review(claims)
+    assert reviewed is not None
+    assert reviewed.covers("eu") and not reviewed.covers("eu/returns")
+    whole = made.verify(token("sb://h"), "eu", T0)
+    assert made.review(whole) == whole
+
+
+def test_a_token_for_the_messages_of_a_queue_that_does_not_exist_is_for_them() -> None:
+    """Whoever holds it is told that there is no such queue, and not that the token is wrong."""
+    made = Authority([ROOT])
+    claims = made.verify(token("https://h/eu/new/messages"), "eu/new/messages", T0)
+    assert claims.allows_request(Right.SEND, "eu/new", "eu/new/messages")
+    assert not claims.covers("eu/new") and not claims.covers("eu/new/messages/x")
+    named = made.verify(token("https://h/new/subscriptions/messages"), "new", T0)
+    assert named.covers("new/Subscriptions/messages")
 
 
 def test_a_right_counts_only_where_it_was_given() -> None:
