@@ -113,7 +113,7 @@ def metrics_page() -> str:
         "",
         "`GET /metrics` on any port of the server, in Prometheus' text form or, when asked for,",
         "OpenMetrics. Counters start at zero with the process. The usual `process_…` metrics are",
-        "there too.",
+        "there too. Whoever asks within a second of somebody else is given the same text.",
         "",
         "What a namespace costs (R-COST-01) is `postbus_sends_total`, `postbus_receives_total`",
         "with `postbus_empty_receives_total` and the two sums of bytes.",

@@ -10,8 +10,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, cast
 
-import structlog
-
 from postbus.amqp.connection import Connection
 from postbus.amqp.events import (
     Closed,
@@ -57,8 +55,6 @@ EVENTS_AT_ONCE: Final = 512
 REFUSED_STRANGERS_MAX: Final = 100
 """Links refused to a connection that has no token before it is closed."""
 LINGER_S: Final = 2.0
-
-log = structlog.get_logger("gateway")
 
 
 class Gateway:
@@ -389,7 +385,7 @@ class Gateway:
                 self._credentials.log_in(claims)
                 self._arm()
             except (Unauthorized, DecodeError) as error:
-                log.info("login refused", mechanism=event.mechanism, error=str(error))
+                self.refusals.note_login(event.mechanism, error)
                 return self._connection.sasl_reject()
         # Everybody else says who they are by a token put to $cbs.
         return self._connection.sasl_accept()

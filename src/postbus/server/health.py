@@ -8,28 +8,31 @@ from postbus.model.instant import Instant
 from postbus.server.namespace import Namespace
 
 PROBE_EVERY_MS: Final = 1_000
-"""`/health` is open to all, so asking often must not cost writes (design §5)."""
+"""`/health` is open to all, so asking often must cost neither writes nor walks over all entities
+(design §5)."""
 
 
 class Health:
-    """Asks the stores, at most once a second."""
+    """Asks the stores and looks at the entities, at most once a second."""
 
     def __init__(self, namespace: Namespace, clock: Callable[[], Instant]) -> None:
         self._namespace = namespace
         self._clock = clock
         self._asked_at: Instant = 0
         self._trouble: str | None = None
+        self._warnings: list[str] = []
 
     async def check(self) -> tuple[bool, dict[str, object]]:
         now = self._clock()
         if now >= self._asked_at + PROBE_EVERY_MS:
             self._asked_at = now
+            self._warnings = [
+                f"{entity.path}: {finding}"
+                for entity in self._namespace.received()
+                for finding in entity.findings(now)
+            ]
             self._trouble = await self._probe()
-        warnings = [
-            f"{entity.path}: {finding}"
-            for entity in self._namespace.received()
-            for finding in entity.findings(now)
-        ]
+        warnings = self._warnings
         details: dict[str, object] = {"warnings": warnings} if warnings else {}
         if self._trouble is not None:
             return False, {"message": self._trouble, **details}

@@ -18,7 +18,11 @@ from xml.sax.saxutils import escape
 
 from httptools import HttpParserError, HttpParserUpgrade
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 from uvicorn.server import ServerState
 
 from postbus.server.logs import Valve, get_logger
@@ -157,11 +161,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Whatever still arrives is dropped."""
         self._deadline: asyncio.TimerHandle | None = None
         self._write_deadline: asyncio.TimerHandle | None = None
+        self._answering: RequestResponseCycle | None = None
+        """The request that the application has; `cycle` is the one that was parsed last."""
 
     # What the transport calls
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timers()
+        self._give_up_requests()
         super().connection_lost(exc)
         self._place.released()
 
@@ -238,6 +245,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._refusal is None:
             self.server_state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
             super().on_headers_complete()
+            if 0 < len(self.pipeline) < _PIPELINE_MAX:
+                # uvicorn reads no further, and would not see that the client hangs up. A message
+                # that was received for it would be lost.
+                self.flow.resume_reading()
 
     def on_body(self, body: bytes) -> None:
         self._framing_bytes = max(0, self._framing_bytes - len(body))
@@ -263,6 +274,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self.transport.is_closing() and self._write_deadline is None:
             self._guard_writing()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
 
     def _should_upgrade(self) -> bool:
         return self._upgrade_reply is not None
@@ -349,9 +364,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         cycle = self.cycle
         answering = bool(self.pipeline) or (cycle is not None and cycle.response_started)
         finished = cycle is None or cycle.response_complete
-        if cycle is not None and not finished:
-            cycle.disconnected = True
-            cycle.message_event.set()
+        self._give_up_requests()
         if answering and not finished:
             self.transport.abort()  # a second reply in the middle of the first would be garbage
             return
@@ -360,6 +373,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self.transport.can_write_eof():  # TLS has no such half
             self.transport.write_eof()
         self.loop.call_later(_LINGER_S, self.transport.abort)
+
+    def _give_up_requests(self) -> None:
+        """Nobody is there any more for their replies; uvicorn tells the last of them only."""
+        for cycle in (self._answering, self.cycle, *(waiting for waiting, _ in self.pipeline)):
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
 
     def _stop_timers(self) -> None:
         for timer in (self._deadline, self._write_deadline):

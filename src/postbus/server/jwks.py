@@ -127,6 +127,9 @@ class SigningKeys:
         except (KeysUnreadable, TimeoutError) as error:
             # Those that were there serve on.
             _log.warning("signing keys not fetched", error=str(error))
+        except Exception as error:
+            # Nobody foresaw it; a server that never looked again would refuse every token one day.
+            _log.error("signing keys not fetched", source=self._source, exc_info=error)
 
     def take(self, document: bytes) -> None:
         """These are the keys from now on. Raises KeysUnreadable, and keeps those it has."""

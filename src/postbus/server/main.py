@@ -50,6 +50,7 @@ from postbus.server.reload_request import RELOAD
 from postbus.server.reloading import Reloading
 from postbus.server.residence import Residence
 from postbus.server.runtime import Runtime
+from postbus.server.scraping import Scraping
 from postbus.server.service import Service
 from postbus.server.storethread import StoreThread
 from postbus.server.tracking import TrackingIds
@@ -250,7 +251,7 @@ class Server:
             clock=self._clock,
             tracking=tracking,
             health=Health(self.namespace, self._clock).check,
-            metrics=self._metrics.scrape,
+            metrics=Scraping(self._metrics.scrape).page,
             defaults=_defaults(settings, self._config.default_lock_duration_ms),
             mailbox=self._mailbox,
             wait_max_ms=settings.http_receive_timeout_max_ms,

@@ -16,6 +16,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
 
 from postbus.model.description import QueueCounts
 from postbus.server.meters import ConnectionMeter, EntityMeter, HistogramMeter, StoreMeter
@@ -184,10 +185,7 @@ class Metrics:
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Scrape(self._collect(readings)))
         registry.register(self._process)
-        try:
-            encode, content_type = choose_encoder(accept)
-        except ValueError:  # a version that is no version: what everybody reads will do
-            encode, content_type = choose_encoder("")
+        encode, content_type = encoder_for(accept)
         return encode(registry), content_type
 
     def _collect(self, readings: list[EntityReading]) -> Iterator[Metric]:
@@ -198,6 +196,14 @@ class Metrics:
         info = _gauge(INFO)
         info.add_metric([self._version], 1)
         yield info
+
+
+def encoder_for(accept: str) -> tuple[Callable[[Collector], bytes], str]:
+    """What puts a scrape into the form that an `Accept` asks for, and its content type."""
+    try:
+        return choose_encoder(accept)
+    except ValueError:  # a version that is no version: what everybody reads will do
+        return choose_encoder("")
 
 
 class _Scrape:

@@ -124,11 +124,11 @@ class NodeInlet:
             request = NodeRequest(self, delivery.payload)
         except DecodeError as fault:
             error = InvalidArgument(f"The request cannot be read: {fault}")
-            self._link.settle(delivery, self.gateway.refusals.rejected(error, self.path))
+            self._reject(delivery, error)
             return
         if self._outlet(None) is None:
             refusal = InvalidOperation(f"No link of this session receives from '{self.path}'.")
-            self._link.settle(delivery, self.gateway.refusals.rejected(refusal, self.path))
+            self._reject(delivery, refusal)
             return
         self._link.settle(delivery, ACCEPTED)
         if self._link.credit * 2 <= REQUEST_CREDIT:
@@ -137,6 +137,10 @@ class NodeInlet:
             self._handle(request)
         except ServiceBusError as error:
             request.refuse(error, self.path)
+
+    def _reject(self, delivery: IncomingDelivery, error: ServiceBusError) -> None:
+        gateway = self.gateway
+        self._link.settle(delivery, gateway.refusals.rejected(error, self.path, gateway.stranger))
 
     def send_back(self, payload: tuple[bytes, ...], reply_to: str | None) -> None:
         outlet = self._outlet(reply_to)

@@ -38,11 +38,11 @@ def load_certificate(files: CertificateFiles) -> Certificate:
         context.load_cert_chain(files.certificate, files.key)
     except ssl.SSLError as error:
         raise CertificateError(f"{files.certificate} cannot be served: {error.reason}") from None
+    except OSError as error:
+        # It was there a moment ago: both files are being replaced right now.
+        raise CertificateError(f"{files.certificate}, {files.key}: {error.strerror}") from error
     return Certificate(
-        context,
-        names_in(leaf),
-        leaf.not_valid_after_utc,
-        key_exposed=bool(files.key.stat().st_mode & stat.S_IROTH),
+        context, names_in(leaf), leaf.not_valid_after_utc, key_exposed=_is_exposed(files.key)
     )
 
 
@@ -52,6 +52,13 @@ def read_certificate(path: Path) -> x509.Certificate:
         return x509.load_pem_x509_certificates(read_file(path))[0]
     except ValueError:
         raise CertificateError(f"{path} holds no certificate in PEM form") from None
+
+
+def _is_exposed(key: Path) -> bool:
+    try:
+        return bool(key.stat().st_mode & stat.S_IROTH)
+    except OSError as error:
+        raise CertificateError(f"{key}: {error.strerror}") from error
 
 
 def names_in(leaf: x509.Certificate) -> tuple[str, ...]:

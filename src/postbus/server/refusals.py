@@ -38,8 +38,17 @@ class Refusals:
     def error(self, error: ServiceBusError, entity: str | None, stranger: bool = False) -> Error:
         return Error(error.condition, self.describe(error, entity, stranger))
 
-    def rejected(self, error: ServiceBusError, entity: str | None) -> Rejected:
-        return Rejected(self.error(error, entity))
+    def rejected(
+        self, error: ServiceBusError, entity: str | None, stranger: bool = False
+    ) -> Rejected:
+        return Rejected(self.error(error, entity, stranger))
+
+    def note_login(self, mechanism: str, error: Exception) -> None:
+        """A login was refused, without words: SASL has none. Whoever tries is a stranger."""
+        tracking = self._tracking.track()
+        held = self._valve.passes("login refused", tracking.at)
+        if held is not None:
+            log.info("login refused", mechanism=mechanism, error=str(error), more=held)
 
     def _log(
         self,

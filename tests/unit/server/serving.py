@@ -72,7 +72,7 @@ class Harness:
         self.meter = ConnectionMeter()
         tracking = TrackingIds("ns", lambda: 0, lambda: "id")
         self.http = HttpHost(
-            greet,
+            options.get("app", greet),
             limits,
             check_host=check_host,
             tracking=tracking,

@@ -94,6 +94,22 @@ def test_a_file_that_is_missing_or_holds_something_else_is_named(
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_file_that_vanishes_while_it_is_read_is_named(
+    files: CertificateFiles, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """Handshakes begin while somebody renews it: the old certificate must serve on."""
+
+    def vanish(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+        key.unlink()
+        if fails:
+            raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", vanish)
+    with pytest.raises(CertificateError, match=r"server\.key: No such file"):
+        load_certificate(files)
+
+
 def test_the_key_of_another_certificate_is_refused(files: CertificateFiles, tmp_path: Path) -> None:
     make_certificate(tmp_path / "other", [])
     other = files._replace(key=tmp_path / "other" / "server.key")

@@ -176,6 +176,34 @@ def test_requests_sent_ahead_are_answered_in_order_up_to_a_bound(run: Any) -> No
     run(story())
 
 
+@pytest.mark.parametrize("ahead", [b"", GET, GET * 3, GET + GET[:20], b"no HTTP\r\n\r\n"])
+def test_a_request_that_waits_hears_of_a_client_that_leaves_whatever_it_sent_ahead(
+    run: Any, ahead: bytes
+) -> None:
+    """Or what it waits for would be given to nobody."""
+    begun: list[str] = []
+    left: list[str] = []
+
+    async def wait(scope: Any, receive: Any, send: Any) -> None:
+        begun.append(scope["path"])
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        left.append(scope["path"])
+
+    async def story() -> None:
+        async with serving(app=wait) as bus:
+            client = await bus.connect()
+            await client.send(GET)
+            await until(lambda: begun == ["/greeting"])
+            await client.send(ahead)
+            await client.close()
+            await until(lambda: left == ["/greeting"])
+            await until(lambda: bus.meter.open_count == 0)
+            assert begun == ["/greeting"]
+
+    run(story())
+
+
 def test_an_upgrade_to_http_2_is_not_taken_up_and_what_follows_is_dropped(run: Any) -> None:
     async def story() -> None:
         async with serving() as bus:

@@ -177,6 +177,16 @@ async def test_a_source_that_fails_is_asked_again_and_the_old_keys_serve_on(
     keys.close()
 
 
+async def test_whatever_goes_wrong_with_a_fetch_the_next_one_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(jwks, "RETRY_AFTER_S", 0.0)
+    keys = SigningKeys("https://keys", lambda: T0, Source(RuntimeError("no"), key_set(RSA)))
+    keys.open()
+    await until(lambda: keys.loaded)
+    keys.close()
+
+
 async def test_a_file_that_cannot_be_used_is_told_at_once(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     path.write_text("{}")

@@ -1,0 +1,41 @@
+"""`/metrics` is open to all, so asking often must not cost more than asking once a second."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from postbus.server.metrics import encoder_for
+
+KEPT_S: Final = 1.0
+FORMS_MAX: Final = 4
+"""Texts kept: a scraper chooses between two forms, and a stranger may ask for odd versions."""
+
+Page = tuple[bytes, str]
+"""A text and its content type."""
+
+
+class Scraping:
+    """Scrapes one at a time; who asks within a second of another is given the same text."""
+
+    def __init__(self, scrape: Callable[[str], Awaitable[Page]], kept_s: float = KEPT_S) -> None:
+        self._scrape = scrape
+        self._kept_s = kept_s
+        self._kept: dict[str, Page] = {}
+        self._lock = asyncio.Lock()
+
+    async def page(self, accept: str = "") -> Page:
+        """The text for a scraper that sent this `Accept`, and its content type."""
+        _, form = encoder_for(accept)
+        async with self._lock:
+            kept = self._kept.get(form)
+            if kept is None:
+                kept = await self._scrape(accept)
+                self._keep(form, kept)
+            return kept
+
+    def _keep(self, form: str, page: Page) -> None:
+        if len(self._kept) >= FORMS_MAX:
+            return
+        self._kept[form] = page
+        # Of ten thousand entities it has megabytes, which nobody may want again.
+        asyncio.get_running_loop().call_later(self._kept_s, self._kept.pop, form, None)
