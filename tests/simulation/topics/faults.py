@@ -74,19 +74,19 @@ def _removed_at_once(collect: Any) -> Any:
 
 
 def _overtaking(_: Any) -> Any:
-    def faulty(self: Topic, message: Message, room: int) -> int:
+    def faulty(self: Topic, message: Message) -> None:
         raw = message.raw
         assert raw is not None
         ledger = self._own.ledger
         copies = self.sorter.copies(message, raw)
-        if len(copies) > room:
+        if len(copies) > self.room:
             message.lane = PUBLISHING
             ledger.add(Kind.STAGED, message, raw)
             message.raw = None
-            return 0
+            return
+        self.room -= len(copies)
         ledger.pass_on(message, raw)
         self._place(message, raw, copies, len(copies))
-        return len(copies)
 
     return faulty
 
