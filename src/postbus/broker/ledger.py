@@ -149,7 +149,11 @@ class Ledger:
 
     def _removed(self, subqueue: int, lane: int, number: int, charge: int, indexed: bool) -> None:
         place = subqueue, lane
-        self.counts[place] -= 1
+        left = self.counts[place] - 1
+        if left:
+            self.counts[place] = left
+        else:
+            del self.counts[place]  # subscriptions come and go, and their numbers with them
         self.size_bytes -= charge
         self.delta.remove(subqueue, lane, number, indexed)
 

@@ -17,7 +17,7 @@ from postbus.broker import forwarding
 from postbus.broker.engine import Engine
 from postbus.broker.forwarding import Receipt, Shipment, outbox_id
 from postbus.broker.pages import Pages
-from postbus.errors import EntityNotFound, ServiceBusError
+from postbus.errors import EntityNotFound, InternalError, ServiceBusError
 from postbus.model.instant import Instant
 from postbus.server.host import Host
 from postbus.server.requests import Call
@@ -131,7 +131,11 @@ class Courier:
     ) -> None:
         def failed(error: ServiceBusError) -> None:
             log.warning("forwarding interrupted", entity=host.name, error=str(error))
-            self._later(outbox)
+            if isinstance(error, InternalError):
+                # What cannot be read stays so until somebody has seen to it.
+                self._done(outbox, has_more=False)
+            else:
+                self._later(outbox)
 
         runtime = self._runtime_of(host)
         runtime.attend(Call(host, call, done, failed, size, exclusive=False))

@@ -186,7 +186,10 @@ def write_changes(message: Message, raw: bytes, changes: Changes) -> Rewritten:
     sections = layout_of(message, raw)
     system = changes.system
     properties = application = annotations = None
-    size = message.header_size
+    # A message that was read from the index does not know it.
+    size = message.header_size or sections.body - (
+        sections.message_annotations - sections.delivery_annotations
+    )
     if changes.user or changes.removed:
         given = stored_properties(message, raw)
         application = encode_application_properties(_changed(given, changes))

@@ -132,7 +132,7 @@ class Host:
         """Set by upkeep now and then, so that a quiet queue's journal can be trimmed too."""
         self.timer: TimerHandle | None = None
         self.timer_at: Instant = 0
-        self.on_lost: list[Callable[[ServiceBusError], None]] = []
+        self.on_lost: dict[Callable[[ServiceBusError], None], None] = {}
         """Called when the engine, and with it every lock, is thrown away."""
         self.on_outbox: Callable[[int], None] | None = None
         """Called with a subqueue that has messages for another entity."""

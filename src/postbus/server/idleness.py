@@ -26,9 +26,11 @@ class Entities(Protocol):
 
     def known_counts(self, entity: Entity) -> QueueCounts | None: ...
 
-    async def delete_entity(self, name: str) -> None: ...
+    async def delete_entity(self, name: str, if_so: Callable[[Entity], bool]) -> None: ...
 
-    async def delete_subscription(self, topic: str, name: str) -> None: ...
+    async def delete_subscription(
+        self, topic: str, name: str, if_so: Callable[[Entity], bool]
+    ) -> None: ...
 
 
 class Idleness:
@@ -50,7 +52,7 @@ class Idleness:
                     await self._look_at_subscriptions(entity, seen, now)
                 if self._is_idle(entity, seen, now):
                     log.info("entity idle", entity=entity.path, idle_ms=now - entity.used_at)
-                    await self._namespace.delete_entity(entity.name)
+                    await self._namespace.delete_entity(entity.name, self._still(entity))
             except EntityNotFound:
                 continue  # somebody else was faster
 
@@ -62,7 +64,9 @@ class Idleness:
                 log.info(
                     "entity idle", entity=subscription.path, idle_ms=now - subscription.used_at
                 )
-                await self._namespace.delete_subscription(topic.name, subscription.name)
+                await self._namespace.delete_subscription(
+                    topic.name, subscription.name, self._still(subscription)
+                )
             else:
                 topic.used_at = max(topic.used_at, subscription.used_at)
 
@@ -77,6 +81,15 @@ class Idleness:
         counts = self._namespace.known_counts(entity)
         scheduled = counts is None or counts.scheduled > 0
         return not scheduled or isinstance(entity, SubscriptionEntity)
+
+    def _still(self, idle: Entity) -> Callable[[Entity], bool]:
+        """Is it the same one, and has nobody used it since?"""
+        used_at = idle.used_at
+
+        def check(found: Entity) -> bool:
+            return found is idle and found.used_at == used_at
+
+        return check
 
     @staticmethod
     def _is_waited_at(entity: Entity) -> bool:

@@ -109,7 +109,7 @@ class Outlet:
     def open(self) -> None:
         self._line.join(self)
         self._count_receivers()
-        self.host.on_lost.append(self._lost)
+        self.host.on_lost[self._lost] = None
 
     def close(self) -> None:
         self._line.leave(self)
@@ -117,8 +117,7 @@ class Outlet:
         # comes.
         self._return(self._reserved, self._reserved_bytes)
         self._count_receivers()
-        if self._lost in self.host.on_lost:
-            self.host.on_lost.remove(self._lost)
+        self.host.on_lost.pop(self._lost, None)
         if self._waited and self._meter is not None:
             self._meter.empty_receives += 1
 

@@ -91,7 +91,7 @@ class LongPoll:
     def _join(self) -> None:
         self._line.join(self)
         self._count_receivers()
-        self._host.on_lost.append(self._fail)
+        self._host.on_lost[self._fail] = None
         self._line.wants(self)
         self._host.used = True
         self._runtime.wake(self._host)
@@ -106,8 +106,7 @@ class LongPoll:
     def _end(self) -> None:
         """Nobody waits here any more: whatever is here, or still comes, goes back."""
         self._leave()
-        if self._fail in self._host.on_lost:
-            self._host.on_lost.remove(self._fail)
+        self._host.on_lost.pop(self._fail, None)
         if not self._result.done():
             self._result.cancel()
         elif not self._result.cancelled():

@@ -30,7 +30,7 @@ from postbus.server.residence import counts_of
 from postbus.server.runtime import Runtime
 from postbus.server.sorting import TopicSorter
 from postbus.server.storethread import StoreThread
-from postbus.server.subscribing import Subscribing
+from postbus.server.subscribing import Subscribing, always
 from postbus.server.upkeep import Upkeep
 from postbus.settings import Settings
 from postbus.store.catalog import Catalog, EntityRecord
@@ -217,9 +217,12 @@ class Namespace(Subscribing):
         log.info("entity updated", entity=entity.name)
         return description
 
-    async def delete_entity(self, name: str) -> None:
+    async def delete_entity(self, name: str, if_so: Callable[[Entity], bool] = always) -> None:
+        """`if_so` is asked when nothing else changes any more: others may have waited as we did."""
         async with self._changing:
             entity = self.entity(name)
+            if entity is not None and not if_so(entity):
+                return
             if entity is None:
                 raise EntityNotFound(f"sb://{self.name}/{name}")
             await self._thread.run(partial(self._catalog.delete, entity.name))

@@ -187,6 +187,7 @@ class Runtime:
             host = request.host
             if host.gone is not None:
                 outputs.append((host, partial(request.refuse, host.gone)))
+                decided.append(request)  # or a commit that fails would leave it without an answer
                 continue
             engine = host.engine
             if engine is None:
@@ -334,7 +335,7 @@ class Runtime:
         lasting = host.gone is not None or isinstance(refusal, InternalError)
         host.wakes_at = NEVER if lasting else now + LOAD_AGAIN_MS
         self._arm(host, now)
-        lost, host.on_lost = host.on_lost, []
+        lost, host.on_lost = host.on_lost, {}
         for call in lost:
             safely(host, partial(call, refusal))
 

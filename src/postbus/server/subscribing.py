@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 import structlog
 
 from postbus.broker.engine import Engine
+from postbus.broker.message import OWNER_BITS
 from postbus.broker.pages import Pages
 from postbus.errors import EntityAlreadyExists, EntityNotFound, QuotaExceeded
 from postbus.model.address import check_subscription_name
@@ -28,6 +29,12 @@ SUBSCRIPTIONS_MAX: Final = 2_000
 """Of one topic (semantics A §1.5)."""
 
 T = TypeVar("T")
+
+
+def always(_: Entity) -> bool:
+    """Whatever has happened meanwhile."""
+    return True
+
 
 log = structlog.get_logger("namespace")
 
@@ -153,9 +160,13 @@ class Subscribing:
         log.info("entity updated", entity=subscription.path)
         return subscription
 
-    async def delete_subscription(self, topic: str, name: str) -> None:
+    async def delete_subscription(
+        self, topic: str, name: str, if_so: Callable[[Entity], bool] = always
+    ) -> None:
         async with self._changing:
             subscription = self._existing(topic, name)
+            if not if_so(subscription):
+                return
             parent = subscription.parent
             await self._thread.run(
                 partial(self._subscriptions.delete, parent.name, subscription.name)
@@ -168,6 +179,8 @@ class Subscribing:
                 engine.remove_subscription(subscription.owner)
 
             detach_all(subscription, EntityNotFound(f"sb://{self.name}/{subscription.path}"))
+            for kind in range(1 << OWNER_BITS):
+                parent.host.lines.pop(subscription.subqueue(kind), None)
             await self.call(parent.host, remove)
         log.info("entity deleted", entity=subscription.path)
 

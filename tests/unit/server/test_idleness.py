@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -32,6 +33,8 @@ class Town:
         self.there: dict[str, QueueEntity | TopicEntity] = {}
         self.counts: dict[Entity, QueueCounts | None] = {}
         self.others_delete = False
+        self.meanwhile: Callable[[], object] = lambda: None
+        """What happens while a deletion waits for its turn."""
         self.idleness = Idleness(self, lambda: self.now)
 
     def record(self, name: str, description: Any) -> EntityRecord:
@@ -67,17 +70,23 @@ class Town:
     def known_counts(self, entity: Entity) -> QueueCounts | None:
         return self.counts.get(entity, QueueCounts())
 
-    async def delete_entity(self, name: str) -> None:
+    async def delete_entity(self, name: str, if_so: Callable[[Entity], bool]) -> None:
         if self.others_delete:
             raise EntityNotFound(name)
+        self.meanwhile()
+        if not if_so(self.there[name]):
+            return
         del self.there[name]
 
-    async def delete_subscription(self, topic: str, name: str) -> None:
+    async def delete_subscription(
+        self, topic: str, name: str, if_so: Callable[[Entity], bool]
+    ) -> None:
         parent = self.there[topic]
         assert isinstance(parent, TopicEntity)
         subscription = parent.subscription(name)
         assert subscription is not None
-        parent.remove(subscription)
+        if if_so(subscription):
+            parent.remove(subscription)
 
     # -- what the tests do -------------------------------------------------------------------
 
@@ -207,3 +216,19 @@ class Waiter:
 
     def drained(self) -> None:
         raise NotImplementedError
+
+
+def test_what_is_used_while_its_deletion_waits_is_not_deleted() -> None:
+    town = Town()
+    queue = town.queue()
+    town.meanwhile = lambda: queue.touch(town.now)
+    town.wait(IDLE)
+    assert "q" in town.there
+
+
+def test_another_entity_of_the_same_name_is_not_deleted_in_its_place() -> None:
+    town = Town()
+    town.queue()
+    town.meanwhile = town.queue
+    town.wait(IDLE)
+    assert "q" in town.there

@@ -115,7 +115,7 @@ async def test_a_wait_that_is_over_before_the_commit_still_gets_its_message(bed:
 async def test_a_wait_for_nothing_ends(bed: Bed) -> None:
     assert await Client(bed).body(wait_ms=5) is None
     assert await counts(bed) == (0, 0, 0)
-    assert bed.host.on_lost == []
+    assert bed.host.on_lost == {}
 
 
 async def test_who_does_not_wait_is_told_at_once_that_there_is_nothing(bed: Bed) -> None:
@@ -214,7 +214,7 @@ async def test_a_failed_commit_ends_the_wait(bed: Bed) -> None:
     with pytest.raises(StoreUnavailable, match="disk full"):
         await asyncio.wait_for(waiting, 10)
     assert await Client(bed).body() == b"1"
-    assert bed.host.on_lost == []
+    assert bed.host.on_lost == {}
 
 
 async def test_a_deleted_entity_ends_the_wait(bed: Bed) -> None:

@@ -165,7 +165,7 @@ async def test_a_failed_commit_acknowledges_nothing_and_the_engine_is_loaded_aga
 ) -> None:
     await bed.send(b"kept")
     lost: list[ServiceBusError] = []
-    bed.host.on_lost.append(lost.append)
+    bed.host.on_lost[lost.append] = None
     bed.store.failure = StoreUnavailable("disk full")
     with pytest.raises(StoreUnavailable):
         await bed.send(b"refused")
