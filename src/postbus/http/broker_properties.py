@@ -138,9 +138,10 @@ def _time_to_live(values: Mapping[str, Any], where: str) -> int | None:
         return _time_span(values, where)
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or seconds <= 0:
         raise _wrong(where, "TimeToLive", "a number of seconds above 0", seconds)
-    if seconds >= _SECONDS_MAX:
+    if seconds >= _SECONDS_MAX or is_infinite(round(seconds * TICKS_PER_SECOND)):
         return None
-    return _milliseconds(round(seconds * TICKS_PER_SECOND))
+    # Not by way of ticks, which a number with a point cannot hold for thousands of years.
+    return max(1, round(seconds * 1_000))
 
 
 def _time_span(values: Mapping[str, Any], where: str) -> int | None:
