@@ -55,7 +55,7 @@ test-compiled: $(COMPILED) $(NODE)
 		-n $(WORKERS) --dist worksteal -m "not long and not interpreted_only" $(ARGS)
 
 test-long: $(DEV) $(NODE)
-	$(BIN)/python -m pytest -m long --timeout 3600 $(ARGS)
+	POSTBUS_FRESH_EXAMPLES=1 $(BIN)/python -m pytest -m long --timeout 3600 $(ARGS)
 
 simulate: $(DEV)
 	$(BIN)/python -m tests.simulation $(ARGS)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import hypothesis
 
 # Timing says nothing on a machine shared by several workers; a failure prints how to repeat it.
-hypothesis.settings.register_profile("postbus", deadline=None, print_blob=True)
-hypothesis.settings.load_profile("postbus")
+hypothesis.settings.register_profile("fresh", deadline=None, print_blob=True)
+# The same examples every time: what a change is judged by does not depend on luck.
+hypothesis.settings.register_profile("same", deadline=None, print_blob=True, derandomize=True)
+hypothesis.settings.load_profile("fresh" if "POSTBUS_FRESH_EXAMPLES" in os.environ else "same")

@@ -193,6 +193,7 @@ def test_without_keys_it_holds_all_but_the_keys(folder: Path, content: Content) 
     assert write_toml("shop", again, keys=False) == written
 
 
+@pytest.mark.long  # an example that fails takes minutes to be made small
 @given(contents)
 def test_the_emulators_file_is_the_same_when_it_was_read_and_written_again(
     folder: Path, content: Content
