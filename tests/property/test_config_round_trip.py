@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from postbus.config.content import Content, Queue, Subscription, Topic
@@ -193,8 +193,24 @@ def test_without_keys_it_holds_all_but_the_keys(folder: Path, content: Content) 
     assert write_toml("shop", again, keys=False) == written
 
 
-@pytest.mark.long  # an example that fails takes minutes to be made small
 @given(contents)
+@example(
+    Content(
+        topics=(
+            Topic(
+                "t",
+                TopicDescription(),
+                (
+                    Subscription(
+                        "s",
+                        SubscriptionDescription(),
+                        (RuleDescription("$Default", SqlFilter("1=1")),),
+                    ),
+                ),
+            ),
+        )
+    )
+)
 def test_the_emulators_file_is_the_same_when_it_was_read_and_written_again(
     folder: Path, content: Content
 ) -> None:

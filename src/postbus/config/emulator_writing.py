@@ -13,7 +13,7 @@ from postbus.config.emulator_reading import (
     TOPIC_PROPERTIES,
 )
 from postbus.config.notation import field_value
-from postbus.config.toml_writing import DEFAULTS, is_default
+from postbus.config.toml_writing import DEFAULTS
 from postbus.config.typed import plain_of
 from postbus.model.fields import Kind
 from postbus.model.rule import (
@@ -62,11 +62,15 @@ def _subscription(topic: str, subscription: Subscription, lost: list[str]) -> di
     }
     path = f"{topic}/Subscriptions/{subscription.name}"
     rules = subscription.rules
-    if rules is not None and not is_default(rules):
-        if not rules:
-            # Without any the emulator would put in one that selects everything.
-            lost.append(f"{path}: no rules at all; written as a rule that selects nothing")
-        written["Rules"] = [_rule(path, each, lost) for each in rules or (_NOTHING,)]
+    if rules is None:
+        return written
+    if not rules:
+        # Without any the emulator would put in one that selects everything.
+        lost.append(f"{path}: no rules at all; written as a rule that selects nothing")
+    shown = [_rule(path, each, lost) for each in rules or (_NOTHING,)]
+    # By what is written: `1=1` is the TRUE filter here, and read as that.
+    if shown != [_rule(path, RuleDescription(), lost)]:
+        written["Rules"] = shown
     return written
 
 
