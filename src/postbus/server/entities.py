@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ from postbus.store.subscriptions import SubscriptionRecord
 log = structlog.get_logger("namespace")
 
 
-class Entity:
+class Entity(ABC):
     """What all of them have: a name, a place in a fragment, links and numbers."""
 
     kind = "entity"
@@ -51,15 +52,17 @@ class Entity:
         return self.name
 
     @property
-    def status(self) -> EntityStatus:
-        raise NotImplementedError
+    @abstractmethod
+    def status(self) -> EntityStatus: ...
 
+    @abstractmethod
     def policy(self) -> Policy:
-        raise NotImplementedError
+        """What its description means to the engine."""
 
     @property
+    @abstractmethod
     def auto_delete_ms(self) -> int | None:
-        raise NotImplementedError
+        """How long it may be idle before it is deleted; None: for ever."""
 
     def subqueue(self, kind: int) -> int:
         """The number of one of its subqueues in its fragment."""

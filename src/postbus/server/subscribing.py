@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -39,7 +40,7 @@ def always(_: Entity) -> bool:
 log = structlog.get_logger("namespace")
 
 
-class Subscribing:
+class Subscribing(ABC):
     """The part of a namespace that is about what lies under its topics."""
 
     name: str
@@ -54,20 +55,20 @@ class Subscribing:
 
     # -- what the rest of the namespace does -------------------------------------------------
 
-    def topic(self, name: str) -> TopicEntity | None:
-        raise NotImplementedError
+    @abstractmethod
+    def topic(self, name: str) -> TopicEntity | None: ...
 
-    def aim(self, entity: Received) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def aim(self, entity: Received) -> None: ...
 
-    async def apply(self, entity: Entity) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def apply(self, entity: Entity) -> None: ...
 
-    async def counts_at(self, entity: Entity) -> QueueCounts:
-        raise NotImplementedError
+    @abstractmethod
+    async def counts_at(self, entity: Entity) -> QueueCounts: ...
 
-    async def call(self, host: Host, call: Callable[[Engine, Instant, Pages], T]) -> T:
-        raise NotImplementedError
+    @abstractmethod
+    async def call(self, host: Host, call: Callable[[Engine, Instant, Pages], T]) -> T: ...
 
     # -- subscriptions -----------------------------------------------------------------------
 
@@ -75,7 +76,7 @@ class Subscribing:
         for record in await self._thread.run(partial(self._subscriptions.of, topic.name)):
             subscription = SubscriptionEntity(topic, record, self._clock())
             topic.add(subscription)
-            topic.sorter.set_rules(subscription.owner, topic.sorter.compile(subscription.rules()))
+            topic.sorter.set_rules(subscription.owner, subscription.rules())
 
     async def create_subscription(
         self,
@@ -131,7 +132,7 @@ class Subscribing:
 
             # Before the engine is asked: where that fails, the next one to be loaded has the
             # subscription, and it must not be without its rules.
-            parent.sorter.set_rules(subscription.owner, compiled)
+            parent.sorter.set_rules(subscription.owner, subscription.rules())
             await self.call(parent.host, add)
         log.info("entity created", entity=subscription.path, kind="subscription")
         return subscription
@@ -231,8 +232,7 @@ class Subscribing:
     def _set_rules(self, under: SubscriptionEntity, rules: list[RuleDescription]) -> None:
         under.set_rules(rules)
         under.used_at = self._clock()
-        sorter = under.parent.sorter
-        sorter.set_rules(under.owner, sorter.compile(under.rules()))
+        under.parent.sorter.set_rules(under.owner, under.rules())
 
     def _parent(self, topic: str) -> TopicEntity:
         found = self.topic(topic)
