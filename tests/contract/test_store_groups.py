@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -105,13 +106,19 @@ def test_the_next_group_takes_as_long_however_many_rows_this_one_has(
         assert counted <= 4_000
 
 
-@pytest.mark.parametrize("reading", ["load_lane", "load_groups"])
-def test_a_group_that_is_no_blob_is_found_out(tmp_path: Path, reading: str) -> None:
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda store: store.load_lane(1, 0, 0, 0, 9),
+        lambda store: store.load_groups(1, 0, 0, None, 9),
+    ],
+    ids=["load_lane", "load_groups"],
+)
+def test_a_group_that_is_no_blob_is_found_out(
+    tmp_path: Path, read: Callable[[SqliteStore], object]
+) -> None:
     with closing(SqliteStore(str(tmp_path / "store.db"))) as store:
         indexed(store, b"a", b"b")
         store._database._connection.execute("UPDATE message SET grp = 'text' WHERE number = 1")
         with pytest.raises(StoreFailed, match="another type than was written"):
-            if reading == "load_lane":
-                store.load_lane(1, 0, 0, 0, 10)
-            else:
-                store.load_groups(1, 0, 0, None, 10)
+            read(store)

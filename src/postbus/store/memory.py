@@ -20,7 +20,6 @@ from postbus.store.base import (
 )
 from postbus.store.trim import TrimCursor, TrimRule
 
-
 _BEHIND_ALL: Final = 1 << 63
 """A number that no row has."""
 
