@@ -161,7 +161,6 @@ SUBSCRIPTION: Final = Form(
 )
 
 UNSUPPORTED: Final[Mapping[str, str]] = {
-    "RequiresSession": "message sessions",
     "RequiresDuplicateDetection": "duplicate detection",
     "EnablePartitioning": "partitioned entities",
     "EnableSubscriptionPartitioning": "partitioned subscriptions",
