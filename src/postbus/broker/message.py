@@ -41,7 +41,7 @@ _DESCRIPTION: Final = 3
 _SOURCE: Final = 4
 _TRAIL: Final = 5
 
-# hops, share, cursor, destination, source fragment, source number, envelope length
+# hops, size, cursor, destination, source fragment, source number, envelope length
 _TRAIL_HEAD = struct.Struct("<BIIqqQI")
 
 
@@ -61,12 +61,12 @@ class Trail:
         "hops",
         "origin",
         "origin_number",
-        "share",
+        "size",
     )
 
-    def __init__(self, share: int) -> None:
-        self.share = share
-        """Bytes it counts with: copies of one message share one body."""
+    def __init__(self, size: int) -> None:
+        self.size = size
+        """Bytes it counts with: its body, and what has been written to go with it."""
         self.hops = 0
         """How often it was forwarded (semantics B §8)."""
         self.cursor = 0
@@ -81,9 +81,9 @@ class Trail:
         self.annotations = b""
         """The message annotations, likewise."""
 
-    def next_leg(self, share: int) -> "Trail":
+    def next_leg(self, size: int) -> "Trail":
         """What a copy of the message, or the same one in another entity, takes over."""
-        other = Trail(share)
+        other = Trail(size)
         other.hops = self.hops
         other.envelope, other.annotations = self.envelope, self.annotations
         return other
@@ -176,7 +176,7 @@ class Message:
     @property
     def charge(self) -> int:
         """Bytes it counts with in the size of its entity."""
-        return self.length if self.trail is None else self.trail.share
+        return self.length if self.trail is None else self.trail.size
 
     @property
     def wake_at(self) -> Instant | None:
@@ -208,7 +208,7 @@ def encode_extras(message: Message) -> bytes:
             _EXTRA.pack(_TRAIL, _TRAIL_HEAD.size + len(data)),
             _TRAIL_HEAD.pack(
                 trail.hops,
-                trail.share,
+                trail.size,
                 trail.cursor,
                 trail.destination,
                 trail.origin,
@@ -224,7 +224,7 @@ def _decode_trail(value: bytes) -> Trail:
     trail = Trail(0)
     (
         trail.hops,
-        trail.share,
+        trail.size,
         trail.cursor,
         trail.destination,
         trail.origin,

@@ -21,7 +21,7 @@ COPIES_AT_ONCE: Final = 512
 """Copies that one turn makes. Those of a single message may be a few more where several rules of
 one subscription match."""
 COPY_BYTES: Final = 128
-"""What a copy counts with at the least, however small its share of the body is: it has a row."""
+"""What a copy counts with at the least, however small the body is: it has a row."""
 STAGED_ROWS: Final = 64
 STAGED_BYTES: Final = 4 << 20
 
@@ -114,7 +114,7 @@ class Topic:
             self.room -= max(len(copies), self.sorter.cost)
             if len(copies) <= COPIES_AT_ONCE:
                 ledger.pass_on(message, raw)
-                self._place(message, raw, copies, len(copies))
+                self._place(message, raw, copies)
                 return
         message.lane = PUBLISHING
         ledger.add(Kind.STAGED, message, raw)
@@ -131,7 +131,7 @@ class Topic:
         # A subscription gets all of its copies at once, or the cursor could not tell.
         while now and len(now) < len(left) and left[len(now)].owner == now[-1].owner:
             now.append(left[len(now)])
-        self._place(message, raw, now, len(copies))
+        self._place(message, raw, now)
         if len(now) == len(left):
             self.spread_to = message.number + 1
             ledger.remove(Kind.SPREAD, message)
@@ -142,14 +142,15 @@ class Topic:
             ledger.change(Kind.ADVANCED, message)
         return len(now)
 
-    def _place(self, message: Message, raw: bytes, copies: list[Copy], shared_by: int) -> None:
+    def _place(self, message: Message, raw: bytes, copies: list[Copy]) -> None:
         ledger = self._own.ledger
-        share = max(message.length // shared_by, COPY_BYTES) if shared_by else 0
+        # Each counts with all of the body, for any of them may be the last that keeps it.
+        size = max(message.length, COPY_BYTES)
         for copy in copies:
             queue = self._queues.get(copy.owner)
             if queue is None:
                 continue
-            made = _copy_of(message, raw, copy, share)
+            made = _copy_of(message, raw, copy, size)
             queue.limit_ttl(made)
             if copy.failure is not None:
                 if not queue.policy.dead_letter_on_filter_errors:
@@ -164,7 +165,7 @@ class Topic:
             queue.placed(made)
 
 
-def _copy_of(message: Message, raw: bytes, copy: Copy, share: int) -> Message:
+def _copy_of(message: Message, raw: bytes, copy: Copy, size: int) -> Message:
     made = Message(
         raw,
         message.message_id if copy.message_id is None else copy.message_id,
@@ -179,13 +180,12 @@ def _copy_of(message: Message, raw: bytes, copy: Copy, share: int) -> Message:
     made.properties = message.properties if copy.properties is None else copy.properties
     made.reason, made.description = message.reason, message.description
     made.source = message.source
-    trail = Trail(share) if message.trail is None else message.trail.next_leg(share)
+    trail = Trail(size) if message.trail is None else message.trail.next_leg(size)
     if copy.envelope is not None:
         trail.envelope = copy.envelope
     if copy.annotations is not None:
         trail.annotations = copy.annotations
-    # What an action has written is the copy's alone.
-    trail.share += len(trail.envelope) + len(trail.annotations) + len(copy.properties or b"")
+    trail.size += len(trail.envelope) + len(trail.annotations) + len(made.properties or b"")
     made.trail = trail
     return made
 

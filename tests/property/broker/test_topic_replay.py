@@ -160,7 +160,7 @@ def test_a_crash_leaves_what_was_committed(seed: int, checkpoint_every: int) -> 
                     assert told(place.queue.ledger, place) == live
 
 
-FIELDS = ["hops", "share", "cursor", "destination", "origin", "origin_number"]
+FIELDS = ["hops", "size", "cursor", "destination", "origin", "origin_number"]
 FIELDS += ["envelope", "annotations"]
 texts = st.none() | st.text(max_size=8)
 
@@ -189,4 +189,4 @@ def test_every_kind_of_record_brings_back_the_trail_of_its_message(
     for field in FIELDS:
         assert getattr(read.message.trail, field) == getattr(trail, field)
     assert (read.message.reason, read.message.source) == (message.reason, message.source)
-    assert read.message.charge == trail.share
+    assert read.message.charge == trail.size

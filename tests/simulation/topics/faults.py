@@ -86,7 +86,7 @@ def _overtaking(_: Any) -> Any:
             return
         self.room -= len(copies)
         ledger.pass_on(message, raw)
-        self._place(message, raw, copies, len(copies))
+        self._place(message, raw, copies)
 
     return faulty
 
