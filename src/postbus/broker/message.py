@@ -30,8 +30,9 @@ KIND_MASK: Final = 3
 
 NO_TTL: Final = -1
 
-# enqueued_at, ttl, delivery_count, enqueue_number, message id, session id, extras lengths
-_DETAILS = struct.Struct("<qqIQHHI")
+# enqueued_at, ttl, delivery_count, enqueue_number, header size, and the lengths of message id,
+# session id and extras
+_DETAILS = struct.Struct("<qqIQIHHI")
 _EXTRA = struct.Struct("<BI")
 _NO_SESSION: Final = 0xFFFF  # the empty string is a legal session id (wire contract §3.3)
 
@@ -136,6 +137,7 @@ class Message:
         # In lane SCHEDULED this is when the message will be enqueued.
         self.enqueued_at: Instant = scheduled_at
         self.header_size = header_size
+        """Bytes of everything but the body: an entity that it is forwarded to asks again."""
         self.length = len(raw) if raw is not None else 0
         self.subqueue = MAIN
         self.lane = ACTIVE
@@ -283,6 +285,7 @@ def encode_details(message: Message) -> bytes:
                 message.ttl,
                 message.delivery_count,
                 message.enqueue_number,
+                message.header_size,
                 len(message_id),
                 session_length,
                 len(extras),
@@ -301,6 +304,7 @@ def decode_details(message: Message, data: bytes, at: int) -> int:
         message.ttl,
         message.delivery_count,
         message.enqueue_number,
+        message.header_size,
         id_length,
         session_length,
         extras_length,

@@ -8,7 +8,7 @@ import pytest
 
 from postbus.broker import forwarding
 from postbus.broker.forwarding import Receipt
-from postbus.broker.message import DEAD_LETTER, MAIN, OUTBOX, OWNER_BITS
+from postbus.broker.message import DEAD_LETTER, MAIN, OUTBOX, OWNER_BITS, Message
 from postbus.broker.policy import Policy
 from postbus.errors import EntityNotFound, QuotaExceeded
 from postbus.server.host import Host
@@ -36,6 +36,20 @@ def test_a_forwarded_message_keeps_what_it_was_and_is_gone_at_its_source() -> No
     assert (arrived.message_id, arrived.enqueue_number, arrived.ttl) == ("a", number, 500)
     assert arrived.enqueued_at == end.now and end.body(arrived) == b"a:body"
     assert outbox(source) == [] and source.queue.ledger.size_bytes == 0
+
+
+@pytest.mark.parametrize("checkpoint_every", [0, 1])
+def test_headers_that_its_destination_does_not_take_are_refused_there(
+    checkpoint_every: int,
+) -> None:
+    source, end = pair(Policy(header_size_max=99), checkpoint_every)
+    large = Message(b"a:body", "a", header_size=100)
+    source.turn(lambda: source.engine.send([large], source.now))
+    source.crash()
+    source.ship_to(end)
+    assert end.rows() == []
+    [dead] = source.rows(kind=DEAD_LETTER)
+    assert dead.reason == "MessageSizeExceeded"
 
 
 STEPS = ["collected", "taken in", "arrived", "shipped", "told"]
