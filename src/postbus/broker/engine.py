@@ -56,6 +56,8 @@ class Engine:
 
     def add_subscription(self, owner: int, name: str, policy: Policy) -> None:
         self.queues[owner] = Queue(name, owner, policy, self.fragment)
+        if self.topic is not None:
+            self.topic.newest = max(self.topic.newest, owner)
         self._share_room()
 
     def remove_subscription(self, owner: int) -> None:

@@ -42,8 +42,8 @@ _DESCRIPTION: Final = 3
 _SOURCE: Final = 4
 _TRAIL: Final = 5
 
-# hops, size, cursor, destination, source fragment, source number, envelope length
-_TRAIL_HEAD = struct.Struct("<BIIqqQI")
+# hops, size, cursor, newest, destination, source fragment, source number, envelope length
+_TRAIL_HEAD = struct.Struct("<BIIIqqQI")
 
 
 class CorruptRow(Exception):
@@ -60,6 +60,7 @@ class Trail:
         "destination",
         "envelope",
         "hops",
+        "newest",
         "origin",
         "origin_number",
         "size",
@@ -72,6 +73,8 @@ class Trail:
         """How often it was forwarded (semantics B §8)."""
         self.cursor = 0
         """The last subscription it was given to, while it is being published."""
+        self.newest = 0
+        """The last subscription that there was when its topic took it: later ones do not get it."""
         self.destination = -1
         """The fragment it is on its way to; -1 for none."""
         self.origin = -1
@@ -212,6 +215,7 @@ def encode_extras(message: Message) -> bytes:
                 trail.hops,
                 trail.size,
                 trail.cursor,
+                trail.newest,
                 trail.destination,
                 trail.origin,
                 trail.origin_number,
@@ -228,6 +232,7 @@ def _decode_trail(value: bytes) -> Trail:
         trail.hops,
         trail.size,
         trail.cursor,
+        trail.newest,
         trail.destination,
         trail.origin,
         trail.origin_number,

@@ -59,7 +59,7 @@ class Sorter(Protocol):
 class Topic:
     """What makes a fragment that of a topic."""
 
-    __slots__ = ("_own", "_queues", "room", "sorter", "spread_to")
+    __slots__ = ("_own", "_queues", "newest", "room", "sorter", "spread_to")
 
     def __init__(self, own: Queue, queues: dict[int, Queue], sorter: Sorter) -> None:
         self._own = own
@@ -69,6 +69,8 @@ class Topic:
         self.sorter = sorter
         self.room = COPIES_AT_ONCE
         """Copies that may still be made in this turn; looking at a message counts too."""
+        self.newest = max(queues)
+        """The last subscription that was made: their numbers rise, and none is used twice."""
         self.spread_to = 0
         """Messages with lower numbers are not kept any more: the oldest is spread first."""
 
@@ -100,6 +102,7 @@ class Topic:
         raw = message.raw
         assert raw is not None
         message.enqueued_at = now
+        self.keep(message)
         message.lane = PUBLISHING
         self._own.ledger.arrive(message, raw)
         message.raw = None
@@ -116,17 +119,24 @@ class Topic:
                 ledger.pass_on(message, raw)
                 self._place(message, raw, copies)
                 return
+        self.keep(message)
         message.lane = PUBLISHING
         ledger.add(Kind.STAGED, message, raw)
         message.raw = None
 
+    def keep(self, message: Message) -> None:
+        """The message is about to be kept: note who may get it, for others may subscribe until it
+        is spread."""
+        trail = message.trail = message.trail or Trail(message.length)
+        trail.newest = self.newest
+
     def spread(self, message: Message, raw: bytes, room: int) -> int:
         """Give a message that was kept to the next subscriptions; returns how many copies it
         took."""
-        ledger = self._own.ledger
-        done = 0 if message.trail is None else message.trail.cursor
+        ledger, trail = self._own.ledger, message.trail
+        assert trail is not None
         copies = self.sorter.copies(message, raw)
-        left = [copy for copy in copies if copy.owner > done]
+        left = [copy for copy in copies if trail.cursor < copy.owner <= trail.newest]
         now = left[:room]
         # A subscription gets all of its copies at once, or the cursor could not tell.
         while now and len(now) < len(left) and left[len(now)].owner == now[-1].owner:
@@ -136,9 +146,7 @@ class Topic:
             self.spread_to = message.number + 1
             ledger.remove(Kind.SPREAD, message)
         else:
-            if message.trail is None:
-                message.trail = Trail(message.length)
-            message.trail.cursor = now[-1].owner
+            trail.cursor = now[-1].owner
             ledger.change(Kind.ADVANCED, message)
         return len(now)
 

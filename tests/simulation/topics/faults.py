@@ -80,6 +80,7 @@ def _overtaking(_: Any) -> Any:
         ledger = self._own.ledger
         copies = self.sorter.copies(message, raw)
         if len(copies) > self.room:
+            self.keep(message)
             message.lane = PUBLISHING
             ledger.add(Kind.STAGED, message, raw)
             message.raw = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from postbus.broker import chores, records, topic
@@ -85,6 +87,32 @@ def test_what_comes_behind_a_kept_message_waits_though_it_would_fit(
     assert place.names(1) == []
     place.spread()
     assert place.names(1) == ["a", "b"]
+
+
+@pytest.mark.interpreted_only
+@pytest.mark.parametrize("comes", ["sent", "due", "forwarded"])
+@pytest.mark.parametrize("checkpoint_every", [0, 1])
+def test_a_subscription_gets_nothing_that_was_there_before_it(
+    comes: str, checkpoint_every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic, "COPIES_AT_ONCE", 1)
+    place = topic_with(1, 2, checkpoint_every=checkpoint_every)
+    if comes == "due":
+        place.publish("a", scheduled_at=place.now + 10)
+        place.now += 10
+        place.paged(partial(chores.activate, place.engine, place.now, place.now))
+    elif comes == "forwarded":
+        source = Place(place.store, 1, Policy(forward_to=place.fragment))
+        source.publish("a")
+        source.ship_to(place)
+    else:
+        place.publish("a")
+    assert place.names(lane=PUBLISHING) == ["a"]
+    place.subscribe(3)
+    place.publish("b")
+    place.crash()
+    place.spread()
+    assert [place.names(owner) for owner in (1, 2, 3)] == [["a", "b"], ["a", "b"], ["b"]]
 
 
 def _unless(name: str, unwanted: str) -> list[Copy]:
