@@ -59,7 +59,7 @@ class Sorter(Protocol):
 class Topic:
     """What makes a fragment that of a topic."""
 
-    __slots__ = ("_own", "_queues", "newest", "room", "sorter", "spread_to")
+    __slots__ = ("_own", "_queues", "newest", "room", "sorter", "spread_to", "usual_copies")
 
     def __init__(self, own: Queue, queues: dict[int, Queue], sorter: Sorter) -> None:
         self._own = own
@@ -71,6 +71,8 @@ class Topic:
         """Copies that may still be made in this turn; looking at a message counts too."""
         self.newest = max(queues)
         """The last subscription that was made: their numbers rise, and none is used twice."""
+        self.usual_copies = len(queues)
+        """Copies of the last message that was looked at: most likely the next has as many."""
         self.spread_to = 0
         """Messages with lower numbers are not kept any more: the oldest is spread first."""
 
@@ -114,6 +116,7 @@ class Topic:
         assert raw is not None
         if not self.behind and self.room > 0:
             copies = self.sorter.copies(message, raw)
+            self.usual_copies = len(copies)
             self.room -= max(len(copies), self.sorter.cost)
             if len(copies) <= COPIES_AT_ONCE:
                 ledger.pass_on(message, raw)
@@ -136,6 +139,7 @@ class Topic:
         ledger, trail = self._own.ledger, message.trail
         assert trail is not None
         copies = self.sorter.copies(message, raw)
+        self.usual_copies = len(copies)
         left = [copy for copy in copies if trail.cursor < copy.owner <= trail.newest]
         now = left[:room]
         # A subscription gets all of its copies at once, or the cursor could not tell.
@@ -200,14 +204,18 @@ def _copy_of(message: Message, raw: bytes, copy: Copy, size: int) -> Message:
 
 def fan_out(topic: Topic, own: Queue, pages: Pages) -> Need | None:
     """Spread what was kept, the oldest first, as far as one turn goes."""
+    if topic.room <= 0:
+        return None
     delta = own.ledger.delta
     found = first_messages(delta, pages, MAIN, PUBLISHING, topic.spread_to, STAGED_ROWS)
     if isinstance(found, Need):
         return found
     messages, _ = found
     bytes_left = STAGED_BYTES
+    # No more bodies than the turn has room for: what it has no use for is read once more.
+    room = topic.room // max(topic.usual_copies, topic.sorter.cost, 1) + 1
     wanted: list[tuple[Message, BodyPage]] = []
-    for message in messages:
+    for message in messages[:room]:
         bytes_left -= message.length
         if wanted and bytes_left < 0:
             break

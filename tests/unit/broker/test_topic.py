@@ -8,10 +8,10 @@ import pytest
 
 from postbus.broker import chores, records, topic
 from postbus.broker.message import DEAD_LETTER, OWNER_BITS, PUBLISHING, SCHEDULED, Message
-from postbus.broker.pages import Pages, PinnedPage
+from postbus.broker.pages import BodyPage, Pages, PinnedPage
 from postbus.broker.policy import Policy
 from postbus.broker.records import Kind
-from postbus.broker.topic import Copy
+from postbus.broker.topic import Copy, fan_out
 from postbus.errors import EntityDisabled, EntityNotFound, QuotaExceeded
 from postbus.store import batch
 from tests.support.topics import Place, Sorter
@@ -87,6 +87,36 @@ def test_what_comes_behind_a_kept_message_waits_though_it_would_fit(
     assert place.names(1) == []
     place.spread()
     assert place.names(1) == ["a", "b"]
+
+
+@pytest.mark.interpreted_only
+def test_no_more_bodies_are_read_than_a_turn_can_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic, "COPIES_AT_ONCE", 6)
+    place = topic_with(*range(1, 8))
+    names = [str(each) for each in range(40)]
+    place.publish(*names)
+    kept = place.engine.topic
+    assert kept is not None
+    read: list[int] = []
+    for _ in range(60):
+        pages = Pages()
+        place.paged(partial(fan_out, kept, place.queue), pages)
+        read.append(sum(isinstance(page, BodyPage) for page in pages._loaded))
+        # The second half is for one subscription only, and more of it fits into a turn.
+        if place.sorter is not None and len(place.names(7)) >= 20:
+            for owner in range(2, 8):
+                place.sorter.rules[owner] = lambda _: []
+    assert not kept.behind
+    assert place.names(1) == names and place.names(7) == names[:20]
+    assert max(read[:20]) <= 2 and 5 <= max(read) <= 7
+
+
+def test_a_turn_without_room_reads_nothing() -> None:
+    place = topic_with(1)
+    kept = place.engine.topic
+    assert kept is not None
+    kept.room = 0
+    assert fan_out(kept, place.queue, Pages()) is None
 
 
 @pytest.mark.interpreted_only
