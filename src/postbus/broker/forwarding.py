@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from postbus.broker.admission import admit
 from postbus.broker.chores import missing
 from postbus.broker.engine import Engine
+from postbus.broker.fragment import Fragment
 from postbus.broker.lanes import first_messages
 from postbus.broker.message import ACTIVE, OUTBOX, OWNER_BITS, Message, Trail
 from postbus.broker.pages import BodyPage, Need, Page, Pages
@@ -189,6 +190,21 @@ def diverts(queue: Queue) -> int | None:
     if policy.forward_dead_letters_to == NOWHERE or queue.diverted_to == NEVER:
         return None
     return queue.dead_letters if ledger.count(queue.dead_letters, ACTIVE) else None
+
+
+def diverted(fragment: Fragment) -> list[int]:
+    """The subqueues whose messages have to set out. A queue that has none is not asked again
+    before something becomes ready in it."""
+    if not fragment.diverting:
+        return []
+    found: list[int] = []
+    for owner, queue in list(fragment.diverting.items()):
+        subqueue = diverts(queue)
+        if subqueue is None:
+            del fragment.diverting[owner]
+        else:
+            found.append(subqueue)
+    return found
 
 
 def divert(queue: Queue, subqueue: int, now: Instant, pages: Pages) -> Need | None:

@@ -96,9 +96,9 @@ class Queue:
     def _note_forwarding(self) -> None:
         policy = self.policy
         if policy.forward_to == NOWHERE and policy.forward_dead_letters_to == NOWHERE:
-            self.fragment.forwards.pop(self.owner, None)
+            self.fragment.diverting.pop(self.owner, None)
         else:
-            self.fragment.forwards[self.owner] = self
+            self.fragment.diverting[self.owner] = self
 
     # -- sending ---------------------------------------------------------------------------
 
@@ -173,9 +173,13 @@ class Queue:
         if message.lane == OUTBOX:
             message.raw = None
             self.fragment.outboxes.setdefault(message.subqueue, message.number)
+            self.fragment.departing[message.subqueue] = None
             return
         if message.ttl >= 0 and message.subqueue == self.main:
-            self.next_expiry = min(self.next_expiry, message.enqueued_at + message.ttl)
+            expires_at = message.enqueued_at + message.ttl
+            if expires_at < self.next_expiry:
+                self.next_expiry = expires_at
+                self.fragment.expiring[self.owner] = self
         self.windows[message.subqueue].add(message)
 
     def stir(self, subqueue: int) -> None:

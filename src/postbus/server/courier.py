@@ -24,6 +24,8 @@ from postbus.server.requests import Call
 from postbus.server.runtime import Runtime
 
 TRY_AGAIN_S = 1.0
+SEE_AGAIN_S = 60.0
+"""After a destination that cannot be read, which lasts until somebody has seen to it."""
 SHIPMENTS_MAX = 64
 """Under way at once: a topic may have two thousand subscriptions that forward, and each shipment
 holds up to a megabyte of bodies."""
@@ -131,20 +133,23 @@ class Courier:
     ) -> None:
         def failed(error: ServiceBusError) -> None:
             log.warning("forwarding interrupted", entity=host.name, error=str(error))
-            if isinstance(error, InternalError):
-                # What cannot be read stays so until somebody has seen to it.
+            if not isinstance(error, InternalError):
+                self._later(outbox)
+            elif host is outbox[0]:
+                # It calls again when it has been seen to, and is loaded.
                 self._done(outbox, has_more=False)
             else:
-                self._later(outbox)
+                self._later(outbox, lasting=True)
 
         runtime = self._runtime_of(host)
         runtime.attend(Call(host, call, done, failed, size, exclusive=False))
 
-    def _later(self, outbox: Outbox) -> None:
+    def _later(self, outbox: Outbox, lasting: bool = False) -> None:
         """A store or an engine did not answer: nothing is lost, so try again in a while."""
         if outbox[0].gone is None:
             self._resting.add(outbox)
-            asyncio.get_running_loop().call_later(TRY_AGAIN_S, self._rested, outbox)
+            delay_s = SEE_AGAIN_S if lasting else TRY_AGAIN_S
+            asyncio.get_running_loop().call_later(delay_s, self._rested, outbox)
         self._done(outbox, has_more=False)
 
     def _rested(self, outbox: Outbox) -> None:

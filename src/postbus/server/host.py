@@ -158,6 +158,8 @@ class Host:
         found: list[Chore] = []
         for subqueue in looked_at:
             line, queue = self.lines.get(subqueue), engine.queues.get(subqueue >> OWNER_BITS)
+            if queue is not None and queue.forwards(subqueue):
+                engine.fragment.diverting[queue.owner] = queue
             if line is None or queue is None or not line.waiting:
                 continue
             window = queue.windows[subqueue]
@@ -168,15 +170,12 @@ class Host:
                 self._add(found, f"bodies {subqueue}", partial(_fetch_bodies, subqueue))
         if engine.own.next_due <= now:
             self._add(found, "activate", partial(_activate, now))
-        for queue in engine.expiring:
-            if queue.next_expiry <= now:
-                self._add(found, f"sweep {queue.owner}", partial(_sweep, queue.main, now))
+        for queue in engine.expired(now):
+            self._add(found, f"sweep {queue.owner}", partial(_sweep, queue.main, now))
         if engine.topic is not None:
             self._add_for_topic(found, engine)
-        for queue in engine.fragment.forwards.values():
-            subqueue_now = forwarding.diverts(queue)
-            if subqueue_now is not None:
-                self._add(found, f"divert {subqueue_now}", partial(_divert, subqueue_now))
+        for subqueue in forwarding.diverted(engine.fragment):
+            self._add(found, f"divert {subqueue}", partial(_divert, subqueue))
         return found
 
     def _add_for_topic(self, found: list[Chore], engine: Engine) -> None:

@@ -41,6 +41,8 @@ def serve(host: Host, now: Instant, outputs: list[Output]) -> list[Chore]:
     # What went out of one line, expired, may have gone into another.
     called.update(stirred)
     stirred.clear()
-    if engine.fragment.outboxes and host.on_outbox is not None:
-        outputs += [(host, partial(host.on_outbox, n)) for n in engine.fragment.outboxes]
+    departing = engine.fragment.departing
+    if departing and host.on_outbox is not None:
+        outputs += [(host, partial(host.on_outbox, n)) for n in departing]
+        departing.clear()
     return host.due_chores(engine, looked_at, now)

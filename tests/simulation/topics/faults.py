@@ -94,10 +94,10 @@ def _overtaking(_: Any) -> Any:
 
 def _outbox_not_noted(placed: Any) -> Any:
     def faulty(queue: Queue, message: Message) -> None:
-        outboxes = dict(queue.fragment.outboxes)
+        departing = dict(queue.fragment.departing)
         placed(queue, message)
         if message.subqueue != queue.main:
-            queue.fragment.outboxes = outboxes
+            queue.fragment.departing = departing
 
     return faulty
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from postbus.broker import forwarding
 from postbus.broker.message import DEAD_LETTER, MAIN, OUTBOX, OWNER_BITS, Message
 from postbus.broker.policy import Policy
 from postbus.errors import StoreUnavailable
@@ -113,5 +114,25 @@ async def test_a_store_that_does_not_answer_is_asked_again(
     town.bed.store.failure = StoreUnavailable("The disk is full.")
     await until(lambda: town.bed.store.failure is None)
     await until(lambda: town.topic.engine is not None and town.arrived == 12)
+    await town.bed.runtime.quiet()
+    assert town.count(DEAD_LETTER) == 0
+
+
+async def test_a_destination_that_could_not_be_read_is_asked_again(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(couriers, "SEE_AGAIN_S", 0.01)
+    accept, failures = forwarding.accept, 1
+
+    def broken(*given: Any) -> Any:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise RuntimeError("not as it was left")
+        return accept(*given)
+
+    monkeypatch.setattr(forwarding, "accept", broken)
+    await town.publish(1)
+    await until(lambda: town.arrived == 12)
     await town.bed.runtime.quiet()
     assert town.count(DEAD_LETTER) == 0
