@@ -38,6 +38,7 @@ CHECKPOINT_BYTES: Final = 64 << 20
 CHECKPOINT_PATIENCE: Final = 4
 """A checkpoint makes loaded pages useless, so it waits for them this many times as long."""
 GIVEN_PER_TURN: Final = 2_048
+"""Messages that one turn hands out, over all lines: a topic may have thousands of them."""
 
 
 class Request(Protocol):

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from postbus.broker import chores
-from postbus.broker.message import MAIN, OUTBOX, OWNER_BITS
+from postbus.broker.message import MAIN, OUTBOX, OWNER_BITS, Message
 from postbus.broker.policy import Policy
+from postbus.server import serving
 from postbus.server.host import Host
+from postbus.server.line import Parcel
 from postbus.server.serving import Output, serve
 from tests.support.topics import Place, Sorter
 
@@ -153,3 +155,47 @@ def test_what_becomes_ready_in_a_queue_that_forwards_sets_out_later_too() -> Non
     assert crowd.turn() == [f"divert {1 << OWNER_BITS}"]
     place.divert(1)
     assert place.names(1, MAIN, OUTBOX) == ["a"]
+
+
+class Greedy:
+    """A receiver with credit for all there is."""
+
+    deletes = True
+    holder = 1
+    draining = False
+
+    def __init__(self) -> None:
+        self.reserved: list[str] = []
+
+    def capacity(self) -> int:
+        return 1_000
+
+    def reserve(self, message: Message, raw: bytes) -> Parcel:
+        self.reserved.append(message.message_id)
+        return Parcel(message, raw, None)
+
+    def deliver(self, parcels: list[Parcel]) -> None: ...
+
+    def drained(self) -> None: ...
+
+
+@pytest.mark.interpreted_only
+def test_a_turn_hands_out_so_many_over_all_lines_and_all_have_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving, "GIVEN_PER_TURN", 10)
+    crowd = Crowd(4, Policy())
+    crowd.place.publish(*(str(number) for number in range(25)))
+    receivers = {owner: Greedy() for owner in range(1, 5)}
+    for owner, receiver in receivers.items():
+        crowd.host.line(owner << OWNER_BITS).join(receiver)
+        crowd.host.line(owner << OWNER_BITS).wants(receiver)
+    totals: list[int] = []
+    while not totals or totals[-1] < 100:
+        crowd.turn()
+        totals.append(sum(len(each.reserved) for each in receivers.values()))
+        assert len(totals) <= 12
+        if len(totals) == 4:
+            assert [len(each.reserved) for each in receivers.values()] == [10] * 4
+    assert totals[:10] == list(range(10, 101, 10))
+    assert all(each.reserved == [str(n) for n in range(25)] for each in receivers.values())
