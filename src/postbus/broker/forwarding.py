@@ -219,12 +219,18 @@ def divert(queue: Queue, subqueue: int, now: Instant, pages: Pages) -> Need | No
         # Those that may not go on stay, so it is gone through once, and not until it is empty.
         last = queue.diverts_up_to
         queue.diverted_to = NEVER if end is None or end >= last else end + 1
-        found = [each for each in found if each.number <= last]
+        found = [each for each in found if each.number <= last and _may_leave(queue, each)]
     for each in found:
         message = queue.held_in_memory(subqueue, ACTIVE, each.number) or each
         if message.token is None:
             _set_out(queue, message, now)
     return None
+
+
+def _may_leave(queue: Queue, dead: Message) -> bool:
+    """A dead letter that still has its destination was refused there, and stays."""
+    was_refused = _destination(dead) == queue.policy.forward_dead_letters_to
+    return queue.tries_refused or not was_refused
 
 
 def _set_out(queue: Queue, message: Message, now: Instant) -> None:

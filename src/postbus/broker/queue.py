@@ -57,6 +57,7 @@ class Queue:
         "owner",
         "policy",
         "receivers",
+        "tries_refused",
         "windows",
     )
 
@@ -82,6 +83,8 @@ class Queue:
         """Dead letters with lower numbers were sent on, or may not go on (`forwarding.divert`)."""
         self.diverts_up_to = self.ledger.last_number
         """Those with higher numbers came since: they went straight on, or were refused and stay."""
+        self.tries_refused = False
+        """Dead letters that were refused are sent once more: after an update, not after a load."""
         self.receivers = dict.fromkeys(self.subqueues, 0)
         # Lower bounds: 0 means "not known, look". The chores raise them.
         self.next_due: Instant = 0 if self.ledger.count(self.main, SCHEDULED) else NEVER
@@ -473,6 +476,7 @@ class Queue:
         (R-SETTLE-10)."""
         self.policy = policy
         self.diverted_to, self.diverts_up_to = 0, self.ledger.last_number
+        self.tries_refused = True
         self._note_forwarding()
         messages = list(self.locks.values())
         self.locks.clear()

@@ -344,3 +344,30 @@ def test_what_a_deleted_subscription_was_to_forward_stays_here_and_is_removed() 
     while place.purge_slice():
         pass
     assert place.queue.ledger.size_bytes == 0
+
+
+@pytest.mark.parametrize("checkpoint_every", [0, 1])
+def test_a_dead_letter_that_was_refused_is_sent_again_after_an_update_and_not_after_a_load(
+    checkpoint_every: int,
+) -> None:
+    store = MemoryStore()
+    policy = Policy(forward_dead_letters_to=2)
+    end = Place(store, 2, Policy(sends=False))
+    source = Place(store, 1, Policy(), checkpoint_every=checkpoint_every)
+    source.publish("a", "b")
+    for _ in "ab":
+        taken = source.receive()
+        assert taken is not None and taken.token is not None
+        token = taken.token
+        source.turn(lambda token=token: source.queue.dead_letter(token, source.now))
+    source.policy = policy
+    source.crash()
+    assert source.divert() > 0 and outbox(source, kind=DEAD_LETTER) == ["a", "b"]
+    source.ship_to(end, DEAD_LETTER)
+    assert source.names(kind=DEAD_LETTER) == ["a", "b"], "refused"
+    source.crash()
+    source.divert()
+    assert outbox(source, kind=DEAD_LETTER) == []
+    source.update(policy)
+    source.divert()
+    assert outbox(source, kind=DEAD_LETTER) == ["a", "b"]
