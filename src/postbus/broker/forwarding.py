@@ -50,6 +50,11 @@ def outbox_id(fragment: int, subqueue: int) -> int:
     return fragment << SUBQUEUE_BITS | subqueue
 
 
+def outbox_of(origin: int) -> tuple[int, int]:
+    """The fragment and the subqueue that `outbox_id` made one number of."""
+    return origin >> SUBQUEUE_BITS, origin & (1 << SUBQUEUE_BITS) - 1
+
+
 def collect(engine: Engine, subqueue: int, now: Instant, pages: Pages) -> Shipment | Need | None:
     """The first messages in an outbox; None when it is empty. Changes nothing."""
     if subqueue >> OWNER_BITS not in engine.queues:
@@ -90,6 +95,7 @@ def accept(
     engine: Engine, origin: int, messages: Sequence[tuple[Message, bytes]], now: Instant
 ) -> Receipt:
     """Take messages from an outbox, in order, up to the first that cannot be taken."""
+    engine.ledger.outdated.discard(origin)
     mark = engine.ledger.marks.get(origin, -1)
     arrived = 0
     for sent, raw in messages:

@@ -15,7 +15,8 @@ import structlog
 
 from postbus.broker import forwarding
 from postbus.broker.engine import Engine
-from postbus.broker.forwarding import Receipt, Shipment, outbox_id
+from postbus.broker.forwarding import Receipt, Shipment, outbox_id, outbox_of
+from postbus.broker.message import OWNER_BITS
 from postbus.broker.pages import Pages
 from postbus.errors import EntityNotFound, InternalError, ServiceBusError
 from postbus.model.instant import Instant
@@ -58,6 +59,36 @@ class Courier:
     def serve(self, host: Host) -> None:
         """See to the outboxes of this host from now on."""
         host.on_outbox = partial(self._called, host)
+
+    def forget_marks(self, host: Host) -> None:
+        """Have a destination forget the outboxes from which nothing can come any more."""
+        engine = host.engine
+        if engine is None or not engine.ledger.marks:
+            return
+        # A shipment may be under way still, and be repeated, though its entity is gone.
+        busy = {
+            outbox_id(source.fragment, subqueue)
+            for outboxes in (self._under_way, self._waiting, self._resting)
+            for source, subqueue in outboxes
+        }
+        engine.ledger.outdated.update(
+            origin
+            for origin in engine.ledger.marks
+            if origin not in busy and not self._may_send(origin)
+        )
+        if engine.ledger.outdated:
+            host.checkpoint_wanted = True
+            self._runtime_of(host).wake(host)
+
+    def _may_send(self, origin: int) -> bool:
+        """Is the entity of an outbox there? Neither fragments nor owners are used twice."""
+        fragment, subqueue = outbox_of(origin)
+        host, owner = self._host_of(fragment), subqueue >> OWNER_BITS
+        if host is None:
+            return False
+        if owner == 0 or owner in host.subscriptions:
+            return True
+        return host.engine is not None and owner in host.engine.queues
 
     def _called(self, host: Host, subqueue: int) -> None:
         outbox = host, subqueue

@@ -197,12 +197,13 @@ class Host:
         ledger = engine.ledger
         changes = ledger.delta.size
         records = ledger.head + len(ledger.pending) - ledger.checkpoint
+        worthwhile = records > 0 or bool(ledger.outdated)
         patience = CHECKPOINT_PATIENCE if self.loads else 1
         return (
             changes >= CHECKPOINT_CHANGES * patience
             or records >= CHECKPOINT_RECORDS * patience
             or ledger.bytes_since_checkpoint >= CHECKPOINT_BYTES
-            or (self.checkpoint_wanted and records > 0 and not self.loads)
+            or (self.checkpoint_wanted and worthwhile and not self.loads)
         )
 
     def make_checkpoint(self, engine: Engine) -> Checkpoint:
