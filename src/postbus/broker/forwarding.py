@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from postbus.broker.admission import admit
 from postbus.broker.chores import missing
 from postbus.broker.engine import Engine
+from postbus.broker.fragment import Fragment
 from postbus.broker.lanes import first_messages
 from postbus.broker.message import ACTIVE, OUTBOX, OWNER_BITS, Message, Trail
 from postbus.broker.pages import BodyPage, Need, Page, Pages
@@ -47,6 +48,11 @@ class Receipt(NamedTuple):
 def outbox_id(fragment: int, subqueue: int) -> int:
     """One number for one outbox of one fragment: marks are kept by it."""
     return fragment << SUBQUEUE_BITS | subqueue
+
+
+def outbox_of(origin: int) -> tuple[int, int]:
+    """The fragment and the subqueue that `outbox_id` made one number of."""
+    return origin >> SUBQUEUE_BITS, origin & (1 << SUBQUEUE_BITS) - 1
 
 
 def collect(engine: Engine, subqueue: int, now: Instant, pages: Pages) -> Shipment | Need | None:
@@ -89,6 +95,7 @@ def accept(
     engine: Engine, origin: int, messages: Sequence[tuple[Message, bytes]], now: Instant
 ) -> Receipt:
     """Take messages from an outbox, in order, up to the first that cannot be taken."""
+    engine.ledger.outdated.discard(origin)
     mark = engine.ledger.marks.get(origin, -1)
     arrived = 0
     for sent, raw in messages:
@@ -111,6 +118,7 @@ def _take_in(engine: Engine, origin: int, sent: Message, raw: bytes, now: Instan
     trail.origin, trail.origin_number = origin, sent.number
     made.trail = trail
     made.properties, made.source = sent.properties, sent.source
+    trail.size += len(trail.envelope) + len(trail.annotations) + len(made.properties or b"")
     made.reason, made.description = sent.reason, sent.description
     made.number = engine.ledger.next_number()
     # The first number it was ever given stays with it (semantics B §8).
@@ -190,6 +198,21 @@ def diverts(queue: Queue) -> int | None:
     return queue.dead_letters if ledger.count(queue.dead_letters, ACTIVE) else None
 
 
+def diverted(fragment: Fragment) -> list[int]:
+    """The subqueues whose messages have to set out. A queue that has none is not asked again
+    before something becomes ready in it."""
+    if not fragment.diverting:
+        return []
+    found: list[int] = []
+    for owner, queue in list(fragment.diverting.items()):
+        subqueue = diverts(queue)
+        if subqueue is None:
+            del fragment.diverting[owner]
+        else:
+            found.append(subqueue)
+    return found
+
+
 def divert(queue: Queue, subqueue: int, now: Instant, pages: Pages) -> Need | None:
     """Send off what was there before the queue began to forward, a slice at a time."""
     start = queue.diverted_to if subqueue == queue.dead_letters else 0
@@ -202,12 +225,18 @@ def divert(queue: Queue, subqueue: int, now: Instant, pages: Pages) -> Need | No
         # Those that may not go on stay, so it is gone through once, and not until it is empty.
         last = queue.diverts_up_to
         queue.diverted_to = NEVER if end is None or end >= last else end + 1
-        found = [each for each in found if each.number <= last]
+        found = [each for each in found if each.number <= last and _may_leave(queue, each)]
     for each in found:
         message = queue.held_in_memory(subqueue, ACTIVE, each.number) or each
         if message.token is None:
             _set_out(queue, message, now)
     return None
+
+
+def _may_leave(queue: Queue, dead: Message) -> bool:
+    """A dead letter that still has its destination was refused there, and stays."""
+    was_refused = _destination(dead) == queue.policy.forward_dead_letters_to
+    return queue.tries_refused or not was_refused
 
 
 def _set_out(queue: Queue, message: Message, now: Instant) -> None:

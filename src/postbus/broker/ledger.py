@@ -40,6 +40,7 @@ class Ledger:
         "first_number",
         "head",
         "marks",
+        "outdated",
         "pending",
         "size_bytes",
     )
@@ -56,6 +57,8 @@ class Ledger:
         self.size_bytes = 0
         self.marks: dict[int, int] = {}
         """The last number that arrived from each outbox that forwards to this fragment."""
+        self.outdated: set[int] = set()
+        """Outboxes that are gone for good: the next checkpoint leaves their marks out."""
         self.delta = Delta()
         self.pending: list[bytes] = []
         self.bytes_since_checkpoint = 0
@@ -202,6 +205,11 @@ class Ledger:
 
     def make_checkpoint(self) -> Checkpoint:
         """Sum up everything until now, what is pending included."""
+        # Here and at no other time, so that no record is needed: what is replayed begins with
+        # a state that lacks them, or ends with one that has them still.
+        for origin in self.outdated:
+            self.marks.pop(origin, None)
+        self.outdated.clear()
         return Checkpoint(
             self.head + len(self.pending), self.delta.rows(), self.delta.removed(), self._state()
         )

@@ -57,6 +57,7 @@ class Queue:
         "owner",
         "policy",
         "receivers",
+        "tries_refused",
         "windows",
     )
 
@@ -82,6 +83,8 @@ class Queue:
         """Dead letters with lower numbers were sent on, or may not go on (`forwarding.divert`)."""
         self.diverts_up_to = self.ledger.last_number
         """Those with higher numbers came since: they went straight on, or were refused and stay."""
+        self.tries_refused = False
+        """Dead letters that were refused are sent once more: after an update, not after a load."""
         self.receivers = dict.fromkeys(self.subqueues, 0)
         # Lower bounds: 0 means "not known, look". The chores raise them.
         self.next_due: Instant = 0 if self.ledger.count(self.main, SCHEDULED) else NEVER
@@ -96,9 +99,9 @@ class Queue:
     def _note_forwarding(self) -> None:
         policy = self.policy
         if policy.forward_to == NOWHERE and policy.forward_dead_letters_to == NOWHERE:
-            self.fragment.forwards.pop(self.owner, None)
+            self.fragment.diverting.pop(self.owner, None)
         else:
-            self.fragment.forwards[self.owner] = self
+            self.fragment.diverting[self.owner] = self
 
     # -- sending ---------------------------------------------------------------------------
 
@@ -173,9 +176,13 @@ class Queue:
         if message.lane == OUTBOX:
             message.raw = None
             self.fragment.outboxes.setdefault(message.subqueue, message.number)
+            self.fragment.departing[message.subqueue] = None
             return
         if message.ttl >= 0 and message.subqueue == self.main:
-            self.next_expiry = min(self.next_expiry, message.enqueued_at + message.ttl)
+            expires_at = message.enqueued_at + message.ttl
+            if expires_at < self.next_expiry:
+                self.next_expiry = expires_at
+                self.fragment.expiring[self.owner] = self
         self.windows[message.subqueue].add(message)
 
     def stir(self, subqueue: int) -> None:
@@ -469,6 +476,7 @@ class Queue:
         (R-SETTLE-10)."""
         self.policy = policy
         self.diverted_to, self.diverts_up_to = 0, self.ledger.last_number
+        self.tries_refused = True
         self._note_forwarding()
         messages = list(self.locks.values())
         self.locks.clear()

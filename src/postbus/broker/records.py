@@ -175,6 +175,7 @@ def _encode_usual(
                 message.ttl,
                 message.delivery_count,
                 message.enqueue_number,
+                message.header_size,
                 len(message_id),
                 session_length,
                 0,

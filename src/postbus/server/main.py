@@ -302,6 +302,7 @@ class Server:
                 settings,
                 self._clock,
                 Idleness(self.namespace, self._clock).look,
+                self.namespace.forget_marks,
             )
         )
         hidden = not (settings.on_loopback or self._key.fresh)

@@ -256,6 +256,9 @@ class Namespace(Subscribing):
         else:
             entity.host.policy = policy
 
+    def forget_marks(self, host: Host) -> None:
+        self._courier.forget_marks(host)
+
     def stop_forwarding(self) -> None:
         self._courier.stop()
 

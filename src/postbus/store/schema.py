@@ -62,7 +62,7 @@ CREATE TABLE fragment (
 
 STORE: Final = Layout(
     kind="store",
-    version=2,
+    version=3,
     tables=(JOURNAL, MESSAGE, MESSAGE_DUE, MESSAGE_BODY, FRAGMENT),
 )
 
