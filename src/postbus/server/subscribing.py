@@ -76,7 +76,8 @@ class Subscribing(ABC):
         for record in await self._thread.run(partial(self._subscriptions.of, topic.name)):
             subscription = SubscriptionEntity(topic, record, self._clock())
             topic.add(subscription)
-            topic.sorter.set_rules(subscription.owner, subscription.rules())
+            compiled = topic.sorter.compile(subscription.rules())
+            topic.sorter.set_rules(subscription.owner, compiled)
 
     async def create_subscription(
         self,
@@ -132,7 +133,7 @@ class Subscribing(ABC):
 
             # Before the engine is asked: where that fails, the next one to be loaded has the
             # subscription, and it must not be without its rules.
-            parent.sorter.set_rules(subscription.owner, subscription.rules())
+            parent.sorter.set_rules(subscription.owner, compiled)
             await self.call(parent.host, add)
         log.info("entity created", entity=subscription.path, kind="subscription")
         return subscription
@@ -214,25 +215,23 @@ class Subscribing(ABC):
             await self._thread.run(
                 partial(self._subscriptions.delete_rule, under.topic, under.owner, there.name)
             )
-            self._set_rules(under, [each for each in under.rules() if each is not there])
+            under.remove_rule(there.name)
+            under.parent.sorter.remove_rule(under.owner, there.name)
+            under.used_at = self._clock()
 
     async def _put_rule(self, under: SubscriptionEntity, rule: RuleDescription) -> None:
-        there = under.rule(rule.name)
-        replaced = [] if there is None else [there]
-        others = [each for each in under.rules() if each is not there]
         sorter = under.parent.sorter
-        sorter.check_room(sorter.compile(replaced), sorter.compile([rule]))
+        [compiled] = sorter.compile([rule])
+        before = sorter.rules.rule(under.owner, rule.name)
+        sorter.check_room([] if before is None else [before], [compiled])
         await self._thread.run(
             partial(
                 self._subscriptions.put_rule, under.topic, under.owner, rule.name, rule.to_json()
             )
         )
-        self._set_rules(under, [*others, rule])
-
-    def _set_rules(self, under: SubscriptionEntity, rules: list[RuleDescription]) -> None:
-        under.set_rules(rules)
+        under.put_rule(rule)
+        sorter.put_rule(under.owner, compiled)
         under.used_at = self._clock()
-        under.parent.sorter.set_rules(under.owner, under.rules())
 
     def _parent(self, topic: str) -> TopicEntity:
         found = self.topic(topic)
