@@ -13,10 +13,13 @@ from postbus.server.namespace import Namespace
 
 
 class StepFailed(Exception):
-    """A step was refused; those before it are done, those behind it are not."""
+    """A step could not be taken; those before it are done, those behind it are not."""
 
-    def __init__(self, step: Step, done: int, error: ServiceBusError) -> None:
-        super().__init__(" ".join(str(error).split()))
+    def __init__(self, step: Step, done: int, error: Exception) -> None:
+        self.expected = isinstance(error, ServiceBusError)
+        """It was refused; otherwise something is wrong with the broker, or with its disk."""
+        text = " ".join(str(error).split())
+        super().__init__(text if self.expected else f"{type(error).__name__}: {text}")
         self.step = step
         self.done = done
 
@@ -32,13 +35,13 @@ async def carry_out(
                 await _close_circles(namespace, circular)
             if await _take(namespace, step):
                 circular.append(step)
-        except ServiceBusError as error:
+        except Exception as error:  # whatever it is, whoever asked is told how far it went
             raise StepFailed(step, done, error) from error
         tell(step)
     if circular:
         try:
             await _close_circles(namespace, circular)
-        except ServiceBusError as error:
+        except Exception as error:  # as above
             raise StepFailed(steps[-1], len(steps) - 1, error) from error
 
 

@@ -235,6 +235,22 @@ async def test_a_failure_says_what_is_done_and_what_is_not(
     assert bed.namespace.queue("a") is not None
 
 
+async def test_an_error_that_nobody_expects_hides_no_step_that_is_done(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed = await start("")
+
+    async def break_down(*arguments: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(bed.namespace, "create_topic", break_down)
+    with structlog.testing.capture_logs() as logs:
+        outcome = await bed.reload("[queues.a]\n[topics.b]")
+    assert (outcome.done, outcome.error) == (1, "OSError: no space left")
+    [line] = [line for line in logs if line["event"] == "file not carried out"]
+    assert isinstance(line["exc_info"], OSError)
+
+
 async def test_whoever_asked_may_leave_and_all_steps_are_taken(start: Any) -> None:
     bed = await start("")
     bed.path.write_text("".join(f"[queues.q{number}]\n" for number in range(20)))
