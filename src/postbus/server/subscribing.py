@@ -37,6 +37,10 @@ def always(_: Entity) -> bool:
     return True
 
 
+def unchecked(_: object) -> None:
+    """Whatever has happened meanwhile, likewise."""
+
+
 log = structlog.get_logger("namespace")
 
 
@@ -139,12 +143,30 @@ class Subscribing(ABC):
         return subscription
 
     async def update_subscription(
-        self, topic: str, name: str, description: SubscriptionDescription
+        self,
+        topic: str,
+        name: str,
+        description: SubscriptionDescription,
+        check: Callable[[SubscriptionEntity], None] = unchecked,
     ) -> SubscriptionEntity:
+        """`check` may refuse the change when nothing else changes any more."""
         description.validate()
+        return await self.change_subscription(topic, name, lambda _: description, check)
+
+    async def change_subscription(
+        self,
+        topic: str,
+        name: str,
+        change: Callable[[SubscriptionDescription], SubscriptionDescription],
+        check: Callable[[SubscriptionEntity], None] = unchecked,
+    ) -> SubscriptionEntity:
+        """Replace the description by what `change` makes of the one that is there by then."""
         async with self._changing:
             subscription = self._existing(topic, name)
-            now = self._clock()
+            check(subscription)
+            description = change(subscription.description)
+            description.validate()
+            now = self.later_than(subscription.updated_at)
             record = await self._thread.run(
                 partial(
                     self._subscriptions.update,
@@ -198,12 +220,19 @@ class Subscribing(ABC):
                 raise EntityAlreadyExists(f"{under.topic}|{under.name}|{rule.name}")
             await self._put_rule(under, replace(rule, created_at=self._clock()))
 
-    async def update_rule(self, topic: str, subscription: str, rule: RuleDescription) -> None:
+    async def update_rule(
+        self,
+        topic: str,
+        subscription: str,
+        rule: RuleDescription,
+        check: Callable[[RuleDescription], None] = unchecked,
+    ) -> None:
         async with self._changing:
             under = self._existing(topic, subscription)
             there = under.rule(rule.name)
             if there is None:
                 raise EntityNotFound(f"{under.path}/Rules/{rule.name}")
+            check(there)
             await self._put_rule(under, replace(rule, name=there.name, created_at=there.created_at))
 
     async def delete_rule(self, topic: str, subscription: str, name: str) -> None:
@@ -232,6 +261,10 @@ class Subscribing(ABC):
         under.put_rule(rule)
         sorter.put_rule(under.owner, compiled)
         under.used_at = self._clock()
+
+    def later_than(self, before: Instant) -> Instant:
+        """The time, but for two changes in one millisecond: their versions must differ."""
+        return max(self._clock(), before + 1)
 
     def _parent(self, topic: str) -> TopicEntity:
         found = self.topic(topic)
