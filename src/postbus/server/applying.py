@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from postbus.config.content import destinations
 from postbus.config.steps import Step, Verb
@@ -54,8 +55,16 @@ async def _close_circles(namespace: Namespace, waiting: list[Step]) -> None:
     while waiting:
         step = waiting[0]
         assert isinstance(step.description, QueueDescription)
-        await namespace.update_queue(step.entity, step.description)
+        await namespace.change_queue(step.entity, partial(_aimed, step.description))
         waiting.pop(0)
+
+
+def _aimed(wanted: QueueDescription, present: QueueDescription) -> QueueDescription:
+    return replace(
+        present,
+        forward_to=wanted.forward_to,
+        forward_dead_letters_to=wanted.forward_dead_letters_to,
+    )
 
 
 async def _take(namespace: Namespace, step: Step) -> bool:
@@ -79,17 +88,25 @@ async def _take(namespace: Namespace, step: Step) -> bool:
         case Verb.CREATE, SubscriptionDescription() as subscription:
             name = str(step.subscription)
             await namespace.create_subscription_with(step.entity, name, subscription, step.rules)
-        case Verb.CHANGE, QueueDescription() as queue:
-            await namespace.update_queue(step.entity, queue)
-        case Verb.CHANGE, TopicDescription() as topic:
-            await namespace.update_topic(step.entity, topic)
-        case Verb.CHANGE, SubscriptionDescription() as subscription:
-            await namespace.update_subscription(step.entity, str(step.subscription), subscription)
+        case Verb.CHANGE, _:
+            await _change(namespace, step)
         case Verb.DELETE, _ if step.subscription is not None:
             await namespace.delete_subscription(step.entity, step.subscription)
         case Verb.DELETE, _:
             await namespace.delete_entity(step.entity)
     return False
+
+
+async def _change(namespace: Namespace, step: Step) -> None:
+    assert step.merge is not None
+    match step.kind:
+        case "queue":
+            await namespace.change_queue(step.entity, step.merge)
+        case "topic":
+            await namespace.change_topic(step.entity, step.merge)
+        case _:
+            name = str(step.subscription)
+            await namespace.change_subscription(step.entity, name, step.merge)
 
 
 async def _take_rule(namespace: Namespace, step: Step) -> None:
