@@ -96,14 +96,18 @@ class EntityResource:
             raise InvalidArgument(
                 f"The entity '{entity.name}' is a {_form(entity).word}, not a {form.word}."
             )
-        require_version(etag, etag_of(entity.updated_at), form.word.lower())
+
+        def check(there: QueueEntity | TopicEntity) -> None:
+            require_version(etag, etag_of(there.updated_at), form.word.lower())
+
+        check(entity)  # at once, before anything else is looked at
         refuse_changes(form, values)
         try:
             if form is QUEUE:
                 description = await self._queue(values, asked)
-                entity = await self._namespace.update_queue(self._name, description)
+                entity = await self._namespace.update_queue(self._name, description, check)
             else:
-                entity = await self._namespace.update_topic(self._name, self._topic(values))
+                entity = await self._namespace.update_topic(self._name, self._topic(values), check)
         except EntityNotFound:
             raise missing_for_update() from None
         counts = await _counts(self._namespace, self._name)

@@ -219,6 +219,7 @@ class Server:
         )
         self.namespace.on_rules = self._service.rules_changed
         self._mailbox = Mailbox(self.namespace, self._clock)
+        self._service.on_claims_lost = self._mailbox.review
         self._certificates = Certificates(certificate_files(settings), self._certified)
         self._certificates.start()
         self._plaintext = settings.on_loopback or settings.allow_plaintext
