@@ -62,11 +62,13 @@ def accept_next(queue: Queue, holder: int, now: Instant, pages: Pages) -> Sessio
     queue.check_receives()
     sessions.expire(queue, now, 1)
     line = sessions.line
+    if not queue.ledger.count(queue.main):
+        line.clear()
     round_begun = False
     while True:
         session_id = next(iter(line.ids), None)
         if session_id is None:
-            if line.complete or (round_begun and line.cursor is None):
+            if line.is_empty_for_good() or (round_begun and line.cursor is None):
                 return None
             round_begun = round_begun or line.cursor is None
             need = _fill_line(queue, sessions, pages)
@@ -81,7 +83,7 @@ def accept_next(queue: Queue, holder: int, now: Instant, pages: Pages) -> Sessio
             line.duds += 1
             del line.ids[session_id]
             continue
-        line.duds = 0
+        line.accepted()
         session = _open(queue, sessions, session_id, holder, now)
         session.window.extend(messages, end)
         return session
