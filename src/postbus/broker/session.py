@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from postbus.broker.fragment import Fragment
 from postbus.broker.message import Message
 from postbus.broker.window import Window
+from postbus.errors import InvalidOperation
 from postbus.model.instant import NEVER, Instant
 
 if TYPE_CHECKING:
@@ -235,3 +236,13 @@ class Sessions:
 
     def _share_room(self) -> None:
         self._limits.be_share_of(self._fragment.limits, max(len(self.held), 1))
+
+
+def sessions_of(queue: Queue) -> Sessions:
+    """Those of an entity that requires sessions; others are refused."""
+    if queue.sessions is None:
+        raise InvalidOperation(
+            "It is not possible for an entity that doesn't require sessions to create a "
+            "sessionful message receiver."
+        )
+    return queue.sessions
