@@ -65,10 +65,22 @@ class Kind(IntEnum):
     """Arrived there, and is gone here."""
     ARRIVED = 22
     """Came from an entity that forwards to this one."""
+    STATE_SET = 23
+    """A session has a state, which is the body. One that it had before was cleared just now."""
+    STATE_CLEARED = 24
+    """A session's state is gone."""
 
 
 BRINGS_BODY: Final = frozenset(
-    {Kind.ENQUEUED, Kind.SCHEDULED, Kind.COPIED, Kind.PUBLISHED, Kind.STAGED, Kind.ARRIVED}
+    {
+        Kind.ENQUEUED,
+        Kind.SCHEDULED,
+        Kind.COPIED,
+        Kind.PUBLISHED,
+        Kind.STAGED,
+        Kind.ARRIVED,
+        Kind.STATE_SET,
+    }
 )
 REMOVES: Final = frozenset(
     {
@@ -79,10 +91,18 @@ REMOVES: Final = frozenset(
         Kind.DELETED,
         Kind.SPREAD,
         Kind.FORWARDED,
+        Kind.STATE_CLEARED,
     }
 )
 ADDS: Final = frozenset(
-    {Kind.ENQUEUED, Kind.SCHEDULED, Kind.STAGED, Kind.DISTRIBUTED, Kind.ARRIVED}
+    {
+        Kind.ENQUEUED,
+        Kind.SCHEDULED,
+        Kind.STAGED,
+        Kind.DISTRIBUTED,
+        Kind.ARRIVED,
+        Kind.STATE_SET,
+    }
 )
 
 _HEAD_FIELDS: Final = "BBBBIIQQqqII"
