@@ -107,7 +107,8 @@ class EntityResource:
                 description = await self._queue(values, asked, entity.description)
                 entity = await self._namespace.update_queue(self._name, description, check)
             else:
-                entity = await self._namespace.update_topic(self._name, self._topic(values), check)
+                topic = self._topic(values, entity.description)
+                entity = await self._namespace.update_topic(self._name, topic, check)
         except EntityNotFound:
             raise missing_for_update() from None
         counts = await _counts(self._namespace, self._name)
@@ -128,9 +129,13 @@ class EntityResource:
         description = describe(QUEUE, values, defaults)
         return await with_destinations(description, self._namespace, asked)
 
-    def _topic(self, values: Mapping[str, Value]) -> TopicDescription:
-        size_kb = self._defaults.max_message_size_kb
-        return describe(TOPIC, values, TopicDescription(max_message_size_kb=size_kb))
+    def _topic(
+        self, values: Mapping[str, Value], present: Description | None = None
+    ) -> TopicDescription:
+        defaults = TopicDescription(max_message_size_kb=self._defaults.max_message_size_kb)
+        if present is not None:
+            defaults = keep_fixed(TOPIC, defaults, present)
+        return describe(TOPIC, values, defaults)
 
 
 def _read(body: bytes) -> tuple[Form, dict[str, Value]]:
