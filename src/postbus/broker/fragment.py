@@ -28,7 +28,9 @@ class Fragment:
         "_proofs",
         "_secret",
         "_token_prefix",
-        "forwards",
+        "departing",
+        "diverting",
+        "expiring",
         "ledger",
         "limits",
         "locked",
@@ -50,11 +52,15 @@ class Fragment:
         self.lost_sessions: list[tuple[int, str, int]] = []
         """Sessions whose locks ended before they were given up: subqueue, id and holder."""
         self.locked: dict[int, Queue] = {}
-        """Queues that have locks, or had some a moment ago."""
-        self.forwards: dict[int, Queue] = {}
-        """Queues that forward their messages or their dead letters."""
+        """Queues that have given out locks since somebody looked when the first of them ends."""
+        self.expiring: dict[int, Queue] = {}
+        """Queues with a message that expires before all that were known there."""
+        self.diverting: dict[int, Queue] = {}
+        """Queues that forward, and may have messages from before they did."""
         self.outboxes: dict[int, int] = {}
         """Subqueues with messages on their way to another entity: none has a lower number."""
+        self.departing: dict[int, None] = {}
+        """Those of them to which one was added since whoever empties them was told."""
         # A lock token names fragment and epoch, so that one of an earlier owner is lock-lost at
         # once. The rest is a counter, which makes it the only one, and a proof that we made it:
         # whoever has seen some tokens must not be able to tell others.

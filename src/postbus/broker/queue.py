@@ -59,6 +59,7 @@ class Queue:
         "policy",
         "receivers",
         "sessions",
+        "tries_refused",
         "windows",
     )
 
@@ -84,6 +85,8 @@ class Queue:
         """Dead letters with lower numbers were sent on, or may not go on (`forwarding.divert`)."""
         self.diverts_up_to = self.ledger.last_number
         """Those with higher numbers came since: they went straight on, or were refused and stay."""
+        self.tries_refused = False
+        """Dead letters that were refused are sent once more: after an update, not after a load."""
         self.receivers = dict.fromkeys(self.subqueues, 0)
         self.sessions: Sessions | None = None
         """Those of its main subqueue, where it requires sessions (`SessionQueue`)."""
@@ -100,9 +103,9 @@ class Queue:
     def _note_forwarding(self) -> None:
         policy = self.policy
         if policy.forward_to == NOWHERE and policy.forward_dead_letters_to == NOWHERE:
-            self.fragment.forwards.pop(self.owner, None)
+            self.fragment.diverting.pop(self.owner, None)
         else:
-            self.fragment.forwards[self.owner] = self
+            self.fragment.diverting[self.owner] = self
 
     # -- sending ---------------------------------------------------------------------------
 
@@ -177,9 +180,13 @@ class Queue:
         if message.lane == OUTBOX:
             message.raw = None
             self.fragment.outboxes.setdefault(message.subqueue, message.number)
+            self.fragment.departing[message.subqueue] = None
             return
         if message.ttl >= 0 and message.subqueue == self.main:
-            self.next_expiry = min(self.next_expiry, message.enqueued_at + message.ttl)
+            expires_at = message.enqueued_at + message.ttl
+            if expires_at < self.next_expiry:
+                self.next_expiry = expires_at
+                self.fragment.expiring[self.owner] = self
         self.windows[message.subqueue].add(message)
 
     def stir(self, subqueue: int) -> None:
@@ -472,7 +479,11 @@ class Queue:
         """New properties. Every lock is lost by that, as by a restart: no delivery failed
         (R-SETTLE-10)."""
         self.policy = policy
+        history, window_ms = self.ledger.history, policy.duplicate_window_ms
+        if history is not None and window_ms is not None:
+            history.set_window(window_ms)
         self.diverted_to, self.diverts_up_to = 0, self.ledger.last_number
+        self.tries_refused = True
         self._note_forwarding()
         messages = list(self.locks.values())
         self.locks.clear()

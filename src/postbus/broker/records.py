@@ -69,6 +69,8 @@ class Kind(IntEnum):
     """A session has a state, which is the body. One that it had before was cleared just now."""
     STATE_CLEARED = 24
     """A session's state is gone."""
+    DUPLICATE = 25
+    """Its id was seen already, so it was accepted and dropped; it has a number and no body."""
 
 
 BRINGS_BODY: Final = frozenset(
@@ -94,6 +96,8 @@ REMOVES: Final = frozenset(
         Kind.STATE_CLEARED,
     }
 )
+BRINGS_ID: Final = BRINGS_BODY - {Kind.COPIED, Kind.STATE_SET}
+"""A message comes in that was not here: its id counts as seen from then on."""
 ADDS: Final = frozenset(
     {
         Kind.ENQUEUED,
@@ -195,6 +199,7 @@ def _encode_usual(
                 message.ttl,
                 message.delivery_count,
                 message.enqueue_number,
+                message.header_size,
                 len(message_id),
                 session_length,
                 0,

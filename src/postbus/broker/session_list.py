@@ -11,9 +11,8 @@ from postbus.broker.lanes import first_messages
 from postbus.broker.message import ACTIVE, STATE
 from postbus.broker.pages import GroupsPage, Need, Page, Pages
 from postbus.broker.queue import Queue
-from postbus.broker.session import Sessions
+from postbus.broker.session import Sessions, sessions_of
 from postbus.broker.session_chores import first_of_session
-from postbus.broker.sessions import sessions_of
 from postbus.errors import InvalidArgument
 from postbus.model.instant import Instant
 

@@ -93,7 +93,9 @@ _WITH_FILTER_COUNTS: Final = "2024-05"
 
 _LOCK: Final = Field("LockDuration", Kind.DURATION, "lock_duration_ms")
 _SIZE: Final = Field("MaxSizeInMegabytes", Kind.INTEGER, "max_size_mb")
-_DUPLICATES: Final = Field("RequiresDuplicateDetection", Kind.BOOLEAN)
+_DUPLICATES: Final = Field(
+    "RequiresDuplicateDetection", Kind.BOOLEAN, "requires_duplicate_detection"
+)
 _SESSION: Final = Field("RequiresSession", Kind.BOOLEAN, "requires_session")
 _TTL: Final = Field("DefaultMessageTimeToLive", Kind.DURATION, "default_ttl_ms")
 _EXPIRED: Final = Field(
@@ -161,7 +163,6 @@ SUBSCRIPTION: Final = Form(
 )
 
 UNSUPPORTED: Final[Mapping[str, str]] = {
-    "RequiresDuplicateDetection": "duplicate detection",
     "EnablePartitioning": "partitioned entities",
     "EnableSubscriptionPartitioning": "partitioned subscriptions",
     "FilteringMessagesBeforePublishing": "refusing messages that no subscription takes",

@@ -58,6 +58,15 @@ def check_duplicate_window(window_ms: int) -> None:
         )
 
 
+def check_express(enable_express: bool, finds_duplicates: bool) -> None:
+    # What is not written at once cannot be known to be seen (semantics part A §5.3).
+    if enable_express and finds_duplicates:
+        raise InvalidArgument(
+            "The property 'EnableExpress' (DelayedPersistence) cannot be 'true' where the property "
+            "'RequiresDuplicateDetection' is 'true'."
+        )
+
+
 def check_size(max_size_mb: int) -> None:
     if max_size_mb not in SIZES_MB:
         raise InvalidArgument(

@@ -220,6 +220,7 @@ class Server:
         )
         self.namespace.on_rules = self._service.rules_changed
         self._mailbox = Mailbox(self.namespace, self._clock)
+        self._service.on_claims_lost = self._mailbox.review
         self._certificates = Certificates(certificate_files(settings), self._certified)
         self._certificates.start()
         self._plaintext = settings.on_loopback or settings.allow_plaintext
@@ -241,7 +242,8 @@ class Server:
         settings = self._settings
         window = WindowLimits(settings.window_messages_max, settings.window_bodies_max_bytes)
         broker = f"{os.getpid()}-{secrets.token_hex(4)}"
-        return Loader(store, thread, broker, window, partial(secrets.randbits, 64))
+        filter_bytes = settings.duplicate_filter_kb << 10
+        return Loader(store, thread, broker, window, partial(secrets.randbits, 64), filter_bytes)
 
     def _make_listener(self, authority: Authority, tracking: TrackingIds) -> Listener:
         settings = self._settings
@@ -303,6 +305,7 @@ class Server:
                 settings,
                 self._clock,
                 Idleness(self.namespace, self._clock).look,
+                self.namespace.forget_marks,
             )
         )
         hidden = not (settings.on_loopback or self._key.fresh)

@@ -64,6 +64,7 @@ class EntityMeter:
         "dead_letters",
         "deferrals",
         "deletions",
+        "duplicates",
         "empty_receives",
         "expirations",
         "forwards",
@@ -91,6 +92,7 @@ class EntityMeter:
         self.abandons = 0
         self.deferrals = 0
         self.deletions = 0
+        self.duplicates = 0
         self.expirations = 0
         self.lock_losses = 0
         self.lock_renewals = 0
