@@ -78,11 +78,15 @@ def session_of(link: ReceiverLink) -> Any:
 
 
 def refusal(caller: Caller, link: ReceiverLink) -> tuple[str, str]:
-    while True:
-        event = caller.until(LinkDetached)
-        if event.link is link:
-            assert event.error is not None
-            return event.error.condition, event.error.description or ""
+    """Why the link was ended; the news may have come together with others."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        for event in caller.seen:
+            if isinstance(event, LinkDetached) and event.link is link:
+                assert event.error is not None
+                return event.error.condition, event.error.description or ""
+        caller.read()
+    raise AssertionError("the link goes on")
 
 
 def send(caller: Caller, queue: str, session: str, body: bytes = b"x") -> None:

@@ -102,8 +102,9 @@ SESSIONAL: Final = 3
 
 
 def run_management(data: bytes) -> None:
-    """The first byte says which subqueue is asked, or that of a queue with sessions. Refuses what cannot be read (DecodeError) and
-    what cannot be done (ServiceBusError); whatever is answered can be read."""
+    """The first byte says which subqueue is asked, or that one with sessions is. Refuses what
+    cannot be read (DecodeError) and what cannot be done (ServiceBusError); whatever is answered can
+    be read."""
     place = data[0] % 4 if data else 0
     engine, token = engine_with_sessions() if place == SESSIONAL else engine_with_messages()
     inlet: Any = Inlet()
