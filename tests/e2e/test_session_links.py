@@ -153,6 +153,12 @@ def test_a_wait_ends_with_a_timeout(server: Server, queue: str, timeout: Any) ->
         assert session_of(accepted(caller, link)) == "mine"
 
 
+def test_who_does_not_want_to_wait_gets_what_is_there(server: Server, queue: str) -> None:
+    with Caller(server, *ROOT) as caller:
+        send(caller, queue, "mine")
+        assert session_of(accepted(caller, attach(caller, queue, None, UInt(0)))) == "mine"
+
+
 def test_a_wait_longer_than_allowed_is_cut_and_one_too_many_is_refused(
     make_server: Callable[..., Server],
 ) -> None:
