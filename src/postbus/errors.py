@@ -157,5 +157,31 @@ class DetachForced(ServiceBusError):
     transient = True
 
 
+class TransactionRolledBack(ServiceBusError):
+    """The transaction could not be committed: nothing of it has happened."""
+
+    condition = "amqp:transaction:rollback"
+    http_status = 409
+
+
+class TransactionUnknown(ServiceBusError):
+    """No transaction with this id is open on this connection."""
+
+    condition = "amqp:transaction:unknown-id"
+    http_status = 404
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The transaction is not known: it was declared on another connection, or is over."
+        )
+
+
+class TransactionTimedOut(ServiceBusError):
+    """The transaction took too long and was rolled back."""
+
+    condition = "amqp:transaction:timeout"
+    http_status = 408
+
+
 class StoreFailed(StoreUnavailable):
     """The store can no longer be trusted (failed sync, corruption): it is stopped, not retried."""

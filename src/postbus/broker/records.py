@@ -57,10 +57,20 @@ class Kind(IntEnum):
     """Arrived there, and is gone here."""
     ARRIVED = 22
     """Came from an entity that forwards to this one."""
+    POSTED = 26
+    """Sent through this entity, for another one (`postbus.broker.posting`)."""
 
 
 BRINGS_BODY: Final = frozenset(
-    {Kind.ENQUEUED, Kind.SCHEDULED, Kind.COPIED, Kind.PUBLISHED, Kind.STAGED, Kind.ARRIVED}
+    {
+        Kind.ENQUEUED,
+        Kind.SCHEDULED,
+        Kind.COPIED,
+        Kind.PUBLISHED,
+        Kind.STAGED,
+        Kind.ARRIVED,
+        Kind.POSTED,
+    }
 )
 REMOVES: Final = frozenset(
     {
@@ -74,7 +84,7 @@ REMOVES: Final = frozenset(
     }
 )
 ADDS: Final = frozenset(
-    {Kind.ENQUEUED, Kind.SCHEDULED, Kind.STAGED, Kind.DISTRIBUTED, Kind.ARRIVED}
+    {Kind.ENQUEUED, Kind.SCHEDULED, Kind.STAGED, Kind.DISTRIBUTED, Kind.ARRIVED, Kind.POSTED}
 )
 
 _HEAD = struct.Struct("<BBBBIIQQqqII")
