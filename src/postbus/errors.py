@@ -84,6 +84,11 @@ class InvalidOperation(ServiceBusError):
     sub_code = 40301
 
 
+class SecondReceiver(InvalidOperation):
+    """A receiver of a second top-level entity in an AMQP session for cross-entity transactions;
+    the AMQP session ends by it."""
+
+
 class NotSupported(ServiceBusError):
     """Asked for by name, and not something Postbus does (yet)."""
 
