@@ -14,6 +14,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from postbus.importing import imported_quickly
 from postbus.settings import (
     Settings,
     SettingsError,
@@ -76,7 +77,8 @@ def _with_flags(command: Callable[[dict[str, object]], None]) -> Callable[..., N
 def serve(flags: dict[str, object]) -> None:
     """Start the broker and serve until told to stop (SIGTERM or Ctrl-C; twice forces)."""
     settings = _load(flags)
-    from postbus.server.main import run
+    with imported_quickly():
+        from postbus.server.main import run
 
     sys.exit(run(settings))
 
@@ -246,8 +248,3 @@ def _fail(*lines: str, status: int) -> NoReturn:
     for line in lines:
         print(f"postbus: {line}", file=sys.stderr)
     sys.exit(status)
-
-
-def main() -> None:
-    """Entry point of the `postbus` script."""
-    app()

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 _COUNTER_BYTES: Final = 3
 _COUNTER_MASK: Final = (1 << 8 * _COUNTER_BYTES) - 1
 _PROOF_BYTES: Final = 5
+_PROOFS: Final = 12
+"""Proofs that one digest is cut into: BLAKE2b has up to 64 bytes, for the price of five."""
 
 
 class Fragment:
@@ -23,6 +25,7 @@ class Fragment:
 
     __slots__ = (
         "_issued",
+        "_proofs",
         "_secret",
         "_token_prefix",
         "enlisted",
@@ -58,10 +61,21 @@ class Fragment:
         self._token_prefix = token_prefix
         self._secret = secret.to_bytes(8, "big")
         self._issued = 0
+        self._proofs = b""
 
     def next_token(self) -> bytes:
         self._issued += 1
         issued = self._issued
-        proof = blake2b(issued.to_bytes(8, "big"), key=self._secret, digest_size=_PROOF_BYTES)
-        counter = (issued & _COUNTER_MASK).to_bytes(_COUNTER_BYTES, "big")
-        return self._token_prefix + counter + proof.digest()
+        place = issued % _PROOFS
+        if place == 0 or not self._proofs:
+            run = (issued // _PROOFS).to_bytes(8, "big")
+            size = _PROOFS * _PROOF_BYTES
+            self._proofs = blake2b(run, key=self._secret, digest_size=size).digest()
+        start = place * _PROOF_BYTES
+        return b"".join(
+            (
+                self._token_prefix,
+                (issued & _COUNTER_MASK).to_bytes(_COUNTER_BYTES, "big"),
+                self._proofs[start : start + _PROOF_BYTES],
+            )
+        )

@@ -31,9 +31,10 @@ KIND_MASK: Final = 3
 NO_TTL: Final = -1
 
 # enqueued_at, ttl, delivery_count, enqueue_number, message id, session id, extras lengths
-_DETAILS = struct.Struct("<qqIQHHI")
+DETAILS: Final = "qqIQHHI"
+_DETAILS = struct.Struct("<" + DETAILS)
 _EXTRA = struct.Struct("<BI")
-_NO_SESSION: Final = 0xFFFF  # the empty string is a legal session id (wire contract §3.3)
+NO_SESSION: Final = 0xFFFF  # the empty string is a legal session id (wire contract §3.3)
 
 _PROPERTIES: Final = 1
 _REASON: Final = 2
@@ -272,7 +273,7 @@ def encode_details(message: Message) -> bytes:
     message_id = message.message_id.encode()
     extras = encode_extras(message) if has_extras(message) else b""
     if message.session_id is None:
-        session_id, session_length = b"", _NO_SESSION
+        session_id, session_length = b"", NO_SESSION
     else:
         session_id = message.session_id.encode()
         session_length = len(session_id)
@@ -308,7 +309,7 @@ def decode_details(message: Message, data: bytes, at: int) -> int:
     at += _DETAILS.size
     message.message_id = data[at : at + id_length].decode()
     at += id_length
-    if session_length != _NO_SESSION:
+    if session_length != NO_SESSION:
         message.session_id = data[at : at + session_length].decode()
         at += session_length
     if extras_length:

@@ -4,7 +4,6 @@ The bare message is stored as received. A delivery gets a fresh header and annot
 it; only where somebody changed properties, or a time to live applies, is a section written anew.
 """
 
-from contextlib import suppress
 from functools import lru_cache
 from secrets import token_hex
 from typing import Any, Final, NamedTuple, Self, cast
@@ -145,10 +144,12 @@ def _delivered_header(header: bytes, ttl: int, delivery_count: int) -> bytes:
 
 def _tidied(payload: bytes) -> tuple[bytes, Sections]:
     """The message in the one form that every client can read."""
-    with suppress(DecodeError):
+    try:
         sections = scan(payload)
-        if sections.compact:
-            return payload, sections
+    except DecodeError:
+        sections = None  # out of order, perhaps
+    if sections is not None and sections.compact:
+        return payload, sections
     payload = compacted(payload)
     return payload, scan(payload)
 

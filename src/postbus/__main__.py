@@ -1,0 +1,14 @@
+"""Where the `postbus` script starts."""
+
+from postbus.importing import imported_quickly
+
+
+def main() -> None:
+    """Entry point of the `postbus` script."""
+    with imported_quickly():
+        from postbus.cli import app
+    app()
+
+
+if __name__ == "__main__":
+    main()
