@@ -65,11 +65,16 @@ class Transacting(RawClient):
         properties = None
         if destination is not None:
             properties = {Symbol("com.microsoft:transfer-destination-address"): destination}
-        return self._sending(Target(address), session, properties)
+        return self._sending(Target(str(address)), session, properties)
 
     def receiver(
-        self, address: str, snd_settle_mode: int | None = None, session: Session | None = None
+        self,
+        address: str,
+        snd_settle_mode: int | None = None,
+        session: Session | None = None,
+        seen: list[Any] | None = None,
     ) -> ReceiverLink:
+        """What comes until it is attached is added to `seen`."""
         self._names += 1
         attach = Attach(
             f"r-{self._names}", 0, ROLE_RECEIVER, source=Source(address), target=Target("t")
@@ -78,7 +83,7 @@ class Transacting(RawClient):
             attach.snd_settle_mode = snd_settle_mode
         link = (session or self.session).attach(ReceiverLink, attach)
         self.write()
-        self._attached(link)
+        self._attached(link, [] if seen is None else seen)
         return link
 
     def _sending(
@@ -94,14 +99,16 @@ class Transacting(RawClient):
         )  # fmt: skip
         link = (session or self.session).attach(SenderLink, attach)
         self.write()
-        self._attached(link)
+        self._attached(link, [])
         while not link.sendable:
             self.pump()
         return link
 
-    def _attached(self, link: SenderLink | ReceiverLink) -> None:
+    def _attached(self, link: SenderLink | ReceiverLink, seen: list[Any]) -> None:
         while True:
-            for event in self.pump():
+            events = self.pump()
+            seen += events
+            for event in events:
                 if isinstance(event, LinkDetached) and event.link is link:
                     raise Refused(event.error)
                 if isinstance(event, LinkAttached) and event.link is link:
