@@ -226,6 +226,15 @@ def test_a_hundred_messages_can_be_sent_in_a_transaction(
     assert refused.value.text.startswith(
         "Cannot send more than 100 messages in a single transaction."
     )
+    # The Java SDK does not look at the answer: it is told by the commit.
+    with pytest.raises(Refused) as refused:
+        client.commit(coordinator, transaction)
+    assert refused.value.condition == "amqp:transaction:rollback"
+    assert "Cannot send more than 100 messages in a single transaction." in refused.value.text
+    assert active(queue) == 0
+    transaction = client.declare(coordinator)
+    for n in range(100):
+        client.send(sender, f"{n}", transaction)
     client.commit(coordinator, transaction)
     assert active(queue) == 100
 
@@ -251,9 +260,28 @@ def test_a_transaction_cannot_span_two_queues(
     assert refused.value.text.startswith(
         "Local transactions cannot span multiple top-level entities such as queue or topic."
     )
-    # What was refused is not part of it; the rest is.
+    with pytest.raises(Refused) as refused:
+        client.commit(coordinator, transaction)
+    assert refused.value.condition == "amqp:transaction:rollback"
+    assert (active(a), active(b)) == (0, 0)
+
+
+def test_a_settlement_that_is_refused_is_no_part_of_its_transaction(
+    client: Transacting, queue: str, active: Callable[[Any], int]
+) -> None:
+    filled(client, queue, "x", "y")
+    coordinator, receiver = client.coordinator(), client.receiver(queue)
+    first, second = client.next(receiver), client.next(receiver)
+    token = AmqpArray(UUIDS, [UUID(bytes_le=second.tag)])
+    settling = {"disposition-status": "completed", "lock-tokens": token}
+    assert client.manage(queue, "update-disposition", settling)[0] == 200
+    transaction = client.declare(coordinator)
+    with pytest.raises(Refused) as refused:
+        client.complete(second, transaction)
+    assert refused.value.condition == "com.microsoft:message-lock-lost"
+    client.complete(first, transaction)
     client.commit(coordinator, transaction)
-    assert (active(a), active(b)) == (1, 0)
+    assert active(queue) == 0
 
 
 def test_an_operation_that_is_refused_first_does_not_bind_the_transaction(

@@ -136,7 +136,7 @@ class OpenTransaction:
         failed: Callable[[ServiceBusError], None],
         size: int = 0,
     ) -> None:
-        """Make an operation part of it. One that is refused is not, and changes nothing else."""
+        """Make an operation part of it, or have it refused."""
         if self._over or self._discharge is not None:
             raise TransactionUnknown()
         if self._host is not None and self._host is not host:
@@ -165,9 +165,10 @@ class OpenTransaction:
         self._committed.append(call)
 
     def spoil(self, error: ServiceBusError) -> None:
-        """An operation was refused whose client does not wait for the answer, and takes it for
-        done: then nothing may be done (AMQP 4.4.3)."""
-        self._spoilt = error
+        """An operation was refused and its client may take it for done: then nothing is done.
+        The first one says why."""
+        if self._spoilt is None:
+            self._spoilt = error
 
     def _answered(self) -> None:
         self._pending -= 1
