@@ -36,7 +36,8 @@ COMPILED := build/compiled/.ready
 CODE = $(shell $(MAKE) -q $(COMPILED) 2>/dev/null && echo PYTHONPATH=$(CURDIR)/build/compiled)
 
 .PHONY: help serve test test-compiled test-long compile simulate fuzz check format
-.PHONY: bench bench-backlog bench-hostile bench-sdk bench-soak bench-topics lock clean dev
+.PHONY: bench bench-backlog bench-hostile bench-sdk bench-soak bench-topics bench-transactions
+.PHONY: lock clean dev
 help:
 	@sed -n '3,13s/^# \{0,3\}//p' Makefile
 
@@ -85,6 +86,9 @@ bench-hostile: $(COMPILED)
 
 bench-topics: $(COMPILED)
 	@PYTHONPATH=build/compiled $(BIN)/python -m bench.topics $(ARGS)
+
+bench-transactions: $(COMPILED)
+	@PYTHONPATH=build/compiled $(BIN)/python -m bench.transactions $(ARGS)
 
 bench-soak: $(COMPILED)
 	@PYTHONPATH=build/compiled $(BIN)/python -m bench.soak $(ARGS)

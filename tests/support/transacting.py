@@ -157,6 +157,11 @@ class Transacting(RawClient):
         else:
             expect_in(state, transaction, Accepted())
 
+    def fill(self, queue: str, *bodies: str) -> None:
+        sender = self.sender(queue)
+        for body in bodies:
+            self.send(sender, body)
+
     def next(self, link: ReceiverLink) -> IncomingDelivery:
         """The next message on a link; credit is granted for it alone."""
         link.grant(1)

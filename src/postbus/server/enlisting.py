@@ -73,7 +73,7 @@ def send(inlet: Inlet, delivery: IncomingDelivery, messages: list[Message]) -> b
     transaction: OpenTransaction | None = None
     if state is not None:
         transaction = transaction_of(gateway, state)
-        outcome = TransactionalState(transaction.id, ACCEPTED)
+        outcome = transaction.accepted
 
     def done(result: object) -> None:
         delivery.link.settle(delivery, outcome)

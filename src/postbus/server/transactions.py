@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from postbus.amqp.transactions import TransactionalState
 from postbus.broker.engine import Engine
 from postbus.broker.pages import Need, Pages
 from postbus.broker.transaction import Transaction
@@ -28,7 +29,7 @@ from postbus.errors import (
 )
 from postbus.model.instant import Instant
 from postbus.server.host import Host
-from postbus.server.requests import Call
+from postbus.server.requests import ACCEPTED, Call
 
 if TYPE_CHECKING:
     from postbus.server.gateway import Gateway
@@ -110,6 +111,8 @@ class OpenTransaction:
         self, owner: Transactions, gateway: Gateway, transaction_id: bytes, coordinator: object
     ) -> None:
         self.id = transaction_id
+        self.accepted = TransactionalState(transaction_id, ACCEPTED)
+        """What an operation is answered with: one for all, so that answers make few frames."""
         self.coordinator = coordinator
         self._owner = owner
         self._gateway = gateway
