@@ -248,16 +248,15 @@ class Transaction:
 
     def _judge(self, engine: Engine, now: Instant, pages: Pages) -> list[_Ruling] | Need:
         """Look at the settlements again: locks may have run out, and subscriptions be gone."""
-        held = [(each, *_held(engine, each, now)) for each in self._settlements]
-        bodies: list[Page] = [
-            BodyPage(message.base, message.position, message.length)
-            for settlement, _, message in held
-            if settlement.rewrite is not None and _needs_body(message)
-        ]
+        held = [_held(engine, settlement, now) for settlement in self._settlements]
+        bodies: list[Page] = []
+        for settlement, (_, message) in zip(self._settlements, held, strict=True):
+            if settlement.rewrite is not None and _needs_body(message):
+                bodies.append(BodyPage(message.base, message.position, message.length))
         if need := missing(pages, bodies):
             return need
         rulings = []
-        for settlement, queue, message in held:
+        for settlement, (queue, message) in zip(self._settlements, held, strict=True):
             properties = None
             if settlement.rewrite is not None:
                 raw = message.raw
