@@ -334,11 +334,15 @@ class Queue:
             raise MessageLockLost()
         return message
 
+    def check_free(self, token: bytes) -> None:
+        """Raise the reason where a transaction has this message, which will settle it or not."""
+        if token in self.fragment.enlisted:
+            raise InvalidOperation("The message is settled in a transaction that is not over yet.")
+
     def _unlock(self, token: bytes, now: Instant) -> Message:
         self.check_receives()
         message = self._held(token, now)
-        if token in self.fragment.enlisted:
-            raise InvalidOperation("The message is settled in a transaction that is not over yet.")
+        self.check_free(token)
         del self.locks[token]
         message.token = None
         if message.lane == DEFERRED:
