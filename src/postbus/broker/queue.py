@@ -119,10 +119,10 @@ class Queue:
         self.limit_ttl(message)
         raw = message.raw
         assert raw is not None
-        message.number = message.enqueue_number = ledger.next_number()
         if message.enqueued_at > now:
             self.schedule(message)
             return message.number
+        message.number = message.enqueue_number = ledger.next_number()
         message.enqueued_at = now
         self.choose_place(message)
         ledger.add(Kind.ENQUEUED, message, raw)
@@ -133,6 +133,8 @@ class Queue:
         """Keep a message until it is due."""
         raw = message.raw
         assert raw is not None
+        # A transaction has promised the number to whoever scheduled it.
+        message.number = message.enqueue_number = message.number or self.ledger.next_number()
         message.lane = SCHEDULED
         self.ledger.add(Kind.SCHEDULED, message, raw)
         message.raw = None
@@ -267,7 +269,7 @@ class Queue:
             self._dead_letter_over_count(message)
             return
         if self.over_size(message):
-            self._dead_letter_over_size(message)
+            self.bury(message, *HEADERS_TOO_LARGE)
             return
         self._forget(message)
         if message.lane == DEFERRED:
@@ -288,7 +290,7 @@ class Queue:
         if properties is not None:
             message.properties = properties
         if self.over_size(message):
-            self._dead_letter_over_size(message)
+            self.bury(message, *HEADERS_TOO_LARGE)
         else:
             self.bury(message, reason, description)
 
@@ -330,9 +332,15 @@ class Queue:
             raise MessageLockLost()
         return message
 
+    def check_free(self, token: bytes) -> None:
+        """Raise the reason where a transaction has this message, which will settle it or not."""
+        if token in self.fragment.enlisted:
+            raise InvalidOperation("The message is settled in a transaction that is not over yet.")
+
     def _unlock(self, token: bytes, now: Instant) -> Message:
         self.check_receives()
         message = self._held(token, now)
+        self.check_free(token)
         del self.locks[token]
         message.token = None
         if message.lane == DEFERRED:
@@ -361,7 +369,7 @@ class Queue:
         if self._over_count(message):
             self._dead_letter_over_count(message)
         elif self.over_size(message):
-            self._dead_letter_over_size(message)
+            self.bury(message, *HEADERS_TOO_LARGE)
         else:
             self.ledger.change(kind, message)
             self._give_back(message, now)
@@ -381,9 +389,6 @@ class Queue:
             and message.properties is not None
             and len(message.properties) > self.policy.header_size_max
         )
-
-    def _dead_letter_over_size(self, message: Message) -> None:
-        self.bury(message, *HEADERS_TOO_LARGE)
 
     def _give_back(self, message: Message, now: Instant) -> None:
         if message.lane == DEFERRED:

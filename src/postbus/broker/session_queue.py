@@ -101,6 +101,7 @@ class SessionQueue(Queue):
             return super()._unlock(token, now)
         self.check_receives()
         self._held(token, now)
+        self.check_free(token)
         message = self._sessions.unlock(token)
         message.token = None
         if message.lane == DEFERRED:
