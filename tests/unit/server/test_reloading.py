@@ -448,3 +448,17 @@ async def test_a_file_with_keys_that_everybody_can_read_is_warned_of_once(
     for line in found:
         assert line["file"] == str(bed.path) and line["remedy"] == f"chmod o-r {bed.path}"
         assert 43 * "k" not in str(line)
+
+
+async def test_a_name_that_was_an_entitys_is_known_to_whoever_checks_tokens(
+    tmp_path: Path,
+) -> None:
+    bed = Bed(tmp_path, "[queues.a]\n[queues.'a/b']\n")
+    async with bed.running():
+        await bed.namespace.delete_entity("a")
+        assert bed.server._access.authority._former == {"a"}
+    bed.path.write_text("")
+    async with bed.running():
+        assert bed.server._access.authority._former == {"a"}
+        await bed.namespace.delete_entity("a/b")
+        assert bed.server._access.authority._former == set()
