@@ -8,6 +8,7 @@ from postbus.broker.ledger import Ledger
 from postbus.broker.message import LANES, MAIN, OUTBOX, OWNER_BITS, Message
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
+from postbus.broker.session_queue import SessionQueue
 from postbus.broker.topic import Sorter, Topic
 from postbus.errors import EntityNotFound
 from postbus.model.instant import Instant
@@ -33,7 +34,7 @@ class Engine:
         self.name = name
         self.fragment = fragment
         self.ledger: Ledger = fragment.ledger
-        self.queues: dict[int, Queue] = {0: Queue(name, 0, policy, fragment)}
+        self.queues: dict[int, Queue] = {0: _make(name, 0, policy, fragment)}
         self.topic: Topic | None = None
         self.removed: dict[int, None] = {}
         """Owners that are gone and have left messages behind."""
@@ -64,7 +65,7 @@ class Engine:
     def become_topic(self, subscriptions: dict[int, tuple[str, Policy]], sorter: Sorter) -> None:
         """Called once, when the engine is loaded."""
         for owner, (name, policy) in subscriptions.items():
-            self.queues[owner] = Queue(name, owner, policy, self.fragment)
+            self.queues[owner] = _make(name, owner, policy, self.fragment)
         self.topic = Topic(self.own, self.queues, sorter)
         for subqueue, lane in self.ledger.counts:
             owner = subqueue >> OWNER_BITS
@@ -73,7 +74,7 @@ class Engine:
         self._share_room()
 
     def add_subscription(self, owner: int, name: str, policy: Policy) -> None:
-        self.queues[owner] = Queue(name, owner, policy, self.fragment)
+        self.queues[owner] = _make(name, owner, policy, self.fragment)
         if self.topic is not None:
             self.topic.newest = max(self.topic.newest, owner)
         self._share_room()
@@ -84,6 +85,8 @@ class Engine:
         for subqueue in () if queue is None else queue.subqueues:
             self.fragment.outboxes.pop(subqueue, None)
             self.fragment.departing.pop(subqueue, None)
+        if queue is not None and queue.sessions is not None:
+            queue.sessions.abolish()
         for marks in (self.fragment.locked, self.fragment.expiring, self.fragment.diverting):
             marks.pop(owner, None)
         for alarms in (self._lock_ends, self._expiries):
@@ -125,9 +128,14 @@ class Engine:
             queue.tick(now)
             self._lock_ends.set(owner, queue.first_lock_end())
         for owner in self._expiries.due(now):
-            # Expired messages are swept only while somebody receives (R-DLQ-06).
-            if owner in self._received:
-                self._overdue[owner] = self._received[owner]
+            queue = self.queues[owner]
+            if self._is_received(queue):
+                self._overdue[owner] = queue
+
+    def _is_received(self, queue: Queue) -> bool:
+        """Expired messages are swept only while somebody receives (R-DLQ-06), be it a session."""
+        sessions = queue.sessions
+        return queue.owner in self._received or (sessions is not None and bool(sessions.held))
 
     def next_deadline(self) -> Instant:
         """When tick() or a chore next has work, or earlier: waking for nothing is harmless."""
@@ -139,10 +147,12 @@ class Engine:
         if locked:
             for owner, queue in locked.items():
                 self._lock_ends.set(owner, queue.first_lock_end())
+                if queue.sessions is not None:
+                    expiring[owner] = queue  # perhaps it is a session that was accepted
             locked.clear()
         if expiring:
             for owner, queue in expiring.items():
-                if owner in self._received:
+                if self._is_received(queue):
                     self._expiries.set(owner, queue.next_expiry)
             expiring.clear()
 
@@ -152,17 +162,23 @@ class Engine:
             return []
         found: list[Queue] = []
         for owner, queue in list(self._overdue.items()):
-            if owner in self._received and queue.next_expiry <= now:
+            is_received = self._is_received(queue)
+            if is_received and queue.next_expiry <= now:
                 found.append(queue)
                 continue
             del self._overdue[owner]
-            if owner in self._received:
+            if is_received:
                 self._expiries.set(owner, queue.next_expiry)
         return found
 
     @property
     def holds_locks(self) -> bool:
-        return any(queue.locks for queue in self.queues.values())
+        return any(queue.has_locks for queue in self.queues.values())
+
+
+def _make(name: str, owner: int, policy: Policy, fragment: Fragment) -> Queue:
+    made = SessionQueue if policy.requires_session else Queue
+    return made(name, owner, policy, fragment)
 
 
 def counted(ledger: Ledger, owner: int) -> int:

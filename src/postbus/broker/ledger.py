@@ -13,7 +13,7 @@ from postbus.broker.message import ACTIVE, CorruptRow, Message
 from postbus.broker.records import ADDS, BRINGS_BODY, REMOVES, Kind, Record
 from postbus.model.rows import Checkpoint
 
-_STATE_VERSION: Final = 2
+_STATE_VERSION: Final = 3
 _STATE = struct.Struct("<HQQII")
 _COUNT = struct.Struct("<IHQ")
 _MARK = struct.Struct("<QQ")

@@ -18,7 +18,9 @@ OUTBOX: Final = 3
 """On its way to another entity; numbered in the order in which it leaves."""
 PUBLISHING: Final = 4
 """In a topic that has not given it to all of its subscriptions yet."""
-LANES: Final = (ACTIVE, DEFERRED, SCHEDULED, OUTBOX, PUBLISHING)
+STATE: Final = 5
+"""No message but the state of a session, whose body it is: one for each session that has any."""
+LANES: Final = (ACTIVE, DEFERRED, SCHEDULED, OUTBOX, PUBLISHING, STATE)
 
 # Subqueues of a fragment are numbered `owner << OWNER_BITS | kind`. Owner 0 is the queue or topic
 # itself, the others are the subscriptions of a topic. Part of the stored format.
@@ -32,9 +34,10 @@ NO_TTL: Final = -1
 
 # enqueued_at, ttl, delivery_count, enqueue_number, header size, and the lengths of message id,
 # session id and extras
-_DETAILS = struct.Struct("<qqIQIHHI")
+DETAILS: Final = "qqIQIHHI"
+_DETAILS = struct.Struct("<" + DETAILS)
 _EXTRA = struct.Struct("<BI")
-_NO_SESSION: Final = 0xFFFF  # the empty string is a legal session id (wire contract §3.3)
+NO_SESSION: Final = 0xFFFF  # the empty string is a legal session id (wire contract §3.3)
 
 _PROPERTIES: Final = 1
 _REASON: Final = 2
@@ -48,6 +51,11 @@ _TRAIL_HEAD = struct.Struct("<BIIIqqQI")
 
 class CorruptRow(Exception):
     """Stored bytes that no version of the engine wrote."""
+
+
+def no_body(message: "Message") -> CorruptRow:
+    """The fault of a journal that lacks what the index says it has."""
+    return CorruptRow(f"the journal has no body for message {message.number}")
 
 
 class Trail:
@@ -279,7 +287,7 @@ def encode_details(message: Message) -> bytes:
     message_id = message.message_id.encode()
     extras = encode_extras(message) if has_extras(message) else b""
     if message.session_id is None:
-        session_id, session_length = b"", _NO_SESSION
+        session_id, session_length = b"", NO_SESSION
     else:
         session_id = message.session_id.encode()
         session_length = len(session_id)
@@ -317,7 +325,7 @@ def decode_details(message: Message, data: bytes, at: int) -> int:
     at += _DETAILS.size
     message.message_id = data[at : at + id_length].decode()
     at += id_length
-    if session_length != _NO_SESSION:
+    if session_length != NO_SESSION:
         message.session_id = data[at : at + session_length].decode()
         at += session_length
     if extras_length:
@@ -336,6 +344,7 @@ def to_row(message: Message) -> Row:
         message.position,
         message.length,
         encode_details(message),
+        None if message.session_id is None else message.session_id.encode(),
     )
 
 

@@ -5,7 +5,7 @@ with `Pages`. Rows in a page are as of the last checkpoint: the engine lays its 
 so a page loaded before a later checkpoint is of no use, and is asked for again.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from postbus.model.instant import Instant
 from postbus.model.rows import Row, RowKey
@@ -17,6 +17,26 @@ class LanePage(NamedTuple):
     subqueue: int
     lane: int
     start: int
+    limit: int
+
+
+class GroupPage(NamedTuple):
+    """Rows of one session in a lane, from a number on, in order of number."""
+
+    subqueue: int
+    lane: int
+    group: bytes
+    start: int
+    limit: int
+
+
+class GroupsPage(NamedTuple):
+    """Sessions with rows in a lane, in order of their ids, behind one of them; None: from the
+    first on."""
+
+    subqueue: int
+    lane: int
+    after: bytes | None
     limit: int
 
 
@@ -64,8 +84,18 @@ class BodyPage(NamedTuple):
     length: int
 
 
-Page = LanePage | DuePage | NextDue | RowPage | PinnedPage | BatchPage | BodyPage
-Loaded = list[Row] | bytes | int | None
+Page = (
+    LanePage
+    | GroupPage
+    | GroupsPage
+    | DuePage
+    | NextDue
+    | RowPage
+    | PinnedPage
+    | BatchPage
+    | BodyPage
+)
+Loaded = list[Row] | list[bytes] | bytes | int | None
 
 
 class Need(NamedTuple):
@@ -90,10 +120,15 @@ class Pages:
     def add(self, page: Page, loaded: Loaded) -> None:
         self._loaded[page] = loaded
 
-    def rows(self, page: LanePage | DuePage | RowPage | PinnedPage) -> list[Row]:
+    def rows(self, page: LanePage | GroupPage | DuePage | RowPage | PinnedPage) -> list[Row]:
         rows = self._loaded[page]
         assert isinstance(rows, list)
-        return rows
+        return cast(list[Row], rows)
+
+    def groups(self, page: GroupsPage) -> list[bytes]:
+        groups = self._loaded[page]
+        assert isinstance(groups, list)
+        return cast(list[bytes], groups)
 
     def body(self, page: BatchPage | BodyPage) -> bytes | None:
         body = self._loaded[page]

@@ -22,3 +22,4 @@ class Policy(NamedTuple):
     """The fragment of the entity that its messages go on to, and that of its dead letters."""
     forward_dead_letters_to: int = NOWHERE
     dead_letter_on_filter_errors: bool = True
+    requires_session: bool = False

@@ -15,7 +15,15 @@ import struct
 from enum import IntEnum
 from typing import Final
 
-from postbus.broker.message import CorruptRow, Message, decode_details, encode_details
+from postbus.broker.message import (
+    DETAILS,
+    NO_SESSION,
+    CorruptRow,
+    Message,
+    decode_details,
+    encode_details,
+    has_extras,
+)
 from postbus.model.instant import Instant
 
 
@@ -57,10 +65,22 @@ class Kind(IntEnum):
     """Arrived there, and is gone here."""
     ARRIVED = 22
     """Came from an entity that forwards to this one."""
+    STATE_SET = 23
+    """A session has a state, which is the body. One that it had before was cleared just now."""
+    STATE_CLEARED = 24
+    """A session's state is gone."""
 
 
 BRINGS_BODY: Final = frozenset(
-    {Kind.ENQUEUED, Kind.SCHEDULED, Kind.COPIED, Kind.PUBLISHED, Kind.STAGED, Kind.ARRIVED}
+    {
+        Kind.ENQUEUED,
+        Kind.SCHEDULED,
+        Kind.COPIED,
+        Kind.PUBLISHED,
+        Kind.STAGED,
+        Kind.ARRIVED,
+        Kind.STATE_SET,
+    }
 )
 REMOVES: Final = frozenset(
     {
@@ -71,13 +91,24 @@ REMOVES: Final = frozenset(
         Kind.DELETED,
         Kind.SPREAD,
         Kind.FORWARDED,
+        Kind.STATE_CLEARED,
     }
 )
 ADDS: Final = frozenset(
-    {Kind.ENQUEUED, Kind.SCHEDULED, Kind.STAGED, Kind.DISTRIBUTED, Kind.ARRIVED}
+    {
+        Kind.ENQUEUED,
+        Kind.SCHEDULED,
+        Kind.STAGED,
+        Kind.DISTRIBUTED,
+        Kind.ARRIVED,
+        Kind.STATE_SET,
+    }
 )
 
-_HEAD = struct.Struct("<BBBBIIQQqqII")
+_HEAD_FIELDS: Final = "BBBBIIQQqqII"
+_HEAD = struct.Struct("<" + _HEAD_FIELDS)
+_USUAL = struct.Struct("<" + _HEAD_FIELDS + DETAILS)
+"""Head and details of a message that nothing was put on, in one go: each is written twice."""
 HEAD_SIZE: Final = _HEAD.size
 
 
@@ -116,6 +147,74 @@ def encode(
     from_number: int,
 ) -> bytes:
     """The record of an event that needs no body."""
+    if not has_extras(message):
+        return _encode_usual(
+            kind,
+            message,
+            from_subqueue,
+            from_lane,
+            from_number,
+            message.base,
+            message.position,
+            b"",
+        )
+    return encode_plainly(kind, message, from_subqueue, from_lane, from_number)
+
+
+def _encode_usual(
+    kind: Kind,
+    message: Message,
+    from_subqueue: int,
+    from_lane: int,
+    from_number: int,
+    base: int,
+    position: int,
+    body: bytes,
+) -> bytes:
+    message_id = message.message_id.encode()
+    session_id, session_length = b"", NO_SESSION
+    if message.session_id is not None:
+        session_id = message.session_id.encode()
+        session_length = len(session_id)
+    return b"".join(
+        (
+            _USUAL.pack(
+                kind,
+                0,
+                message.lane,
+                from_lane,
+                message.subqueue,
+                from_subqueue,
+                message.number,
+                from_number,
+                message.delivered_at,
+                base,
+                position,
+                message.length,
+                message.enqueued_at,
+                message.ttl,
+                message.delivery_count,
+                message.enqueue_number,
+                message.header_size,
+                len(message_id),
+                session_length,
+                0,
+            ),
+            message_id,
+            session_id,
+            body,
+        )
+    )
+
+
+def encode_plainly(
+    kind: Kind,
+    message: Message,
+    from_subqueue: int,
+    from_lane: int,
+    from_number: int,
+) -> bytes:
+    """As `encode`, part by part, whatever the message has."""
     return _HEAD.pack(
         kind,
         0,
@@ -134,6 +233,14 @@ def encode(
 
 def encode_with_body(kind: Kind, message: Message, body: bytes) -> bytes:
     """The record of an event that brings the body; it ends with it."""
+    if not has_extras(message):
+        subqueue, lane, number = message.subqueue, message.lane, message.number
+        return _encode_usual(kind, message, subqueue, lane, number, -1, 0, body)
+    return encode_with_body_plainly(kind, message, body)
+
+
+def encode_with_body_plainly(kind: Kind, message: Message, body: bytes) -> bytes:
+    """As `encode_with_body`, part by part."""
     return b"".join(
         (
             _HEAD.pack(

@@ -25,7 +25,7 @@ from postbus.config.places import Wrong, inside
 from postbus.config.steps import Change, Step, Verb
 from postbus.config.toml_writing import rule_values
 from postbus.model.authorization import settle_rules
-from postbus.model.fields import Field
+from postbus.model.fields import FIXED, Field, fixed_text
 from postbus.model.rule import CorrelationFilter, RuleDescription
 
 _TTL: Final = "default_ttl_ms"
@@ -206,6 +206,8 @@ def _merged(
     for field in chosen_fields(form_of(wanted)):
         if field.element not in wanted.said or _is_same(field, description, present):
             continue
+        if field in FIXED:
+            raise Wrong(wanted.place, fixed_text(form_of(wanted), field).removesuffix("."))
         after = _with_field(result, field, description)
         if field_value(field, after) != field_value(field, present):
             before_text, after_text = shown(field, present), shown(field, after)

@@ -28,6 +28,7 @@ from postbus.model.limits import (
     check_lock_duration,
     check_max_delivery_count,
     check_message_size,
+    check_session_forward,
     check_size,
 )
 
@@ -160,6 +161,7 @@ class QueueDescription(Description):
     dead_lettering_on_expiration: bool = False
     duplicate_window_ms: int = 600_000
     max_delivery_count: int = 10
+    requires_session: bool = False
     forward_to: str | None = None
     """The queue or topic that takes what arrives; its name, without scheme and host."""
     forward_dead_letters_to: str | None = None
@@ -175,6 +177,7 @@ class QueueDescription(Description):
         check_size(self.max_size_mb)
         check_max_delivery_count(self.max_delivery_count)
         check_message_size(self.max_message_size_kb)
+        check_session_forward(self.requires_session, self.forward_to)
         validate_rules(self.authorization_rules)
 
 

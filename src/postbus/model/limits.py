@@ -74,6 +74,15 @@ def check_message_size(max_message_size_kb: int) -> None:
     _check_range("MaxMessageSizeInKilobytes", max_message_size_kb, 1, MESSAGE_SIZE_MAX_KB)
 
 
+def check_session_forward(requires_session: bool, forward_to: str | None) -> None:
+    # Whoever forwards holds no session (semantics part A §5.2); dead letters are in none.
+    if requires_session and forward_to is not None:
+        raise InvalidArgument(
+            "The property 'ForwardTo' cannot be set on an entity whose property 'RequiresSession' "
+            "is 'true'."
+        )
+
+
 def _check_range(name: str, value: int, lowest: int, highest: int) -> None:
     if not lowest <= value <= highest:
         raise InvalidArgument(

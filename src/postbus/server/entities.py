@@ -141,6 +141,7 @@ class QueueEntity(Received):
             receives=description.status.receives,
             forward_to=self.forward_to,
             forward_dead_letters_to=self.forward_dead_letters_to,
+            requires_session=description.requires_session,
         )
 
 
@@ -192,6 +193,7 @@ class SubscriptionEntity(Received):
             forward_to=self.forward_to,
             forward_dead_letters_to=self.forward_dead_letters_to,
             dead_letter_on_filter_errors=description.dead_lettering_on_filter_errors,
+            requires_session=description.requires_session,
         )
 
 

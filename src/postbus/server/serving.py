@@ -3,15 +3,17 @@
 from collections.abc import Callable
 from functools import partial
 
+from postbus.broker.fragment import Fragment
 from postbus.broker.message import OWNER_BITS
 from postbus.model.instant import Instant
-from postbus.server.host import GIVEN_PER_TURN, Chore, Host
+from postbus.server.host import GIVEN_PER_TURN, Host, Request
+from postbus.server.session_serving import serve_sessions
 
 Output = tuple[Host, Callable[[], None]]
 """Something that leaves the process when its fragment's records are durable."""
 
 
-def serve(host: Host, now: Instant, outputs: list[Output]) -> list[Chore]:
+def serve(host: Host, now: Instant, outputs: list[Output]) -> list[Request]:
     """Let time act on the queues of a fragment, and hand out what is ready.
 
     Returns the work that has come up. Where there is more to hand out at once, the host has been
@@ -20,6 +22,8 @@ def serve(host: Host, now: Instant, outputs: list[Output]) -> list[Chore]:
     engine = host.engine
     assert engine is not None
     engine.tick(now)
+    if engine.fragment.lost_sessions:
+        _tell_of_lost_sessions(host, engine.fragment, outputs)
     if engine.topic is not None:
         engine.topic.begin_turn()  # the next one
     # Only where something became ready, or somebody came to wait.
@@ -45,6 +49,9 @@ def serve(host: Host, now: Instant, outputs: list[Output]) -> list[Chore]:
         room -= line.given
         outputs += [(host, output) for output in given]
     called.update(dict.fromkeys(for_more))
+    found: list[Request] = []
+    if host.session_lines:
+        found = serve_sessions(host, engine, looked_at, now, outputs)
     # What went out of one line, expired, may have gone into another.
     called.update(stirred)
     stirred.clear()
@@ -52,4 +59,10 @@ def serve(host: Host, now: Instant, outputs: list[Output]) -> list[Chore]:
     if departing and host.on_outbox is not None:
         outputs += [(host, partial(host.on_outbox, n)) for n in departing]
         departing.clear()
-    return host.due_chores(engine, looked_at, now)
+    return [*found, *host.due_chores(engine, looked_at, now)]
+
+
+def _tell_of_lost_sessions(host: Host, fragment: Fragment, outputs: list[Output]) -> None:
+    if host.on_session_lost is not None:
+        outputs += [(host, partial(host.on_session_lost, *lost)) for lost in fragment.lost_sessions]
+    fragment.lost_sessions.clear()
