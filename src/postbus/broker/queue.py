@@ -184,12 +184,16 @@ class Queue:
             self.fragment.outboxes.setdefault(message.subqueue, message.number)
             self.fragment.departing[message.subqueue] = None
             return
-        if message.ttl >= 0 and message.subqueue == self.main:
-            expires_at = message.enqueued_at + message.ttl
-            if expires_at < self.next_expiry:
-                self.next_expiry = expires_at
-                self.fragment.expiring[self.owner] = self
+        if message.subqueue == self.main:
+            self.note_expiry(message)
         self.windows[message.subqueue].add(message)
+
+    def note_expiry(self, message: Message) -> None:
+        """Have the message swept when its time is over, if somebody receives then."""
+        expires_at = message.enqueued_at + message.ttl
+        if message.ttl >= 0 and expires_at < self.next_expiry:
+            self.next_expiry = expires_at
+            self.fragment.expiring[self.owner] = self
 
     def stir(self, subqueue: int) -> None:
         """Have whoever waits at a subqueue looked at in the next turn."""
