@@ -32,7 +32,7 @@ def serve_sessions(
     subqueues = dict.fromkeys(looked_at)
     for subqueue, session_id in stirred:
         line = host.session_lines.get(subqueue)
-        outlet = None if line is None else line.holder(session_id)
+        outlet = None if line is None else line.of_session(session_id)
         if line is not None and outlet is not None:
             line.wanting[outlet] = None
             subqueues[subqueue] = None
@@ -48,8 +48,8 @@ def serve_sessions(
             continue
         line.wanting.update(line.reading)
         line.reading.clear()
-        if line.waiting and not line.accepting:
-            found.append(AcceptNext(host, subqueue, line))
+        if line.waiting:
+            found += _accept_next(host, subqueue, line)
         if room > 0:
             room = _dispatch(host, line, queue, now, room, outputs, found)
             if line.wanting:
@@ -58,6 +58,14 @@ def serve_sessions(
             host.called[subqueue] = None  # the first in the next turn
     host.called.update(dict.fromkeys(for_more))
     return found
+
+
+def _accept_next(host: Host, subqueue: int, line: SessionLine) -> list[AcceptNext]:
+    name = f"accept {subqueue}"
+    if name in host.chores:
+        return []
+    host.chores.add(name)
+    return [AcceptNext(host, subqueue, line, name)]
 
 
 def _dispatch(
