@@ -74,6 +74,8 @@ class EntityMeter:
         "refusals",
         "schedules",
         "sends",
+        "transactions_committed",
+        "transactions_rolled_back",
     )
 
     def __init__(self) -> None:
@@ -95,6 +97,8 @@ class EntityMeter:
         self.copies = 0
         self.arrivals = 0
         self.forwards = 0
+        self.transactions_committed = 0
+        self.transactions_rolled_back = 0
         self.dead_letters: dict[str, int] = {}
         self.refusals: dict[str, int] = {}
 

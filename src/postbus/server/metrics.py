@@ -86,6 +86,18 @@ ENTITY_COUNTERS: Final = (
         "postbus_arrivals_total", _ENTITY, "Messages that other entities forwarded here", "arrivals"
     ),
     Family("postbus_forwards_total", _ENTITY, "Messages forwarded to other entities", "forwards"),
+    Family(
+        "postbus_transactions_committed_total",
+        _ENTITY,
+        "Transactions on the queue or topic that were committed",
+        "transactions_committed",
+    ),
+    Family(
+        "postbus_transactions_rolled_back_total",
+        _ENTITY,
+        "Transactions on it that were not: by their client, by a refusal, a lost link or time",
+        "transactions_rolled_back",
+    ),
 )
 DEAD_LETTERS: Final = Family(
     "postbus_dead_letters_total",
