@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.request import urlopen
 from uuid import UUID
 
 import pytest
@@ -229,6 +230,19 @@ def test_a_hundred_messages_can_be_sent_in_a_transaction(
         client.send(sender, f"{n}", transaction)
     client.commit(coordinator, transaction)
     assert active(queue) == 100
+
+
+def test_transactions_are_counted(client: Transacting, server: Server, queue: str) -> None:
+    coordinator, sender = client.coordinator(), client.sender(queue)
+    for end in (client.commit, client.commit, client.roll_back):
+        transaction = client.declare(coordinator)
+        client.send(sender, "x", transaction)
+        end(coordinator, transaction)
+    with urlopen(f"{server.http}/metrics") as answer:
+        shown = answer.read().decode().splitlines()
+    label = f'{{entity="{queue}"}}'
+    assert f"postbus_transactions_committed_total{label} 2.0" in shown
+    assert f"postbus_transactions_rolled_back_total{label} 1.0" in shown
 
 
 def test_a_transaction_without_operations_can_be_discharged_either_way(client: Transacting) -> None:

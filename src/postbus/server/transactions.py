@@ -208,11 +208,15 @@ class OpenTransaction:
             return
 
         def committed(result: None) -> None:
+            if host.meter is not None:
+                host.meter.transactions_committed += 1
             for call in self._committed:
                 call()
             done()
 
         def not_committed(error: ServiceBusError) -> None:
+            if host.meter is not None:
+                host.meter.transactions_rolled_back += 1
             failed(_rolled_back(error))
 
         self._submit(host, self._commit, committed, not_committed, 0)
@@ -233,6 +237,8 @@ class OpenTransaction:
     def _undo(self) -> None:
         host = self._host
         if host is not None:
+            if host.meter is not None:
+                host.meter.transactions_rolled_back += 1
             self._submit(host, self._forget, _ignore, _ignore, 0)
 
     def _forget(self, engine: Engine, now: Instant, pages: Pages) -> None:

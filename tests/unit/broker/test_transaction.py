@@ -316,6 +316,7 @@ def test_an_outbox_with_several_destinations_is_emptied_one_by_one() -> None:
     assert first.trail is not None and first.trail.hops == 0
 
 
+@pytest.mark.interpreted_only
 @pytest.mark.parametrize("checkpoint_every", [0, 1])
 def test_a_destination_that_is_passed_over_does_not_hold_the_others_up(
     checkpoint_every: int, monkeypatch: pytest.MonkeyPatch
