@@ -84,6 +84,24 @@ class InvalidOperation(ServiceBusError):
     sub_code = 40301
 
 
+class SessionRequired(ServiceBusError):
+    """The entity requires sessions, and the receiver names none; none can be named over HTTP."""
+
+    condition = "amqp:not-allowed"
+    http_status = 405
+
+    def __init__(self) -> None:
+        super().__init__(
+            "It is not possible for an entity that requires sessions to create a non-sessionful "
+            "message receiver."
+        )
+
+
+class SecondReceiver(InvalidOperation):
+    """A receiver of a second top-level entity in an AMQP session for cross-entity transactions;
+    the AMQP session ends by it."""
+
+
 class NotSupported(ServiceBusError):
     """Asked for by name, and not something Postbus does (yet)."""
 
@@ -154,6 +172,20 @@ class ServerBusy(ServiceBusError):
     transient = True
 
 
+class OperationTimeout(ServiceBusError):
+    """What was waited for did not come in time: the next session, say."""
+
+    condition = "com.microsoft:timeout"
+    http_status = 408
+    transient = True
+
+    def __init__(self, waited_text: str) -> None:
+        super().__init__(
+            f"The operation did not complete within the allotted timeout of {waited_text}. The "
+            "time allotted to this operation may have been a portion of a longer timeout."
+        )
+
+
 class StoreUnavailable(ServerBusy):
     """The store did not take the write (disk full, failed sync): nothing was acknowledged."""
 
@@ -181,6 +213,32 @@ class DetachForced(ServiceBusError):
     condition = "amqp:link:detach-forced"
     http_status = 503
     transient = True
+
+
+class TransactionRolledBack(ServiceBusError):
+    """The transaction could not be committed: nothing of it has happened."""
+
+    condition = "amqp:transaction:rollback"
+    http_status = 409
+
+
+class TransactionUnknown(ServiceBusError):
+    """No transaction with this id is open on this connection."""
+
+    condition = "amqp:transaction:unknown-id"
+    http_status = 404
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The transaction is not known: it was declared on another connection, or is over."
+        )
+
+
+class TransactionTimedOut(ServiceBusError):
+    """The transaction took too long and was rolled back."""
+
+    condition = "amqp:transaction:timeout"
+    http_status = 408
 
 
 class StoreFailed(StoreUnavailable):

@@ -10,6 +10,7 @@ from postbus.broker.window import WindowLimits
 
 if TYPE_CHECKING:
     from postbus.broker.queue import Queue
+    from postbus.broker.transaction import Transaction
 
 _COUNTER_BYTES: Final = 3
 _IN_SESSION: Final = 1 << 8 * _COUNTER_BYTES - 1
@@ -28,7 +29,10 @@ class Fragment:
         "_proofs",
         "_secret",
         "_token_prefix",
-        "forwards",
+        "departing",
+        "diverting",
+        "enlisted",
+        "expiring",
         "ledger",
         "limits",
         "locked",
@@ -36,6 +40,7 @@ class Fragment:
         "outboxes",
         "stirred",
         "stirred_sessions",
+        "transactions",
     )
 
     def __init__(
@@ -50,11 +55,19 @@ class Fragment:
         self.lost_sessions: list[tuple[int, str, int]] = []
         """Sessions whose locks ended before they were given up: subqueue, id and holder."""
         self.locked: dict[int, Queue] = {}
-        """Queues that have locks, or had some a moment ago."""
-        self.forwards: dict[int, Queue] = {}
-        """Queues that forward their messages or their dead letters."""
+        """Queues that have given out locks since somebody looked when the first of them ends."""
+        self.expiring: dict[int, Queue] = {}
+        """Queues with a message that expires before all that were known there."""
+        self.diverting: dict[int, Queue] = {}
+        """Queues that forward, and may have messages from before they did."""
         self.outboxes: dict[int, int] = {}
         """Subqueues with messages on their way to another entity: none has a lower number."""
+        self.departing: dict[int, None] = {}
+        """Those of them to which one was added since whoever empties them was told."""
+        self.transactions: dict[Transaction, None] = {}
+        """Those that have work to do here when they are committed."""
+        self.enlisted: dict[bytes, Transaction] = {}
+        """Locks whose messages are settled by a transaction, if it is committed."""
         # A lock token names fragment and epoch, so that one of an earlier owner is lock-lost at
         # once. The rest is a counter, which makes it the only one, and a proof that we made it:
         # whoever has seen some tokens must not be able to tell others.
@@ -73,12 +86,14 @@ class Fragment:
             run = (issued // _PROOFS).to_bytes(8, "big")
             size = _PROOFS * _PROOF_BYTES
             self._proofs = blake2b(run, key=self._secret, digest_size=size).digest()
-        start = place * _PROOF_BYTES
         counter = issued & _COUNTER_MASK
+        if in_session:
+            counter |= _IN_SESSION
+        start = place * _PROOF_BYTES
         return b"".join(
             (
                 self._token_prefix,
-                (counter | _IN_SESSION if in_session else counter).to_bytes(_COUNTER_BYTES, "big"),
+                counter.to_bytes(_COUNTER_BYTES, "big"),
                 self._proofs[start : start + _PROOF_BYTES],
             )
         )

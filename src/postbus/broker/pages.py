@@ -84,6 +84,21 @@ class BodyPage(NamedTuple):
     length: int
 
 
+class SeenPage(NamedTuple):
+    """When these ids were last seen, in these parts of a history."""
+
+    parts: tuple[int, ...]
+    digests: tuple[bytes, ...]
+
+
+class SeenSlice(NamedTuple):
+    """The ids of a part behind one of them, in order."""
+
+    part: int
+    after: bytes
+    limit: int
+
+
 Page = (
     LanePage
     | GroupPage
@@ -94,8 +109,10 @@ Page = (
     | PinnedPage
     | BatchPage
     | BodyPage
+    | SeenPage
+    | SeenSlice
 )
-Loaded = list[Row] | list[bytes] | bytes | int | None
+Loaded = list[Row] | list[bytes] | dict[bytes, Instant] | bytes | int | None
 
 
 class Need(NamedTuple):
@@ -107,18 +124,28 @@ class Need(NamedTuple):
 class Pages:
     """What was loaded for one call, and the checkpoint it was loaded at."""
 
-    __slots__ = ("_epoch", "_loaded", "checkpoint")
+    __slots__ = ("_epoch", "_loaded", "checkpoint", "seen")
 
     def __init__(self) -> None:
         self._epoch = -1
         self.checkpoint = -1
         self._loaded: dict[Page, Loaded] = {}
+        self.seen: dict[bytes, Instant | None] = {}
+        """Ids that were looked up, and when each was seen; None for never. Not by page: many
+        requests are looked up at once."""
 
     def __contains__(self, page: Page) -> bool:
         return page in self._loaded
 
     def add(self, page: Page, loaded: Loaded) -> None:
-        self._loaded[page] = loaded
+        if isinstance(page, SeenPage):
+            assert isinstance(loaded, dict)
+            for digest in page.digests:
+                before, at = self.seen.get(digest), loaded.get(digest)
+                if before is None or (at is not None and at > before):
+                    self.seen[digest] = at
+        else:
+            self._loaded[page] = loaded
 
     def rows(self, page: LanePage | GroupPage | DuePage | RowPage | PinnedPage) -> list[Row]:
         rows = self._loaded[page]
@@ -129,6 +156,11 @@ class Pages:
         groups = self._loaded[page]
         assert isinstance(groups, list)
         return cast(list[bytes], groups)
+
+    def digests(self, page: SeenSlice) -> list[bytes]:
+        digests = self._loaded[page]
+        assert isinstance(digests, list)
+        return cast(list[bytes], digests)
 
     def body(self, page: BatchPage | BodyPage) -> bytes | None:
         body = self._loaded[page]
@@ -146,11 +178,13 @@ class Pages:
         if epoch != self._epoch:
             self._epoch = epoch
             self._loaded = {}
+            self.seen = {}
         elif checkpoint != self.checkpoint:
             self.forget_rows()
 
     def forget_rows(self) -> None:
         """Rows of an earlier checkpoint say nothing now; bodies never change."""
+        self.seen = {}
         self._loaded = {
             page: loaded
             for page, loaded in self._loaded.items()

@@ -69,6 +69,10 @@ class Kind(IntEnum):
     """A session has a state, which is the body. One that it had before was cleared just now."""
     STATE_CLEARED = 24
     """A session's state is gone."""
+    DUPLICATE = 25
+    """Its id was seen already, so it was accepted and dropped; it has a number and no body."""
+    POSTED = 26
+    """Sent through this entity, for another one (`postbus.broker.posting`)."""
 
 
 BRINGS_BODY: Final = frozenset(
@@ -80,6 +84,7 @@ BRINGS_BODY: Final = frozenset(
         Kind.STAGED,
         Kind.ARRIVED,
         Kind.STATE_SET,
+        Kind.POSTED,
     }
 )
 REMOVES: Final = frozenset(
@@ -94,6 +99,9 @@ REMOVES: Final = frozenset(
         Kind.STATE_CLEARED,
     }
 )
+BRINGS_ID: Final = BRINGS_BODY - {Kind.COPIED, Kind.STATE_SET, Kind.POSTED}
+"""A message comes in that was not here: its id counts as seen from then on. One that is sent
+through here does so where it arrives."""
 ADDS: Final = frozenset(
     {
         Kind.ENQUEUED,
@@ -102,6 +110,7 @@ ADDS: Final = frozenset(
         Kind.DISTRIBUTED,
         Kind.ARRIVED,
         Kind.STATE_SET,
+        Kind.POSTED,
     }
 )
 
@@ -195,6 +204,7 @@ def _encode_usual(
                 message.ttl,
                 message.delivery_count,
                 message.enqueue_number,
+                message.header_size,
                 len(message_id),
                 session_length,
                 0,

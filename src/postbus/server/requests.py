@@ -17,6 +17,7 @@ from postbus.broker.queue import Queue
 from postbus.errors import MessageSizeExceeded, ServiceBusError
 from postbus.model.instant import Instant
 from postbus.server.envelope import Changes, change_properties
+from postbus.server.holding import Ordered
 from postbus.server.host import Host
 from postbus.server.line import Parcel
 from postbus.server.refusals import Refusals
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 ACCEPTED: Final = Accepted()
 
 
-class Send:
+class Send(Ordered):
     """One transfer: a message, or a batch that is stored whole or not at all."""
 
     __slots__ = (
@@ -38,7 +39,6 @@ class Send:
         "_sender",
         "exclusive",
         "host",
-        "pages",
         "size",
     )
 
@@ -51,9 +51,9 @@ class Send:
         refusals: Refusals,
         sender: Inlet,
     ) -> None:
+        super().__init__()
         self.host = host
         self.size = len(delivery.payload)
-        self.pages: Pages | None = None
         self.exclusive = False
         self._messages = messages
         self._link = link
@@ -62,8 +62,11 @@ class Send:
         self._sender = sender
 
     def decide(self, engine: Engine, now: Instant) -> Need | None:
-        engine.send(self._messages, now)
-        return None
+        stored = engine.send(self._messages, now, self.pages)
+        return stored if isinstance(stored, Need) else None
+
+    def foresee(self, engine: Engine, now: Instant) -> Need | None:
+        return engine.foresee(self._messages, now)
 
     def answer(self) -> None:
         self._link.settle(self._delivery, ACCEPTED)
@@ -146,11 +149,7 @@ class Settle:
         return None
 
     def answer(self) -> None:
-        # Confirmed with the outcome but never with the client's own error: several SDKs take
-        # that for a failure (wire contract §5.2).
-        state: Outcome = Rejected() if isinstance(self._state, Rejected) else self._state
-        if isinstance(state, Modified):
-            state = Modified(state.delivery_failed, state.undeliverable_here)
+        state = confirmation(self._state)
         failures, link = self._failures, self._link
         for delivery in self._deliveries:
             error = failures.get(delivery.delivery_id) if failures else None
@@ -256,6 +255,16 @@ class Call:
 
     def refuse(self, error: ServiceBusError) -> None:
         self._failed(error)
+
+
+def confirmation(state: Outcome) -> Outcome:
+    """What a settlement is confirmed with: its outcome, but never the client's own error, which
+    several SDKs take for a failure (wire contract §5.2)."""
+    if isinstance(state, Rejected):
+        return Rejected()
+    if isinstance(state, Modified):
+        return Modified(state.delivery_failed, state.undeliverable_here)
+    return state
 
 
 def bodies_needed(
