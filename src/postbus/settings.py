@@ -159,6 +159,21 @@ class Settings(BaseSettings):
         ge=1,
         le=2_048,
     )
+    transactions_per_connection_max: int = _setting(
+        1_000, "Transactions on one connection that are not discharged yet", ge=1, le=100_000
+    )
+    transactions_max_bytes: int = _setting(
+        67_108_864,
+        "Messages sent in the transactions of one connection that are not discharged yet",
+        ge=1_024,
+        le=1_073_741_824,
+    )
+    transaction_timeout_ms: int = _setting(
+        120_000,
+        "A transaction is rolled back when this has passed since its first operation",
+        ge=100,
+        le=3_600_000,
+    )
     write_buffer_max_bytes: int = _setting(
         1_048_576,
         "Bytes waiting for a connection that does not read, past which it gets no more",
@@ -194,6 +209,14 @@ class Settings(BaseSettings):
     )
     websocket_frame_max_bytes: int = _setting(
         1_048_576, "Largest WebSocket frame accepted", ge=65_536, le=104_857_600
+    )
+
+    # Message sessions
+    session_wait_max_ms: int = _setting(
+        300_000, "Longest wait of a receiver for the next session", ge=0, le=3_600_000
+    )
+    session_waits_max: int = _setting(
+        5_000, "Receivers of one entity that wait for its next session", ge=1, le=1_000_000
     )
 
     # Memory of an entity

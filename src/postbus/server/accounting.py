@@ -41,6 +41,8 @@ def _add(meter: EntityMeter, written: list[bytes]) -> None:
     meter.copies += kinds[Kind.DISTRIBUTED]
     meter.arrivals += kinds[Kind.ARRIVED]
     meter.forwards += kinds[Kind.FORWARDED]
+    if not kinds[Kind.DEAD_LETTERED]:
+        return
     for record in written:
         if record[0] == Kind.DEAD_LETTERED:
             meter.dead_lettered(records.decode(record).message.reason)

@@ -24,6 +24,7 @@ from postbus.model.instant import NEVER, Instant
 from postbus.model.rows import Checkpoint
 from postbus.server.holding import Held
 from postbus.server.line import Line
+from postbus.server.session_line import SessionLine
 from postbus.store.base import Lease
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ CHECKPOINT_BYTES: Final = 64 << 20
 CHECKPOINT_PATIENCE: Final = 4
 """A checkpoint makes loaded pages useless, so it waits for them this many times as long."""
 GIVEN_PER_TURN: Final = 2_048
+"""Messages that one turn hands out, over all lines: a topic may have thousands of them."""
 
 
 class Request(Protocol):
@@ -114,6 +116,8 @@ class Host:
         self.engine: Engine | None = None
         self.lease: Lease | None = None
         self.lines: dict[int, Line] = {}
+        self.session_lines: dict[int, SessionLine] = {}
+        """Of entities that require sessions; their receivers are in `lines`, too."""
         self.called: dict[int, None] = {}
         """Subqueues where somebody waits who has not been looked at yet."""
         self.waiting: list[Request] | None = None
@@ -140,6 +144,8 @@ class Host:
         """Called when the engine, and with it every lock, is thrown away."""
         self.on_outbox: Callable[[int], None] | None = None
         """Called with a subqueue that has messages for another entity."""
+        self.on_session_lost: Callable[[int, str, int], None] | None = None
+        """Called with subqueue, id and holder of a session whose lock has ended."""
 
     def line(self, subqueue: int) -> Line:
         """The receivers of a subqueue."""
@@ -147,6 +153,21 @@ class Host:
         if line is None:
             line = self.lines[subqueue] = Line(subqueue, self.called)
         return line
+
+    def session_line(self, subqueue: int) -> SessionLine:
+        """The session receivers of a subqueue."""
+        line = self.session_lines.get(subqueue)
+        if line is None:
+            line = self.session_lines[subqueue] = SessionLine(subqueue, self.called)
+            self.on_session_lost = self._session_lost
+        return line
+
+    def _session_lost(self, subqueue: int, session_id: str, holder: int) -> None:
+        line = self.session_lines.get(subqueue)
+        # Not by the session's id: that may be another's by now.
+        outlet = None if line is None else line.of_holder(holder)
+        if outlet is not None:
+            outlet.lost()
 
     def call_all(self) -> None:
         """Look at every line in the next turn."""
@@ -162,6 +183,8 @@ class Host:
         found: list[Chore] = []
         for subqueue in looked_at:
             line, queue = self.lines.get(subqueue), engine.queues.get(subqueue >> OWNER_BITS)
+            if queue is not None and queue.forwards(subqueue):
+                engine.fragment.diverting[queue.owner] = queue
             if line is None or queue is None or not line.waiting:
                 continue
             window = queue.windows[subqueue]
@@ -172,17 +195,14 @@ class Host:
                 self._add(found, f"bodies {subqueue}", partial(_fetch_bodies, subqueue))
         if engine.own.next_due <= now:
             self._add(found, "activate", partial(_activate, now))
-        for queue in engine.expiring:
-            if queue.next_expiry <= now:
-                self._add(found, f"sweep {queue.owner}", partial(_sweep, queue.main, now))
+        for queue in engine.expired(now):
+            self._add(found, f"sweep {queue.owner}", partial(_sweep, queue.main, now))
         if engine.ledger.history is not None and engine.ledger.history.next_unread() is not None:
             self._add(found, "recall", _recall)
         if engine.topic is not None:
             self._add_for_topic(found, engine)
-        for queue in engine.fragment.forwards.values():
-            subqueue_now = forwarding.diverts(queue)
-            if subqueue_now is not None:
-                self._add(found, f"divert {subqueue_now}", partial(_divert, subqueue_now))
+        for subqueue in forwarding.diverted(engine.fragment):
+            self._add(found, f"divert {subqueue}", partial(_divert, subqueue))
         return found
 
     def _add_for_topic(self, found: list[Chore], engine: Engine) -> None:
@@ -195,20 +215,28 @@ class Host:
     def _add(
         self, found: list[Chore], name: str, call: Callable[[Engine, Instant, Pages], Need | None]
     ) -> None:
-        if name not in self.chores:
-            self.chores.add(name)
-            found.append(Chore(self, name, call))
+        found += self.begin(name, call)
+
+    def begin(
+        self, name: str, call: Callable[[Engine, Instant, Pages], Need | None]
+    ) -> list[Chore]:
+        """The chore of this name, or none where it is under way already."""
+        if name in self.chores:
+            return []
+        self.chores.add(name)
+        return [Chore(self, name, call)]
 
     def checkpoint_due(self, engine: Engine) -> bool:
         ledger = engine.ledger
         changes = ledger.delta.size
         records = ledger.head + len(ledger.pending) - ledger.checkpoint
+        worthwhile = records > 0 or bool(ledger.outdated)
         patience = CHECKPOINT_PATIENCE if self.loads else 1
         return (
             changes >= CHECKPOINT_CHANGES * patience
             or records >= CHECKPOINT_RECORDS * patience
             or ledger.bytes_since_checkpoint >= CHECKPOINT_BYTES
-            or (self.checkpoint_wanted and records > 0 and not self.loads)
+            or (self.checkpoint_wanted and worthwhile and not self.loads)
             # All of them are in memory; waiting for pages holds back who would bring more.
             or (ledger.history is not None and len(ledger.history.recent) >= CHECKPOINT_RECORDS)
         )

@@ -131,7 +131,8 @@ def at_rest(host: Host, now: Instant) -> bool:
     engine = host.engine
     return (
         engine is not None
-        and not any(queue.locks for queue in engine.fragment.locked.values())
+        and not engine.holds_locks
+        and not engine.fragment.transactions
         and not _has_work(engine)
         and not engine.ledger.pending
         and not host.loads
@@ -149,7 +150,7 @@ def _has_work(engine: Engine) -> bool:
         engine.fragment.outboxes
         or engine.removed
         or (topic is not None and topic.behind)
-        or any(diverts(queue) is not None for queue in engine.fragment.forwards.values())
+        or any(diverts(queue) is not None for queue in engine.fragment.diverting.values())
     )
 
 
@@ -178,7 +179,7 @@ def counts_of(ledger: Ledger, owner: int = 0) -> QueueCounts:
         active=count(main, ACTIVE) + count(main, DEFERRED) + count(main, PUBLISHING),
         dead_letter=count(dead, ACTIVE) + count(dead, DEFERRED),
         scheduled=count(main, SCHEDULED),
-        transfer=count(main, OUTBOX) + count(dead, OUTBOX),
-        transfer_dead_letter=count(transfer_dead, ACTIVE),
+        transfer=count(main, OUTBOX) + count(dead, OUTBOX) + count(transfer_dead, OUTBOX),
+        transfer_dead_letter=count(transfer_dead, ACTIVE) + count(transfer_dead, DEFERRED),
         size_bytes=ledger.size_bytes,
     )

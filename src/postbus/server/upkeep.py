@@ -188,6 +188,7 @@ async def keep_up(
     settings: Settings,
     clock: Callable[[], Instant],
     delete_idle: Callable[[], Awaitable[None]],
+    forget_marks: Callable[[Host], None],
 ) -> None:
     """See to every entity that is in use, now and then. Runs until cancelled."""
     bytes_max = settings.retention_mb << 20
@@ -219,6 +220,7 @@ async def keep_up(
             try:
                 if is_thorough:
                     entity.warn(now)
+                    forget_marks(host)
                     await upkeeps[host.store].tidy(host, older_than, bytes_max)
                     await upkeeps[host.store].forget_ids(host, now)
                 elif host.store in grown:
