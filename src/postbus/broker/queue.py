@@ -24,8 +24,8 @@ from postbus.broker.message import (
     SCHEDULED,
     TRANSFER_DEAD_LETTER,
     Message,
-    Trail,
 )
+from postbus.broker.placing import choose_place, passes_on
 from postbus.broker.policy import NOWHERE, Policy
 from postbus.broker.records import Kind
 from postbus.broker.session import Session, Sessions
@@ -34,9 +34,6 @@ from postbus.broker.window import Window
 from postbus.errors import EntityDisabled, InvalidOperation, MessageLockLost
 from postbus.model.instant import NEVER, Instant
 
-HOPS_MAX: Final = 4
-"""Times that a message is forwarded (semantics B §8)."""
-HOPS_EXCEEDED: Final = "MaxTransferHopCountExceeded"
 HEADERS_TOO_LARGE: Final = "HeaderSizeExceeded", "The size quota for this stream was exceeded."
 
 
@@ -124,7 +121,7 @@ class Queue:
             return message.number
         message.number = message.enqueue_number = ledger.next_number()
         message.enqueued_at = now
-        self.choose_place(message)
+        choose_place(self, message)
         ledger.add(Kind.ENQUEUED, message, raw)
         self.placed(message)
         return message.number
@@ -145,33 +142,10 @@ class Queue:
         if default_ttl is not None and (message.ttl == NO_TTL or message.ttl > default_ttl):
             message.ttl = default_ttl
 
-    def choose_place(self, message: Message) -> None:
-        """Where a message goes that comes in: among the others or, where the queue forwards,
-        straight to the outbox, under the number that it has just been given."""
-        message.subqueue = self.main
-        if self.policy.forward_to == NOWHERE:
-            return
-        trail = message.trail
-        if trail is None:
-            trail = message.trail = Trail(message.length)
-        if trail.hops >= HOPS_MAX:
-            message.subqueue = self.dead_letters
-            message.reason = HOPS_EXCEEDED
-            return
-        trail.destination = self.policy.forward_to
-        message.lane = OUTBOX
-
-    def choose_grave(self, message: Message, reason: str, description: str) -> None:
-        """Where a message goes that is a dead letter when it comes in."""
-        message.subqueue = self.dead_letters
-        message.reason, message.description = reason, description
-        if self.passes_on(message):
-            message.lane = OUTBOX
-
     def activate(self, message: Message, number: int) -> None:
         """A scheduled message has come due."""
         message.lane = ACTIVE
-        self.choose_place(message)
+        choose_place(self, message)
         subqueue, lane = message.subqueue, message.lane
         message.subqueue, message.lane = self.main, SCHEDULED
         self.ledger.move(Kind.ACTIVATED, message, subqueue, lane, number)
@@ -409,25 +383,11 @@ class Queue:
         message.reason, message.description = reason, description
         message.raw = None
         lane, number = ACTIVE, message.number
-        if self.passes_on(message):
+        if passes_on(self, message):
             # In the order in which they leave, so under new numbers.
             lane, number = OUTBOX, self.ledger.next_number()
         self.ledger.move(Kind.DEAD_LETTERED, message, self.dead_letters, lane, number)
         self.placed(message)
-
-    def passes_on(self, message: Message) -> bool:
-        """Does this dead letter go on to another entity? If so it says where it comes from."""
-        destination = self.policy.forward_dead_letters_to
-        if destination == NOWHERE or message.reason == HOPS_EXCEEDED:
-            return False
-        trail = message.trail
-        if trail is None:
-            trail = message.trail = Trail(message.length)
-        if trail.hops >= HOPS_MAX:
-            return False
-        trail.destination = destination
-        message.source = self.name
-        return True
 
     def expire(self, message: Message) -> None:
         """Time to live ran out. The message is not ready and not locked."""
