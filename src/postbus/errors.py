@@ -89,6 +89,19 @@ class SecondReceiver(InvalidOperation):
     the AMQP session ends by it."""
 
 
+class SessionRequired(ServiceBusError):
+    """The entity requires sessions, and the receiver names none; none can be named over HTTP."""
+
+    condition = "amqp:not-allowed"
+    http_status = 405
+
+    def __init__(self) -> None:
+        super().__init__(
+            "It is not possible for an entity that requires sessions to create a non-sessionful "
+            "message receiver."
+        )
+
+
 class NotSupported(ServiceBusError):
     """Asked for by name, and not something Postbus does (yet)."""
 
@@ -107,6 +120,32 @@ class MessageLockLost(ServiceBusError):
         super().__init__(
             "The lock supplied is invalid. Either the lock expired, or the message has already "
             "been removed from the queue, or was received by a different receiver instance."
+        )
+
+
+class SessionLockLost(ServiceBusError):
+    """The session's lock expired, or it was given up, or was held before a broker restart."""
+
+    condition = "com.microsoft:session-lock-lost"
+    http_status = 410
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The lock on the session is lost: it expired, or the session was given up. Accept the "
+            "session again; what was received from it before cannot be settled any more."
+        )
+
+
+class SessionCannotBeLocked(ServiceBusError):
+    """Another receiver holds the session."""
+
+    condition = "com.microsoft:session-cannot-be-locked"
+    http_status = 409
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(
+            f"The requested session '{session_id}' cannot be accepted. "
+            "It may be locked by another receiver."
         )
 
 
@@ -131,6 +170,20 @@ class ServerBusy(ServiceBusError):
     http_status = 503
     sub_code = 50004
     transient = True
+
+
+class OperationTimeout(ServiceBusError):
+    """What was waited for did not come in time: the next session, say."""
+
+    condition = "com.microsoft:timeout"
+    http_status = 408
+    transient = True
+
+    def __init__(self, waited_text: str) -> None:
+        super().__init__(
+            f"The operation did not complete within the allotted timeout of {waited_text}. The "
+            "time allotted to this operation may have been a portion of a longer timeout."
+        )
 
 
 class StoreUnavailable(ServerBusy):

@@ -211,6 +211,14 @@ class Settings(BaseSettings):
         1_048_576, "Largest WebSocket frame accepted", ge=65_536, le=104_857_600
     )
 
+    # Message sessions
+    session_wait_max_ms: int = _setting(
+        300_000, "Longest wait of a receiver for the next session", ge=0, le=3_600_000
+    )
+    session_waits_max: int = _setting(
+        5_000, "Receivers of one entity that wait for its next session", ge=1, le=1_000_000
+    )
+
     # Memory of an entity
     window_messages_max: int = _setting(
         4_096,
@@ -222,6 +230,13 @@ class Settings(BaseSettings):
         16_777_216, "Message bodies of an entity held in memory", ge=65_536, le=1_073_741_824
     )
 
+    duplicate_filter_kb: int = _setting(
+        4_096,
+        "Memory of an entity for telling ids that it has not seen, where it finds duplicates: 4 "
+        "bytes for each id in its window are plenty, and with less it reads more often",
+        ge=64,
+        le=1_048_576,
+    )
     loaded_entities_max: int = _setting(
         1_000,
         "Entities held in memory at a time; more are only while that many are in use",

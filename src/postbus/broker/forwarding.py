@@ -18,14 +18,26 @@ from postbus.broker.admission import admit
 from postbus.broker.browse import by_number
 from postbus.broker.chores import missing
 from postbus.broker.engine import Engine
+from postbus.broker.fragment import Fragment
+from postbus.broker.history import History
 from postbus.broker.lanes import first_messages
-from postbus.broker.message import ACTIVE, OUTBOX, OWNER_BITS, SCHEDULED, Message, Trail
+from postbus.broker.message import (
+    ACTIVE,
+    OUTBOX,
+    OWNER_BITS,
+    SCHEDULED,
+    Message,
+    Trail,
+    no_body,
+)
+from postbus.broker.once import digests_of, drop, lookup, repeated
 from postbus.broker.pages import BodyPage, Need, Page, Pages
 from postbus.broker.policy import NOWHERE
 from postbus.broker.posting import is_posted
 from postbus.broker.queue import HOPS_EXCEEDED, HOPS_MAX, Queue
 from postbus.broker.records import Kind
-from postbus.errors import ServiceBusError
+from postbus.broker.seen import digest_of
+from postbus.errors import EntityDisabled, ServiceBusError
 from postbus.model.instant import NEVER, Instant
 
 SHIPPED_AT_ONCE: Final = 256
@@ -51,6 +63,11 @@ class Receipt(NamedTuple):
 def outbox_id(fragment: int, subqueue: int) -> int:
     """One number for one outbox of one fragment: marks are kept by it."""
     return fragment << SUBQUEUE_BITS | subqueue
+
+
+def outbox_of(origin: int) -> tuple[int, int]:
+    """The fragment and the subqueue that `outbox_id` made one number of."""
+    return origin >> SUBQUEUE_BITS, origin & (1 << SUBQUEUE_BITS) - 1
 
 
 def collect(
@@ -89,7 +106,7 @@ def collect(
     for message, body in chosen:
         raw = pages.body(body)
         if raw is None:
-            raise Queue.no_body(message)
+            raise no_body(message)
         shipped.append((message, raw))
     return Shipment(destination, shipped)
 
@@ -99,19 +116,51 @@ def _destination(message: Message) -> int:
 
 
 def accept(
-    engine: Engine, origin: int, messages: Sequence[tuple[Message, bytes]], now: Instant
-) -> Receipt:
+    engine: Engine,
+    origin: int,
+    messages: Sequence[tuple[Message, bytes]],
+    now: Instant,
+    pages: Pages | None = None,
+) -> Receipt | Need:
     """Take messages from an outbox, in order, up to the first that cannot be taken."""
+    engine.ledger.outdated.discard(origin)
     mark = engine.ledger.marks.get(origin, -1)
+    history = engine.ledger.history
+    if history is not None:
+        new = [sent for sent, _ in messages if sent.number > mark]
+        if need := lookup(history, digests_of(new), now, pages):
+            return need
     arrived = 0
     for sent, raw in messages:
         if sent.number > mark:
             try:
-                _take_in(engine, origin, sent, raw, now)
+                if history is None or not _drops(engine, history, origin, sent, now, pages):
+                    _take_in(engine, origin, sent, raw, now)
             except ServiceBusError as refusal:
                 return Receipt(arrived, refusal)
         arrived += 1
     return Receipt(arrived, None)
+
+
+def _drops(
+    engine: Engine,
+    history: History,
+    origin: int,
+    sent: Message,
+    now: Instant,
+    pages: Pages | None,
+) -> bool:
+    """Was this one seen here already? Then it has arrived by that, and is dropped."""
+    own = engine.own
+    if not own.policy.sends:
+        raise EntityDisabled(own.name, "Send")
+    digests = digests_of([sent])
+    if not repeated(history, digests, now, pages)[0]:
+        return False
+    trail = Trail(0)
+    trail.origin, trail.origin_number = origin, sent.number
+    drop(own, sent, now, trail)
+    return True
 
 
 def _take_in(engine: Engine, origin: int, sent: Message, raw: bytes, now: Instant) -> None:
@@ -125,11 +174,14 @@ def _take_in(engine: Engine, origin: int, sent: Message, raw: bytes, now: Instan
     trail.origin, trail.origin_number = origin, sent.number
     made.trail = trail
     made.properties, made.source = sent.properties, sent.source
+    trail.size += len(trail.envelope) + len(trail.annotations) + len(made.properties or b"")
     made.reason, made.description = sent.reason, sent.description
     made.number = engine.ledger.next_number()
     # The first number it was ever given stays with it (semantics B §8).
     made.enqueue_number = sent.enqueue_number
     own.limit_ttl(made)
+    if engine.ledger.history is not None and made.message_id:
+        engine.ledger.history.note(digest_of(made.message_id), now)
     if is_posted(sent.subqueue) and sent.enqueued_at > now:
         made.enqueued_at, made.lane = sent.enqueued_at, SCHEDULED
         engine.ledger.arrive(made, raw)
@@ -221,6 +273,21 @@ def diverts(queue: Queue) -> int | None:
     return queue.dead_letters if ledger.count(queue.dead_letters, ACTIVE) else None
 
 
+def diverted(fragment: Fragment) -> list[int]:
+    """The subqueues whose messages have to set out. A queue that has none is not asked again
+    before something becomes ready in it."""
+    if not fragment.diverting:
+        return []
+    found: list[int] = []
+    for owner, queue in list(fragment.diverting.items()):
+        subqueue = diverts(queue)
+        if subqueue is None:
+            del fragment.diverting[owner]
+        else:
+            found.append(subqueue)
+    return found
+
+
 def divert(queue: Queue, subqueue: int, now: Instant, pages: Pages) -> Need | None:
     """Send off what was there before the queue began to forward, a slice at a time."""
     start = queue.diverted_to if subqueue == queue.dead_letters else 0
@@ -233,20 +300,24 @@ def divert(queue: Queue, subqueue: int, now: Instant, pages: Pages) -> Need | No
         # Those that may not go on stay, so it is gone through once, and not until it is empty.
         last = queue.diverts_up_to
         queue.diverted_to = NEVER if end is None or end >= last else end + 1
-        found = [each for each in found if each.number <= last]
+        found = [each for each in found if each.number <= last and _may_leave(queue, each)]
     for each in found:
-        message = queue.held_in_memory(subqueue, ACTIVE, each.number) or each
+        message = queue.itself(each)
         if message.token is None:
             _set_out(queue, message, now)
     return None
 
 
+def _may_leave(queue: Queue, dead: Message) -> bool:
+    """A dead letter that still has its destination was refused there, and stays."""
+    was_refused = _destination(dead) == queue.policy.forward_dead_letters_to
+    return queue.tries_refused or not was_refused
+
+
 def _set_out(queue: Queue, message: Message, now: Instant) -> None:
-    window = queue.windows[message.subqueue]
     if message.expired(now):
         # The forwarder is a receiver, and no receiver gets it any more (semantics B §8).
-        if message.number in window.live:
-            window.withdraw(message)
+        queue.withdraw(message)
         queue.expire(message)
         return
     if message.subqueue == queue.dead_letters:
@@ -256,13 +327,11 @@ def _set_out(queue: Queue, message: Message, now: Instant) -> None:
         trail = message.trail or Trail(message.length)
         message.trail = trail
         if trail.hops >= HOPS_MAX:
-            if message.number in window.live:
-                window.withdraw(message)
+            queue.withdraw(message)
             queue.bury(message, HOPS_EXCEEDED, None)
             return
         trail.destination = queue.policy.forward_to
-    if message.number in window.live:
-        window.withdraw(message)
+    queue.withdraw(message)
     number = queue.ledger.next_number()
     queue.ledger.move(Kind.DIVERTED, message, message.subqueue, OUTBOX, number)
     queue.placed(message)

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 from postbus.broker.ledger import Ledger
 from postbus.broker.window import WindowLimits
+from postbus.errors import InvalidOperation
 
 if TYPE_CHECKING:
     from postbus.broker.queue import Queue
     from postbus.broker.transaction import Transaction
 
 _COUNTER_BYTES: Final = 3
-_COUNTER_MASK: Final = (1 << 8 * _COUNTER_BYTES) - 1
+_IN_SESSION: Final = 1 << 8 * _COUNTER_BYTES - 1
+_COUNTER_MASK: Final = _IN_SESSION - 1
 _PROOF_BYTES: Final = 5
 _PROOFS: Final = 12
 """Proofs that one digest is cut into: BLAKE2b has up to 64 bytes, for the price of five."""
@@ -28,13 +30,17 @@ class Fragment:
         "_proofs",
         "_secret",
         "_token_prefix",
+        "departing",
+        "diverting",
         "enlisted",
-        "forwards",
+        "expiring",
         "ledger",
         "limits",
         "locked",
+        "lost_sessions",
         "outboxes",
         "stirred",
+        "stirred_sessions",
         "transactions",
     )
 
@@ -45,12 +51,20 @@ class Fragment:
         self.limits = limits
         self.stirred: dict[int, None] = {}
         """Subqueues in which something has become ready since somebody looked."""
+        self.stirred_sessions: dict[tuple[int, str], None] = {}
+        """Sessions that are held, by subqueue and id, likewise."""
+        self.lost_sessions: list[tuple[int, str, int]] = []
+        """Sessions whose locks ended before they were given up: subqueue, id and holder."""
         self.locked: dict[int, Queue] = {}
-        """Queues that have locks, or had some a moment ago."""
-        self.forwards: dict[int, Queue] = {}
-        """Queues that forward their messages or their dead letters."""
+        """Queues that have given out locks since somebody looked when the first of them ends."""
+        self.expiring: dict[int, Queue] = {}
+        """Queues with a message that expires before all that were known there."""
+        self.diverting: dict[int, Queue] = {}
+        """Queues that forward, and may have messages from before they did."""
         self.outboxes: dict[int, int] = {}
         """Subqueues with messages on their way to another entity: none has a lower number."""
+        self.departing: dict[int, None] = {}
+        """Those of them to which one was added since whoever empties them was told."""
         self.transactions: dict[Transaction, None] = {}
         """Those that have work to do here when they are committed."""
         self.enlisted: dict[bytes, Transaction] = {}
@@ -63,7 +77,14 @@ class Fragment:
         self._issued = 0
         self._proofs = b""
 
-    def next_token(self) -> bytes:
+    def check_free(self, token: bytes) -> None:
+        """Raise the reason where a transaction has this message, which will settle it or not."""
+        if token in self.enlisted:
+            raise InvalidOperation("The message is settled in a transaction that is not over yet.")
+
+    def next_token(self, in_session: bool = False) -> bytes:
+        """Of a message, and of one of a session if told so: that is read off it when the lock is
+        lost and nothing else is known of it (`is_in_session`)."""
         self._issued += 1
         issued = self._issued
         place = issued % _PROOFS
@@ -71,11 +92,20 @@ class Fragment:
             run = (issued // _PROOFS).to_bytes(8, "big")
             size = _PROOFS * _PROOF_BYTES
             self._proofs = blake2b(run, key=self._secret, digest_size=size).digest()
+        counter = issued & _COUNTER_MASK
+        if in_session:
+            counter |= _IN_SESSION
         start = place * _PROOF_BYTES
         return b"".join(
             (
                 self._token_prefix,
-                (issued & _COUNTER_MASK).to_bytes(_COUNTER_BYTES, "big"),
+                counter.to_bytes(_COUNTER_BYTES, "big"),
                 self._proofs[start : start + _PROOF_BYTES],
             )
         )
+
+
+def is_in_session(token: bytes) -> bool:
+    """Was this token given for a message of a session? Also of one from before a restart."""
+    at = -_COUNTER_BYTES - _PROOF_BYTES
+    return len(token) >= -at and token[at] & 0x80 != 0

@@ -18,7 +18,9 @@ OUTBOX: Final = 3
 """On its way to another entity; numbered in the order in which it leaves."""
 PUBLISHING: Final = 4
 """In a topic that has not given it to all of its subscriptions yet."""
-LANES: Final = (ACTIVE, DEFERRED, SCHEDULED, OUTBOX, PUBLISHING)
+STATE: Final = 5
+"""No message but the state of a session, whose body it is: one for each session that has any."""
+LANES: Final = (ACTIVE, DEFERRED, SCHEDULED, OUTBOX, PUBLISHING, STATE)
 
 # Subqueues of a fragment are numbered `owner << OWNER_BITS | kind`. Owner 0 is the queue or topic
 # itself, the others are the subscriptions of a topic. Part of the stored format.
@@ -30,8 +32,9 @@ KIND_MASK: Final = 3
 
 NO_TTL: Final = -1
 
-# enqueued_at, ttl, delivery_count, enqueue_number, message id, session id, extras lengths
-DETAILS: Final = "qqIQHHI"
+# enqueued_at, ttl, delivery_count, enqueue_number, header size, and the lengths of message id,
+# session id and extras
+DETAILS: Final = "qqIQIHHI"
 _DETAILS = struct.Struct("<" + DETAILS)
 _EXTRA = struct.Struct("<BI")
 NO_SESSION: Final = 0xFFFF  # the empty string is a legal session id (wire contract §3.3)
@@ -42,12 +45,17 @@ _DESCRIPTION: Final = 3
 _SOURCE: Final = 4
 _TRAIL: Final = 5
 
-# hops, share, cursor, destination, source fragment, source number, envelope length
-_TRAIL_HEAD = struct.Struct("<BIIqqQI")
+# hops, size, cursor, newest, destination, source fragment, source number, envelope length
+_TRAIL_HEAD = struct.Struct("<BIIIqqQI")
 
 
 class CorruptRow(Exception):
     """Stored bytes that no version of the engine wrote."""
+
+
+def no_body(message: "Message") -> CorruptRow:
+    """The fault of a journal that lacks what the index says it has."""
+    return CorruptRow(f"the journal has no body for message {message.number}")
 
 
 class Trail:
@@ -60,18 +68,21 @@ class Trail:
         "destination",
         "envelope",
         "hops",
+        "newest",
         "origin",
         "origin_number",
-        "share",
+        "size",
     )
 
-    def __init__(self, share: int) -> None:
-        self.share = share
-        """Bytes it counts with: copies of one message share one body."""
+    def __init__(self, size: int) -> None:
+        self.size = size
+        """Bytes it counts with: its body, and what has been written to go with it."""
         self.hops = 0
         """How often it was forwarded (semantics B §8)."""
         self.cursor = 0
         """The last subscription it was given to, while it is being published."""
+        self.newest = 0
+        """The last subscription that there was when its topic took it: later ones do not get it."""
         self.destination = -1
         """The fragment it is on its way to; -1 for none."""
         self.origin = -1
@@ -82,9 +93,9 @@ class Trail:
         self.annotations = b""
         """The message annotations, likewise."""
 
-    def next_leg(self, share: int) -> "Trail":
+    def next_leg(self, size: int) -> "Trail":
         """What a copy of the message, or the same one in another entity, takes over."""
-        other = Trail(share)
+        other = Trail(size)
         other.hops = self.hops
         other.envelope, other.annotations = self.envelope, self.annotations
         return other
@@ -137,6 +148,7 @@ class Message:
         # In lane SCHEDULED this is when the message will be enqueued.
         self.enqueued_at: Instant = scheduled_at
         self.header_size = header_size
+        """Bytes of everything but the body: an entity that it is forwarded to asks again."""
         self.length = len(raw) if raw is not None else 0
         self.subqueue = MAIN
         self.lane = ACTIVE
@@ -177,7 +189,7 @@ class Message:
     @property
     def charge(self) -> int:
         """Bytes it counts with in the size of its entity."""
-        return self.length if self.trail is None else self.trail.share
+        return self.length if self.trail is None else self.trail.size
 
     @property
     def wake_at(self) -> Instant | None:
@@ -209,8 +221,9 @@ def encode_extras(message: Message) -> bytes:
             _EXTRA.pack(_TRAIL, _TRAIL_HEAD.size + len(data)),
             _TRAIL_HEAD.pack(
                 trail.hops,
-                trail.share,
+                trail.size,
                 trail.cursor,
+                trail.newest,
                 trail.destination,
                 trail.origin,
                 trail.origin_number,
@@ -225,8 +238,9 @@ def _decode_trail(value: bytes) -> Trail:
     trail = Trail(0)
     (
         trail.hops,
-        trail.share,
+        trail.size,
         trail.cursor,
+        trail.newest,
         trail.destination,
         trail.origin,
         trail.origin_number,
@@ -284,6 +298,7 @@ def encode_details(message: Message) -> bytes:
                 message.ttl,
                 message.delivery_count,
                 message.enqueue_number,
+                message.header_size,
                 len(message_id),
                 session_length,
                 len(extras),
@@ -302,6 +317,7 @@ def decode_details(message: Message, data: bytes, at: int) -> int:
         message.ttl,
         message.delivery_count,
         message.enqueue_number,
+        message.header_size,
         id_length,
         session_length,
         extras_length,
@@ -328,6 +344,7 @@ def to_row(message: Message) -> Row:
         message.position,
         message.length,
         encode_details(message),
+        None if message.session_id is None else message.session_id.encode(),
     )
 
 

@@ -65,6 +65,12 @@ class Kind(IntEnum):
     """Arrived there, and is gone here."""
     ARRIVED = 22
     """Came from an entity that forwards to this one."""
+    STATE_SET = 23
+    """A session has a state, which is the body. One that it had before was cleared just now."""
+    STATE_CLEARED = 24
+    """A session's state is gone."""
+    DUPLICATE = 25
+    """Its id was seen already, so it was accepted and dropped; it has a number and no body."""
     POSTED = 26
     """Sent through this entity, for another one (`postbus.broker.posting`)."""
 
@@ -77,6 +83,7 @@ BRINGS_BODY: Final = frozenset(
         Kind.PUBLISHED,
         Kind.STAGED,
         Kind.ARRIVED,
+        Kind.STATE_SET,
         Kind.POSTED,
     }
 )
@@ -89,10 +96,22 @@ REMOVES: Final = frozenset(
         Kind.DELETED,
         Kind.SPREAD,
         Kind.FORWARDED,
+        Kind.STATE_CLEARED,
     }
 )
+BRINGS_ID: Final = BRINGS_BODY - {Kind.COPIED, Kind.STATE_SET, Kind.POSTED}
+"""A message comes in that was not here, and is for this entity: its id counts as seen from then
+on."""
 ADDS: Final = frozenset(
-    {Kind.ENQUEUED, Kind.SCHEDULED, Kind.STAGED, Kind.DISTRIBUTED, Kind.ARRIVED, Kind.POSTED}
+    {
+        Kind.ENQUEUED,
+        Kind.SCHEDULED,
+        Kind.STAGED,
+        Kind.DISTRIBUTED,
+        Kind.ARRIVED,
+        Kind.STATE_SET,
+        Kind.POSTED,
+    }
 )
 
 _HEAD_FIELDS: Final = "BBBBIIQQqqII"
@@ -185,6 +204,7 @@ def _encode_usual(
                 message.ttl,
                 message.delivery_count,
                 message.enqueue_number,
+                message.header_size,
                 len(message_id),
                 session_length,
                 0,

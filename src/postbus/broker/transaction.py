@@ -13,7 +13,7 @@ from postbus.broker.admission import admit
 from postbus.broker.browse import RECEIVE_BYTES_MAX, find_scheduled
 from postbus.broker.chores import missing
 from postbus.broker.engine import Engine
-from postbus.broker.message import Message
+from postbus.broker.message import Message, no_body
 from postbus.broker.pages import BodyPage, Need, Page, Pages
 from postbus.broker.posting import admit_posts, post
 from postbus.broker.queue import Queue
@@ -234,7 +234,9 @@ class Transaction:
             sent = [*self._sends, *(each for _, posted in self._posts for each in posted)]
             admit_posts(engine, engine.ledger.size_bytes, sent)
         if self._sends:
-            engine.send(self._sends, now)
+            stored = engine.send(self._sends, now, pages)
+            if isinstance(stored, Need):
+                return stored  # what may be a duplicate has to be looked up
         # From here on nothing is refused.
         self._over = True
         self._leave(engine)
@@ -263,7 +265,7 @@ class Transaction:
                 if _needs_body(message):
                     raw = pages.body(BodyPage(message.base, message.position, message.length))
                     if raw is None:
-                        raise Queue.no_body(message)
+                        raise no_body(message)
                 properties = settlement.rewrite(message, raw)
             rulings.append(_Ruling(queue, settlement, properties))
         return rulings

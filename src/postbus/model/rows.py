@@ -20,12 +20,23 @@ class Row(NamedTuple):
     """Where the body starts inside that batch's bytes."""
     length: int
     data: bytes
+    group: bytes | None = None
+    """The message's session, as bytes of UTF-8; None without one (the empty id is one)."""
 
 
 class RowKey(NamedTuple):
     subqueue: int
     lane: int
     number: int
+
+
+class SeenIds(NamedTuple):
+    """Ids that an entity has seen, by their digests: they go into one segment of its history."""
+
+    segment: int
+    digests: Sequence[bytes]
+    times: Sequence[int]
+    """When each was seen, Instant."""
 
 
 class Checkpoint(NamedTuple):
@@ -40,3 +51,5 @@ class Checkpoint(NamedTuple):
     rows: Sequence[Row]
     removed: Sequence[RowKey]
     state: bytes
+    seen: SeenIds | None = None
+    """Ids seen since the last one; those that are there already get the new time."""

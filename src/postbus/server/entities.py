@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import Any
 
 import structlog
@@ -142,6 +141,8 @@ class QueueEntity(Received):
             receives=description.status.receives,
             forward_to=self.forward_to,
             forward_dead_letters_to=self.forward_dead_letters_to,
+            requires_session=description.requires_session,
+            duplicate_window_ms=_duplicate_window_ms(description),
         )
 
 
@@ -174,8 +175,12 @@ class SubscriptionEntity(Received):
     def rule(self, name: str) -> RuleDescription | None:
         return self._rules.get(name.casefold())
 
-    def set_rules(self, rules: Sequence[RuleDescription]) -> None:
-        self._rules = {rule.name.casefold(): rule for rule in rules}
+    def put_rule(self, rule: RuleDescription) -> None:
+        """Add one, or replace that of its name."""
+        self._rules[rule.name.casefold()] = rule
+
+    def remove_rule(self, name: str) -> None:
+        self._rules.pop(name.casefold(), None)
 
     def policy(self) -> Policy:
         description = self.description
@@ -189,6 +194,7 @@ class SubscriptionEntity(Received):
             forward_to=self.forward_to,
             forward_dead_letters_to=self.forward_dead_letters_to,
             dead_letter_on_filter_errors=description.dead_lettering_on_filter_errors,
+            requires_session=description.requires_session,
         )
 
 
@@ -242,6 +248,7 @@ class TopicEntity(Entity):
             # A topic whose sends are disabled is disabled (semantics B §11).
             sends=description.status is EntityStatus.ACTIVE
             or description.status is EntityStatus.RECEIVE_DISABLED,
+            duplicate_window_ms=_duplicate_window_ms(description),
         )
 
     def subscriptions(self) -> list[SubscriptionEntity]:
@@ -265,3 +272,7 @@ class TopicEntity(Entity):
     def warn(self, now: Instant) -> None:
         for subscription in self._subscriptions.values():
             subscription.warn(now)
+
+
+def _duplicate_window_ms(description: QueueDescription | TopicDescription) -> int | None:
+    return description.duplicate_window_ms if description.requires_duplicate_detection else None

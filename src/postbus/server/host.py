@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from postbus.broker import chores, forwarding
 from postbus.broker.engine import Engine
 from postbus.broker.message import OWNER_BITS
+from postbus.broker.once import recall
 from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
 from postbus.broker.topic import Sorter, fan_out
@@ -21,7 +22,9 @@ from postbus.errors import ServiceBusError
 from postbus.model.description import QueueCounts
 from postbus.model.instant import NEVER, Instant
 from postbus.model.rows import Checkpoint
+from postbus.server.holding import Held
 from postbus.server.line import Line
+from postbus.server.session_line import SessionLine
 from postbus.store.base import Lease
 
 if TYPE_CHECKING:
@@ -38,6 +41,7 @@ CHECKPOINT_BYTES: Final = 64 << 20
 CHECKPOINT_PATIENCE: Final = 4
 """A checkpoint makes loaded pages useless, so it waits for them this many times as long."""
 GIVEN_PER_TURN: Final = 2_048
+"""Messages that one turn hands out, over all lines: a topic may have thousands of them."""
 
 
 class Request(Protocol):
@@ -112,10 +116,14 @@ class Host:
         self.engine: Engine | None = None
         self.lease: Lease | None = None
         self.lines: dict[int, Line] = {}
+        self.session_lines: dict[int, SessionLine] = {}
+        """Of entities that require sessions; their receivers are in `lines`, too."""
         self.called: dict[int, None] = {}
         """Subqueues where somebody waits who has not been looked at yet."""
         self.waiting: list[Request] | None = None
         """Requests that came while the engine is being loaded; None when it is not."""
+        self.held: Held | None = None
+        """Sends that wait for what one of them has to read."""
         self.gone: ServiceBusError | None = None
         """Why nothing can be asked of it any more (the entity was deleted)."""
         self.used = False
@@ -136,6 +144,8 @@ class Host:
         """Called when the engine, and with it every lock, is thrown away."""
         self.on_outbox: Callable[[int], None] | None = None
         """Called with a subqueue that has messages for another entity."""
+        self.on_session_lost: Callable[[int, str, int], None] | None = None
+        """Called with subqueue, id and holder of a session whose lock has ended."""
 
     def line(self, subqueue: int) -> Line:
         """The receivers of a subqueue."""
@@ -143,6 +153,20 @@ class Host:
         if line is None:
             line = self.lines[subqueue] = Line(subqueue, self.called)
         return line
+
+    def session_line(self, subqueue: int) -> SessionLine:
+        """The session receivers of a subqueue."""
+        line = self.session_lines.get(subqueue)
+        if line is None:
+            line = self.session_lines[subqueue] = SessionLine(subqueue, self.called)
+            self.on_session_lost = self._session_lost
+        return line
+
+    def _session_lost(self, subqueue: int, session_id: str, holder: int) -> None:
+        line = self.session_lines.get(subqueue)
+        outlet = None if line is None else line.holder(session_id)
+        if outlet is not None and outlet.holder == holder:
+            outlet.lost()
 
     def call_all(self) -> None:
         """Look at every line in the next turn."""
@@ -158,6 +182,8 @@ class Host:
         found: list[Chore] = []
         for subqueue in looked_at:
             line, queue = self.lines.get(subqueue), engine.queues.get(subqueue >> OWNER_BITS)
+            if queue is not None and queue.forwards(subqueue):
+                engine.fragment.diverting[queue.owner] = queue
             if line is None or queue is None or not line.waiting:
                 continue
             window = queue.windows[subqueue]
@@ -168,15 +194,14 @@ class Host:
                 self._add(found, f"bodies {subqueue}", partial(_fetch_bodies, subqueue))
         if engine.own.next_due <= now:
             self._add(found, "activate", partial(_activate, now))
-        for queue in engine.expiring:
-            if queue.next_expiry <= now:
-                self._add(found, f"sweep {queue.owner}", partial(_sweep, queue.main, now))
+        for queue in engine.expired(now):
+            self._add(found, f"sweep {queue.owner}", partial(_sweep, queue.main, now))
+        if engine.ledger.history is not None and engine.ledger.history.next_unread() is not None:
+            self._add(found, "recall", _recall)
         if engine.topic is not None:
             self._add_for_topic(found, engine)
-        for queue in engine.fragment.forwards.values():
-            subqueue_now = forwarding.diverts(queue)
-            if subqueue_now is not None:
-                self._add(found, f"divert {subqueue_now}", partial(_divert, subqueue_now))
+        for subqueue in forwarding.diverted(engine.fragment):
+            self._add(found, f"divert {subqueue}", partial(_divert, subqueue))
         return found
 
     def _add_for_topic(self, found: list[Chore], engine: Engine) -> None:
@@ -189,20 +214,30 @@ class Host:
     def _add(
         self, found: list[Chore], name: str, call: Callable[[Engine, Instant, Pages], Need | None]
     ) -> None:
-        if name not in self.chores:
-            self.chores.add(name)
-            found.append(Chore(self, name, call))
+        found += self.begin(name, call)
+
+    def begin(
+        self, name: str, call: Callable[[Engine, Instant, Pages], Need | None]
+    ) -> list[Chore]:
+        """The chore of this name, or none where it is under way already."""
+        if name in self.chores:
+            return []
+        self.chores.add(name)
+        return [Chore(self, name, call)]
 
     def checkpoint_due(self, engine: Engine) -> bool:
         ledger = engine.ledger
         changes = ledger.delta.size
         records = ledger.head + len(ledger.pending) - ledger.checkpoint
+        worthwhile = records > 0 or bool(ledger.outdated)
         patience = CHECKPOINT_PATIENCE if self.loads else 1
         return (
             changes >= CHECKPOINT_CHANGES * patience
             or records >= CHECKPOINT_RECORDS * patience
             or ledger.bytes_since_checkpoint >= CHECKPOINT_BYTES
-            or (self.checkpoint_wanted and records > 0 and not self.loads)
+            or (self.checkpoint_wanted and worthwhile and not self.loads)
+            # All of them are in memory; waiting for pages holds back who would bring more.
+            or (ledger.history is not None and len(ledger.history.recent) >= CHECKPOINT_RECORDS)
         )
 
     def make_checkpoint(self, engine: Engine) -> Checkpoint:
@@ -234,6 +269,11 @@ def _fan_out(engine: Engine, now: Instant, pages: Pages) -> Need | None:
 
 def _purge(owner: int, engine: Engine, now: Instant, pages: Pages) -> Need | None:
     return chores.purge(engine, owner, pages)
+
+
+def _recall(engine: Engine, now: Instant, pages: Pages) -> Need | None:
+    history = engine.ledger.history
+    return None if history is None else recall(history, pages)
 
 
 def _divert(subqueue: int, engine: Engine, now: Instant, pages: Pages) -> Need | None:

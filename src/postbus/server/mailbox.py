@@ -13,7 +13,7 @@ from uuid import UUID
 
 from postbus.broker.engine import Engine
 from postbus.broker.message import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Message
-from postbus.broker.pages import Pages
+from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
 from postbus.errors import (
     ConnectionForced,
@@ -24,11 +24,12 @@ from postbus.errors import (
     MessageNotFound,
     ServerBusy,
     ServiceBusError,
+    SessionRequired,
 )
 from postbus.model.address import Address, SubQueue
 from postbus.model.instant import Instant
 from postbus.model.plain_message import PlainMessage, ReceivedMessage
-from postbus.server.attaching import refuse_forwarding
+from postbus.server.attaching import needs_session, refuse_forwarding
 from postbus.server.entities import Entity, QueueEntity, Received, TopicEntity
 from postbus.server.longpoll import STOPPING, LongPoll
 from postbus.server.namespace import Namespace
@@ -50,7 +51,8 @@ class Mailbox:
     def __init__(self, namespace: Namespace, clock: Callable[[], Instant]) -> None:
         self._namespace = namespace
         self._clock = clock
-        self._polls: set[LongPoll] = set()
+        self._polls: dict[LongPoll, Callable[[], None]] = {}
+        """Each with a check that refuses who may not receive any more."""
         self._stopping = False
 
     def room_for(self, address: Address) -> int:
@@ -76,19 +78,26 @@ class Mailbox:
         stored = [to_message(message, size_max) for message in messages]
         size = sum(message.length for message in stored)
 
-        def send(engine: Engine, now: Instant, pages: Pages) -> None:
-            engine.send(stored, now)
+        def send(engine: Engine, now: Instant, pages: Pages) -> list[int] | Need:
+            return engine.send(stored, now, pages)
 
         await self._ask(entity, send, size)
         entity.meter.bytes_in += size
 
     async def receive(
-        self, address: Address, deletes: bool, wait_ms: int, gone: asyncio.Future[None]
+        self,
+        address: Address,
+        deletes: bool,
+        wait_ms: int,
+        gone: asyncio.Future[None],
+        check: Callable[[], None],
     ) -> ReceivedMessage | None:
         """The next message, locked or removed for good; None when none came in time, or when
-        `gone` is done: then the client is, and nothing was taken from the queue for it."""
+        `gone` is done: then the client is, and nothing was taken from the queue for it. `check`
+        refuses who may not receive any more."""
         if self._stopping:
             raise ConnectionForced(STOPPING)
+        check()  # time has passed since the request came
         entity = self._find(address)
         if not isinstance(entity, Received):
             raise InvalidOperation(
@@ -97,21 +106,32 @@ class Mailbox:
         if not entity.description.status.receives:
             raise EntityDisabled(entity.path, "Receive")
         refuse_forwarding(entity, address)
+        if needs_session(entity, address):
+            raise SessionRequired()
         entity.touch(self._clock())
         host = entity.host
         subqueue = entity.subqueue(_SUBQUEUES[address.subqueue])
         poll = LongPoll(host, subqueue, self._namespace.runtime(host), deletes)
-        self._polls.add(poll)
+        self._polls[poll] = check
         try:
             received = await poll.receive(wait_ms, gone)
         finally:
-            self._polls.discard(poll)
+            del self._polls[poll]
         if received is None:
             entity.meter.empty_receives += 1
         else:
             entity.meter.receives += 1
             entity.meter.bytes_out += poll.size
         return received
+
+    def review(self) -> None:
+        """Keys were taken away: who waits by one of them waits no longer."""
+        for poll, check in list(self._polls.items()):
+            if poll.host.gone is None:  # that says more than that its keys are gone
+                try:
+                    check()
+                except ServiceBusError as refusal:
+                    poll.end(refusal)
 
     async def complete(self, address: Address, reference: str, token: UUID) -> None:
         """Remove a message that was received under this lock."""

@@ -15,6 +15,7 @@ from typing import Final, cast
 import structlog
 import uvloop
 
+from postbus.broker.message import MAIN
 from postbus.broker.window import WindowLimits
 from postbus.config.places import ConfigError
 from postbus.errors import ConnectionForced, StoreUnavailable
@@ -219,6 +220,7 @@ class Server:
         )
         self.namespace.on_rules = self._service.rules_changed
         self._mailbox = Mailbox(self.namespace, self._clock)
+        self._service.on_claims_lost = self._mailbox.review
         self._certificates = Certificates(certificate_files(settings), self._certified)
         self._certificates.start()
         self._plaintext = settings.on_loopback or settings.allow_plaintext
@@ -240,7 +242,8 @@ class Server:
         settings = self._settings
         window = WindowLimits(settings.window_messages_max, settings.window_bodies_max_bytes)
         broker = f"{os.getpid()}-{secrets.token_hex(4)}"
-        return Loader(store, thread, broker, window, partial(secrets.randbits, 64))
+        filter_bytes = settings.duplicate_filter_kb << 10
+        return Loader(store, thread, broker, window, partial(secrets.randbits, 64), filter_bytes)
 
     def _make_listener(self, authority: Authority, tracking: TrackingIds) -> Listener:
         settings = self._settings
@@ -302,6 +305,7 @@ class Server:
                 settings,
                 self._clock,
                 Idleness(self.namespace, self._clock).look,
+                self.namespace.forget_marks,
             )
         )
         hidden = not (settings.on_loopback or self._key.fresh)
@@ -375,8 +379,12 @@ class Server:
         for entity in self.namespace.every():
             roles = [link.role for link in entity.message_links()]
             ratio = 0.0
+            sessions_held: int | None = None
             if isinstance(entity, Received):
                 ratio = entity.prefetch.lock_ratio(entity.description.lock_duration_ms, now)
+                if entity.description.requires_session:
+                    line = entity.host.session_lines.get(entity.subqueue(MAIN))
+                    sessions_held = 0 if line is None else line.held_count
             yield EntityReading(
                 entity.path,
                 entity.meter,
@@ -385,4 +393,5 @@ class Server:
                 senders=roles.count("receiver"),
                 receivers=roles.count("sender"),
                 prefetch_lock_ratio=ratio,
+                sessions_held=sessions_held,
             )

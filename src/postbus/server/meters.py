@@ -64,6 +64,7 @@ class EntityMeter:
         "dead_letters",
         "deferrals",
         "deletions",
+        "duplicates",
         "empty_receives",
         "expirations",
         "forwards",
@@ -74,6 +75,8 @@ class EntityMeter:
         "refusals",
         "schedules",
         "sends",
+        "session_accepts",
+        "session_timeouts",
         "transactions_committed",
         "transactions_rolled_back",
     )
@@ -91,12 +94,15 @@ class EntityMeter:
         self.abandons = 0
         self.deferrals = 0
         self.deletions = 0
+        self.duplicates = 0
         self.expirations = 0
         self.lock_losses = 0
         self.lock_renewals = 0
         self.copies = 0
         self.arrivals = 0
         self.forwards = 0
+        self.session_accepts = 0
+        self.session_timeouts = 0
         self.transactions_committed = 0
         self.transactions_rolled_back = 0
         self.dead_letters: dict[str, int] = {}

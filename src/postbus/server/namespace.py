@@ -30,7 +30,7 @@ from postbus.server.residence import counts_of
 from postbus.server.runtime import Runtime
 from postbus.server.sorting import TopicSorter
 from postbus.server.storethread import StoreThread
-from postbus.server.subscribing import Subscribing, always
+from postbus.server.subscribing import Subscribing, always, unchecked
 from postbus.server.upkeep import Upkeep
 from postbus.settings import Settings
 from postbus.store.catalog import Catalog, EntityRecord
@@ -182,31 +182,64 @@ class Namespace(Subscribing):
         log.info("entity created", entity=name, kind=kind)
         return entity
 
-    async def update_queue(self, name: str, description: QueueDescription) -> QueueEntity:
+    async def update_queue(
+        self,
+        name: str,
+        description: QueueDescription,
+        check: Callable[[QueueEntity], None] = unchecked,
+    ) -> QueueEntity:
+        """`check` may refuse the change when nothing else changes any more."""
         description.validate()
+        return await self.change_queue(name, lambda _: description, check)
+
+    async def change_queue(
+        self,
+        name: str,
+        change: Callable[[QueueDescription], QueueDescription],
+        check: Callable[[QueueEntity], None] = unchecked,
+    ) -> QueueEntity:
+        """Replace the description by what `change` makes of the one that is there by then."""
         async with self._changing:
             entity = self.queue(name)
             if entity is None:
                 raise EntityNotFound(f"sb://{self.name}/{name}")
-            entity.description = await self._store(entity, entity.description, description)
+            check(entity)
+            changed = change(entity.description)
+            entity.description = await self._store(entity, entity.description, changed)
             self.aim(entity)
             await self.apply(entity)
         return entity
 
-    async def update_topic(self, name: str, description: TopicDescription) -> TopicEntity:
+    async def update_topic(
+        self,
+        name: str,
+        description: TopicDescription,
+        check: Callable[[TopicEntity], None] = unchecked,
+    ) -> TopicEntity:
         description.validate()
+        return await self.change_topic(name, lambda _: description, check)
+
+    async def change_topic(
+        self,
+        name: str,
+        change: Callable[[TopicDescription], TopicDescription],
+        check: Callable[[TopicEntity], None] = unchecked,
+    ) -> TopicEntity:
         async with self._changing:
             entity = self.topic(name)
             if entity is None:
                 raise EntityNotFound(f"sb://{self.name}/{name}")
-            entity.description = await self._store(entity, entity.description, description)
+            check(entity)
+            changed = change(entity.description)
+            entity.description = await self._store(entity, entity.description, changed)
             entity.host.policy = entity.policy()
             await self.apply(entity)
         return entity
 
     async def _store(self, entity: Entity, previous: D, description: D) -> D:
         """Make the description durable. Returns it with its keys, which are known by then."""
-        now = self._clock()
+        description.validate()
+        now = self.later_than(entity.updated_at)
         description = _with_keys(description, previous.authorization_rules, now)
         record = await self._thread.run(
             partial(self._catalog.update, entity.name, description.to_json(), now)
@@ -255,6 +288,9 @@ class Namespace(Subscribing):
             entity.host.subscriptions[entity.owner] = entity.path, policy
         else:
             entity.host.policy = policy
+
+    def forget_marks(self, host: Host) -> None:
+        self._courier.forget_marks(host)
 
     def stop_forwarding(self) -> None:
         self._courier.stop()

@@ -6,11 +6,15 @@ from postbus.broker.pages import (
     BatchPage,
     BodyPage,
     DuePage,
+    GroupPage,
+    GroupsPage,
     LanePage,
     Loaded,
     NextDue,
     Page,
     RowPage,
+    SeenPage,
+    SeenSlice,
 )
 from postbus.store.base import MessageStore
 
@@ -22,6 +26,10 @@ def load_page(store: MessageStore, fragment: int, page: Page) -> Loaded:
     match page:
         case LanePage():
             return store.load_lane(fragment, *page)
+        case GroupPage():
+            return store.load_group(fragment, *page)
+        case GroupsPage():
+            return store.load_groups(fragment, *page)
         case DuePage():
             return store.load_due(fragment, *page)
         case NextDue():
@@ -32,4 +40,8 @@ def load_page(store: MessageStore, fragment: int, page: Page) -> Loaded:
             return store.read_batch(fragment, page.base)
         case BodyPage():
             return store.read_slice(fragment, *page)
+        case SeenPage():
+            return store.load_seen(fragment, *page)
+        case SeenSlice():
+            return store.load_seen_digests(fragment, *page)
     return store.load_pinned(fragment, page.below, LIVE_SHARE_MAX, page.limit)

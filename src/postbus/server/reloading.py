@@ -131,7 +131,12 @@ class Reloading:
             try:
                 await carry_out(self._namespace, plan.steps, _log_step)
             except StepFailed as failed:
-                _log.error("file not carried out", path=failed.step.path, error=str(failed))
+                _log.error(
+                    "file not carried out",
+                    path=failed.step.path,
+                    error=str(failed),
+                    exc_info=None if failed.expected else failed.__cause__,
+                )
                 return outcome.failed(failed.done, str(failed))
             _log.info("file carried out", file=str(path), steps=len(plan.steps))
             return outcome.carried_out()

@@ -2,6 +2,7 @@
 
 journal   the truth: one row for each record batch, found by fragment and first offset
 message   the index as of each fragment's checkpoint: one row for each message
+duplicate ids that were seen as of that checkpoint, where duplicates are to be found
 fragment  who may write, and where index, journal and retention stand
 """
 
@@ -38,6 +39,7 @@ CREATE TABLE message (
     position INTEGER NOT NULL,
     length INTEGER NOT NULL,
     data BLOB NOT NULL,
+    grp BLOB,
     PRIMARY KEY (fragment, subqueue, lane, number)
 ) WITHOUT ROWID"""
 
@@ -45,9 +47,23 @@ MESSAGE_DUE: Final = """
 CREATE INDEX message_due ON message (fragment, subqueue, lane, wake_at, number)
 WHERE wake_at IS NOT NULL"""
 
+# Sessions: one after the other by their ids, and the messages of one in order.
+MESSAGE_GROUP: Final = """
+CREATE INDEX message_group ON message (fragment, subqueue, lane, grp, number)
+WHERE grp IS NOT NULL"""
+
 # Which batches hold live bodies, and how much of them: read by trim and copy-forward.
 # Costs about 3 ms of the 10 that a checkpoint of 4,096 rows takes.
 MESSAGE_BODY: Final = "CREATE INDEX message_body ON message (fragment, base, length)"
+
+DUPLICATE: Final = """
+CREATE TABLE duplicate (
+    fragment INTEGER NOT NULL,
+    segment INTEGER NOT NULL,
+    digest BLOB NOT NULL,
+    at INTEGER NOT NULL,
+    PRIMARY KEY (fragment, segment, digest)
+) WITHOUT ROWID"""
 
 # The head is not here: it is where the last batch ends, or the checkpoint when no batch is left.
 FRAGMENT: Final = """
@@ -62,8 +78,8 @@ CREATE TABLE fragment (
 
 STORE: Final = Layout(
     kind="store",
-    version=2,
-    tables=(JOURNAL, MESSAGE, MESSAGE_DUE, MESSAGE_BODY, FRAGMENT),
+    version=3,
+    tables=(JOURNAL, MESSAGE, MESSAGE_DUE, MESSAGE_GROUP, MESSAGE_BODY, DUPLICATE, FRAGMENT),
 )
 
 

@@ -254,11 +254,63 @@ async def test_a_refused_update_changes_nothing(
     assert existing(namespace).description == before
 
 
+async def test_a_queue_with_sessions_keeps_them_through_an_update(client: Client) -> None:
+    sessions = "<RequiresSession>true</RequiresSession>"
+    created = await client.put("/orders" + V, entry(sessions))
+    assert created.status == 201 and sessions in created.text
+    reply = await client.put(
+        "/orders" + V, entry("<LockDuration>PT30S</LockDuration>"), headers={"If-Match": "*"}
+    )
+    assert reply.status == 200 and sessions in reply.text
+    no_more = entry("<RequiresSession>false</RequiresSession>")
+    refused = await client.put("/orders" + V, no_more, headers={"If-Match": "*"})
+    assert refused.status == 400
+    assert "RequiresSession property of an existing Queue cannot be changed" in refused.detail
+
+
+async def test_a_queue_with_sessions_does_not_forward(
+    client: Client, namespace: MemoryNamespace
+) -> None:
+    await client.put("/other" + V, entry())
+    both = "<RequiresSession>true</RequiresSession><ForwardTo>other</ForwardTo>"
+    reply = await client.put("/orders" + V, entry(both))
+    assert reply.status == 400
+    assert reply.detail.startswith("SubCode=40000. The property 'ForwardTo' cannot be set")
+    assert [queue.name for queue in namespace.queues()] == ["other"]
+
+
+async def test_duplicate_detection_stays_through_an_update_and_its_window_changes(
+    client: Client,
+) -> None:
+    detection = "<RequiresDuplicateDetection>true</RequiresDuplicateDetection>"
+    window = "<DuplicateDetectionHistoryTimeWindow>{}</DuplicateDetectionHistoryTimeWindow>"
+    created = await client.put("/orders" + V, entry(detection + window.format("PT20S")))
+    assert created.status == 201 and detection in created.text
+    for elements in (window.format("P7D"), detection + window.format("P7D")):
+        reply = await client.put("/orders" + V, entry(elements), headers={"If-Match": "*"})
+        assert reply.status == 200 and detection in reply.text
+        assert window.format("P7D") in reply.text
+    off = entry("<RequiresDuplicateDetection>false</RequiresDuplicateDetection>")
+    refused = await client.put("/orders" + V, off, headers={"If-Match": "*"})
+    assert refused.status == 400
+    assert "RequiresDuplicateDetection property of an existing Queue cannot" in refused.detail
+
+
+async def test_what_is_written_later_cannot_be_known_to_be_seen(client: Client) -> None:
+    """Semantics A §5.3: express entities have no duplicate detection."""
+    both = (
+        "<RequiresDuplicateDetection>true</RequiresDuplicateDetection>"
+        "<EnableExpress>true</EnableExpress>"
+    )
+    reply = await client.put("/orders" + V, entry(both))
+    assert reply.status == 400
+    assert "DelayedPersistence" in reply.detail
+    assert "'RequiresDuplicateDetection'" in reply.detail
+
+
 @pytest.mark.parametrize(
     ("elements", "text"),
     [
-        ("<RequiresSession>true</RequiresSession>", "message sessions"),
-        ("<RequiresDuplicateDetection>1</RequiresDuplicateDetection>", "duplicate detection"),
         ("<EnablePartitioning>true</EnablePartitioning>", "partitioned entities"),
         ("<IsAnonymousAccessible>true</IsAnonymousAccessible>", "anonymous access"),
     ],

@@ -22,6 +22,7 @@ from postbus.model.fields import (
     Form,
     Value,
     describe,
+    keep_fixed,
     read_text,
     read_value,
     refuse_changes,
@@ -73,24 +74,24 @@ def test_every_value_of_a_topic_reaches_its_place() -> None:
     values: dict[str, Value] = {
         "DefaultMessageTimeToLive": 11 * TICKS_PER_MINUTE,
         "MaxSizeInMegabytes": 3_072,
+        "RequiresDuplicateDetection": True,
         "DuplicateDetectionHistoryTimeWindow": 12 * TICKS_PER_MINUTE,
         "EnableBatchedOperations": False,
         "Status": EntityStatus.DISABLED,
         "SupportOrdering": False,
         "AutoDeleteOnIdle": 10 * TICKS_PER_MINUTE,
-        "EnableExpress": True,
         "UserMetadata": "mine",
         "MaxMessageSizeInKilobytes": 256,
     }
     assert describe(TOPIC, values, TopicDescription()) == TopicDescription(
         default_ttl_ms=660_000,
         max_size_mb=3_072,
+        requires_duplicate_detection=True,
         duplicate_window_ms=720_000,
         enable_batched_operations=False,
         status=EntityStatus.DISABLED,
         support_ordering=False,
         auto_delete_ms=600_000,
-        enable_express=True,
         user_metadata="mine",
     )
 
@@ -149,8 +150,6 @@ def test_what_is_left_out_is_as_in_the_defaults() -> None:
 @pytest.mark.parametrize(
     ("element", "value"),
     [
-        ("RequiresSession", True),
-        ("RequiresDuplicateDetection", True),
         ("EnablePartitioning", True),
         ("IsAnonymousAccessible", True),
     ],
@@ -168,14 +167,10 @@ def test_each_kind_refuses_what_is_not_there_yet(form: Form, blank: Description)
         if element in form.fields:
             with pytest.raises(NotSupported, match=feature):
                 describe(form, {element: True}, blank)
-    with pytest.raises(NotSupported, match="message sessions"):
-        describe(SUBSCRIPTION, {"RequiresSession": True}, SubscriptionDescription())
 
 
 def test_saying_no_to_what_is_not_there_is_fine() -> None:
     neutral: dict[str, Value] = {
-        "RequiresSession": False,
-        "RequiresDuplicateDetection": False,
         "EnablePartitioning": False,
         "IsAnonymousAccessible": False,
     }
@@ -289,13 +284,34 @@ def test_a_wrong_value_in_a_config_file_is_refused(element: str, given: object) 
 def test_what_is_fixed_at_creation_cannot_be_changed() -> None:
     # R-PART-09
     with pytest.raises(InvalidArgument, match="Partitioning cannot be changed for Topic"):
-        refuse_changes(TOPIC, {"EnablePartitioning": True})
+        refuse_changes(TOPIC, {"EnablePartitioning": True}, TopicDescription())
     with pytest.raises(
         InvalidArgument,
         match="RequiresSession property of an existing Subscription cannot be changed",
     ):
-        refuse_changes(SUBSCRIPTION, {"RequiresSession": True})
-    refuse_changes(QUEUE, {"EnablePartitioning": False, "RequiresSession": False})
+        refuse_changes(SUBSCRIPTION, {"RequiresSession": True}, SubscriptionDescription())
+    with pytest.raises(InvalidArgument, match="RequiresSession property of an existing Queue"):
+        refuse_changes(QUEUE, {"RequiresSession": False}, QueueDescription(requires_session=True))
+    neutral: dict[str, Value] = {"EnablePartitioning": False, "RequiresSession": False}
+    refuse_changes(QUEUE, neutral, QueueDescription())
+
+
+def test_what_is_fixed_at_creation_stays_where_an_update_leaves_it_out() -> None:
+    present = QueueDescription(requires_session=True, lock_duration_ms=60_000)
+    defaults = keep_fixed(QUEUE, QueueDescription(), present)
+    assert defaults == QueueDescription(requires_session=True)
+    refuse_changes(QUEUE, {"LockDuration": 300_000_000}, present)
+
+
+@pytest.mark.parametrize(
+    ("form", "blank"), [(QUEUE, QueueDescription()), (SUBSCRIPTION, SubscriptionDescription())]
+)
+def test_what_requires_sessions_does_not_forward(form: Form, blank: Description) -> None:
+    # semantics part A §5.2
+    values: dict[str, Value] = {"RequiresSession": True, "ForwardDeadLetteredMessagesTo": "other"}
+    assert describe(form, values, blank).to_json()["requires_session"] is True
+    with pytest.raises(InvalidArgument, match=r"'ForwardTo' .* 'RequiresSession'"):
+        describe(form, {**values, "ForwardTo": "other"}, blank)
 
 
 @pytest.mark.parametrize(
