@@ -32,9 +32,10 @@ from postbus.broker.message import (
 )
 from postbus.broker.once import digests_of, drop, lookup, repeated
 from postbus.broker.pages import BodyPage, Need, Page, Pages
+from postbus.broker.placing import HOPS_EXCEEDED, HOPS_MAX, choose_place, passes_on
 from postbus.broker.policy import NOWHERE
 from postbus.broker.posting import is_posted
-from postbus.broker.queue import HOPS_EXCEEDED, HOPS_MAX, Queue
+from postbus.broker.queue import Queue
 from postbus.broker.records import Kind
 from postbus.broker.seen import digest_of
 from postbus.errors import EntityDisabled, ServiceBusError
@@ -191,7 +192,7 @@ def _take_in(engine: Engine, origin: int, sent: Message, raw: bytes, now: Instan
     if engine.topic is not None:
         engine.topic.arrive(made, now)
         return
-    own.choose_place(made)
+    choose_place(own, made)
     engine.ledger.arrive(made, raw)
     own.placed(made)
 
@@ -321,7 +322,7 @@ def _set_out(queue: Queue, message: Message, now: Instant) -> None:
         queue.expire(message)
         return
     if message.subqueue == queue.dead_letters:
-        if not queue.passes_on(message):
+        if not passes_on(queue, message):
             return
     else:
         trail = message.trail or Trail(message.length)

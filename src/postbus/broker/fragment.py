@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 from postbus.broker.ledger import Ledger
 from postbus.broker.window import WindowLimits
-from postbus.errors import InvalidOperation
 
 if TYPE_CHECKING:
     from postbus.broker.queue import Queue
@@ -76,11 +75,6 @@ class Fragment:
         self._secret = secret.to_bytes(8, "big")
         self._issued = 0
         self._proofs = b""
-
-    def check_free(self, token: bytes) -> None:
-        """Raise the reason where a transaction has this message, which will settle it or not."""
-        if token in self.enlisted:
-            raise InvalidOperation("The message is settled in a transaction that is not over yet.")
 
     def next_token(self, in_session: bool = False) -> bytes:
         """Of a message, and of one of a session if told so: that is read off it when the lock is

@@ -100,8 +100,8 @@ REMOVES: Final = frozenset(
     }
 )
 BRINGS_ID: Final = BRINGS_BODY - {Kind.COPIED, Kind.STATE_SET, Kind.POSTED}
-"""A message comes in that was not here, and is for this entity: its id counts as seen from then
-on."""
+"""A message comes in that was not here: its id counts as seen from then on. One that is sent
+through here does so where it arrives."""
 ADDS: Final = frozenset(
     {
         Kind.ENQUEUED,

@@ -234,9 +234,9 @@ class Transaction:
             sent = [*self._sends, *(each for _, posted in self._posts for each in posted)]
             admit_posts(engine, engine.ledger.size_bytes, sent)
         if self._sends:
-            stored = engine.send(self._sends, now, pages)
-            if isinstance(stored, Need):
-                return stored  # what may be a duplicate has to be looked up
+            sent_now = engine.send(self._sends, now, pages)
+            if isinstance(sent_now, Need):
+                return sent_now
         # From here on nothing is refused.
         self._over = True
         self._leave(engine)

@@ -160,7 +160,8 @@ def _accept_outlet(gateway: Gateway, link: SenderLink, address: Address) -> list
     refuse_forwarding(entity, address)
     join_as_receiver(link, entity)
     subqueue = entity.subqueue(_SUBQUEUES[address.subqueue])
-    if wanted is not None and isinstance(entity, Received):
+    if wanted is not None:
+        assert isinstance(entity, Received)
         waiting = SessionOutlet(gateway, link, entity, subqueue, wanted)
         waiting.open()
         link.owner = waiting

@@ -164,8 +164,9 @@ class Host:
 
     def _session_lost(self, subqueue: int, session_id: str, holder: int) -> None:
         line = self.session_lines.get(subqueue)
-        outlet = None if line is None else line.holder(session_id)
-        if outlet is not None and outlet.holder == holder:
+        # Not by the session's id: that may be another's by now.
+        outlet = None if line is None else line.of_holder(holder)
+        if outlet is not None:
             outlet.lost()
 
     def call_all(self) -> None:

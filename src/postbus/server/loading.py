@@ -149,8 +149,8 @@ class Loader:
             due = self._store.next_due(fragment, MAIN, SCHEDULED, -1)
         return standing, due
 
-    async def first_segment(self, host: Host, now: Instant) -> int:
-        """The first segment of a history that is within its window, without loading the engine."""
+    async def first_part(self, host: Host, now: Instant) -> int:
+        """The first part of a history that is within its window, without loading the engine."""
         standing = await self._thread.run(partial(self._store.standing, host.fragment))
         if standing is None:
             return 0

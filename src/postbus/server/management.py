@@ -228,11 +228,10 @@ class ManagementNode:
         def done(result: None) -> None:
             request.respond(_OK, "OK", {})
 
-        verdict = Accepted() if status == "completed" else changes
-        settlements = [settlement_of(self._subqueue, token, verdict) for token in tokens]
-
         def enlist(transaction: Transaction, engine: Engine, now: Instant, pages: Pages) -> None:
             check_session(engine.at(self._subqueue), now)
+            verdict = Accepted() if status == "completed" else changes
+            settlements = [settlement_of(self._subqueue, token, verdict) for token in tokens]
             transaction.settle(engine, settlements, now)
 
         if request.transaction is None:

@@ -59,6 +59,7 @@ def test_an_id_comes_once_in_a_window(seed: int, checkpoint_every: int, segment:
     model = Model()
     with (
         mock.patch.object(history, "SEGMENT_IDS", segment),
+        mock.patch.object(history, "PART_IDS", 5),
         mock.patch.object(history, "CAPACITY_MIN", 2),
         mock.patch("postbus.broker.once.RECALLED_AT_ONCE", 3),
     ):

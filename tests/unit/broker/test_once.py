@@ -155,7 +155,7 @@ def test_only_ids_that_may_be_known_are_read() -> None:
     assert isinstance(need, Need)
     [page] = need.pages
     assert isinstance(page, SeenPage)
-    assert (page.segments, len(page.digests)) == ((1,), 1)
+    assert (page.parts, len(page.digests)) == ((1,), 1)
     assert need == engine.engine.foresee([message("a"), message("new")], engine.now)
     assert there(engine) == [b"a"]
 
