@@ -26,7 +26,7 @@ from postbus.errors import (
 from postbus.model.instant import NEVER, Instant
 from postbus.server.auth import Right, missing_claim
 from postbus.server.enlisting import settlement_of, transaction_of
-from postbus.server.entities import Entity, Received, SubscriptionEntity
+from postbus.server.entities import Entity, SubscriptionEntity
 from postbus.server.envelope import (
     REASON_LENGTH_MAX,
     Changes,
@@ -87,11 +87,7 @@ class ManagementNode:
             "update-disposition": (Right.LISTEN, self._update_disposition),
             "batch-delete-messages": (Right.LISTEN, self._delete),
         }
-        self._has_sessions = (
-            isinstance(entity, Received)
-            and subqueue & KIND_MASK == MAIN
-            and bool(entity.description.requires_session)
-        )
+        self._has_sessions = subqueue & KIND_MASK == MAIN and entity.policy().requires_session
         if self._has_sessions:
             for name, operation in SessionNode(entity, self._ask).operations().items():
                 self._operations[name] = Right.LISTEN, operation
