@@ -207,6 +207,13 @@ class Settings(BaseSettings):
         16_777_216, "Message bodies of an entity held in memory", ge=65_536, le=1_073_741_824
     )
 
+    duplicate_filter_kb: int = _setting(
+        4_096,
+        "Memory of an entity for telling ids that it has not seen, where it finds duplicates: 4 "
+        "bytes for each id in its window are plenty, and with less it reads more often",
+        ge=64,
+        le=1_048_576,
+    )
     loaded_entities_max: int = _setting(
         1_000,
         "Entities held in memory at a time; more are only while that many are in use",

@@ -111,7 +111,7 @@ def _replay(ledger: Ledger, batches: Iterable[StoredBatch]) -> None:
     for stored in batches:
         header = batch.unpack(stored.data)
         for position, record in batch.records(stored.data):
-            ledger.replay(records.decode(record), stored.base, position)
+            ledger.replay(records.decode(record), stored.base, position, header.at)
         ledger.head = stored.base + header.record_count
 
 

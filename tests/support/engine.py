@@ -96,7 +96,7 @@ class Engine:
             for stored in self.store.read(self.fragment, ledger.head, 1 << 20):
                 header = batch.unpack(stored.data)
                 for position, record in batch.records(stored.data):
-                    ledger.replay(records.decode(record), stored.base, position)
+                    ledger.replay(records.decode(record), stored.base, position, header.at)
                 ledger.head = stored.base + header.record_count
         self.lease = lease
         prefix = self.fragment.to_bytes(4, "big") + lease.epoch.to_bytes(4, "big")

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from postbus.broker.fragment import Fragment
 from postbus.broker.ledger import Ledger
 from postbus.broker.message import LANES, MAIN, OUTBOX, OWNER_BITS, Message
+from postbus.broker.once import foresee, send_once
+from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
 from postbus.broker.topic import Sorter, Topic
@@ -75,8 +77,25 @@ class Engine:
 
     # -- what is asked of it -----------------------------------------------------------------
 
-    def send(self, messages: Sequence[Message], now: Instant) -> list[int]:
-        """Store all of them or none; returns their sequence numbers."""
+    def send(
+        self, messages: Sequence[Message], now: Instant, pages: Pages | None = None
+    ) -> list[int] | Need:
+        """Store all of them or none; returns their sequence numbers. Where duplicates are to be
+        found out it may have to read first."""
+        history = self.ledger.history
+        if history is None:
+            return self.store(messages, now)
+        own = self.queues[0]
+        kind = "Queue" if self.topic is None else "Topic"
+        return send_once(history, kind, own, self.store, messages, now, pages)
+
+    def foresee(self, messages: Sequence[Message], now: Instant) -> Need | None:
+        """What sending these would have to read. Changes nothing."""
+        history = self.ledger.history
+        return None if history is None else foresee(history, messages, now)
+
+    def store(self, messages: Sequence[Message], now: Instant) -> list[int]:
+        """As `send`, duplicates or not."""
         topic = self.topic
         return self.queues[0].send(messages, now) if topic is None else topic.publish(messages, now)
 

@@ -15,13 +15,16 @@ from typing import Final, NamedTuple
 from postbus.broker.admission import admit
 from postbus.broker.chores import missing
 from postbus.broker.engine import Engine
+from postbus.broker.history import History
 from postbus.broker.lanes import first_messages
 from postbus.broker.message import ACTIVE, OUTBOX, OWNER_BITS, Message, Trail
+from postbus.broker.once import digests_of, drop, lookup, repeated
 from postbus.broker.pages import BodyPage, Need, Page, Pages
 from postbus.broker.policy import NOWHERE
 from postbus.broker.queue import HOPS_EXCEEDED, HOPS_MAX, Queue
 from postbus.broker.records import Kind
-from postbus.errors import ServiceBusError
+from postbus.broker.seen import digest_of
+from postbus.errors import EntityDisabled, ServiceBusError
 from postbus.model.instant import NEVER, Instant
 
 SHIPPED_AT_ONCE: Final = 256
@@ -86,19 +89,50 @@ def _destination(message: Message) -> int:
 
 
 def accept(
-    engine: Engine, origin: int, messages: Sequence[tuple[Message, bytes]], now: Instant
-) -> Receipt:
+    engine: Engine,
+    origin: int,
+    messages: Sequence[tuple[Message, bytes]],
+    now: Instant,
+    pages: Pages | None = None,
+) -> Receipt | Need:
     """Take messages from an outbox, in order, up to the first that cannot be taken."""
     mark = engine.ledger.marks.get(origin, -1)
+    history = engine.ledger.history
+    if history is not None:
+        new = [sent for sent, _ in messages if sent.number > mark]
+        if need := lookup(history, digests_of(new), now, pages):
+            return need
     arrived = 0
     for sent, raw in messages:
         if sent.number > mark:
             try:
-                _take_in(engine, origin, sent, raw, now)
+                if history is None or not _drops(engine, history, origin, sent, now, pages):
+                    _take_in(engine, origin, sent, raw, now)
             except ServiceBusError as refusal:
                 return Receipt(arrived, refusal)
         arrived += 1
     return Receipt(arrived, None)
+
+
+def _drops(
+    engine: Engine,
+    history: History,
+    origin: int,
+    sent: Message,
+    now: Instant,
+    pages: Pages | None,
+) -> bool:
+    """Was this one seen here already? Then it has arrived by that, and is dropped."""
+    own = engine.own
+    if not own.policy.sends:
+        raise EntityDisabled(own.name, "Send")
+    digests = digests_of([sent])
+    if not repeated(history, digests, now, pages)[0]:
+        return False
+    trail = Trail(0)
+    trail.origin, trail.origin_number = origin, sent.number
+    drop(own, sent, now, trail)
+    return True
 
 
 def _take_in(engine: Engine, origin: int, sent: Message, raw: bytes, now: Instant) -> None:
@@ -116,6 +150,8 @@ def _take_in(engine: Engine, origin: int, sent: Message, raw: bytes, now: Instan
     # The first number it was ever given stays with it (semantics B §8).
     made.enqueue_number = sent.enqueue_number
     own.limit_ttl(made)
+    if engine.ledger.history is not None and made.message_id:
+        engine.ledger.history.note(digest_of(made.message_id), now)
     if engine.topic is not None:
         engine.topic.arrive(made, now)
         return

@@ -9,11 +9,14 @@ from typing import Final, NamedTuple
 
 from postbus.broker import records
 from postbus.broker.delta import Delta
+from postbus.broker.history import NO_SEGMENTS, History, check_none
 from postbus.broker.message import ACTIVE, CorruptRow, Message
-from postbus.broker.records import ADDS, BRINGS_BODY, REMOVES, Kind, Record
+from postbus.broker.records import ADDS, BRINGS_BODY, BRINGS_ID, REMOVES, Kind, Record
+from postbus.broker.seen import digest_of
+from postbus.model.instant import Instant
 from postbus.model.rows import Checkpoint
 
-_STATE_VERSION: Final = 2
+_STATE_VERSION: Final = 3
 _STATE = struct.Struct("<HQQII")
 _COUNT = struct.Struct("<IHQ")
 _MARK = struct.Struct("<QQ")
@@ -39,12 +42,20 @@ class Ledger:
         "delta",
         "first_number",
         "head",
+        "history",
         "marks",
         "pending",
         "size_bytes",
     )
 
-    def __init__(self, layout: Layout, first_number: int, head: int, state: bytes) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        first_number: int,
+        head: int,
+        state: bytes,
+        history: History | None = None,
+    ) -> None:
         self._layout = layout
         self.first_number = first_number
         """Sequence numbers are `fragment index << 48 | n` (design §2)."""
@@ -56,6 +67,8 @@ class Ledger:
         self.size_bytes = 0
         self.marks: dict[int, int] = {}
         """The last number that arrived from each outbox that forwards to this fragment."""
+        self.history = history
+        """The ids that were seen, where duplicates are to be found; mostly None."""
         self.delta = Delta()
         self.pending: list[bytes] = []
         self.bytes_since_checkpoint = 0
@@ -99,6 +112,14 @@ class Ledger:
         self._write_body(Kind.ARRIVED, message, body)
         self.marks[message.trail.origin] = message.trail.origin_number
         self._added(message)
+
+    def drop(self, message: Message) -> None:
+        """A message was accepted whose id was seen already: nothing is kept of it."""
+        self._emit(
+            records.encode(Kind.DUPLICATE, message, message.subqueue, message.lane, message.number)
+        )
+        if message.trail is not None:
+            self.marks[message.trail.origin] = message.trail.origin_number
 
     def _write_body(self, kind: Kind, message: Message, body: bytes) -> None:
         record = records.encode_with_body(kind, message, body)
@@ -159,13 +180,16 @@ class Ledger:
 
     # -- recovery ----------------------------------------------------------------------------
 
-    def replay(self, record: Record, base: int, position: int) -> None:
-        """Apply one stored record; `position` is where it starts in the batch at `base`."""
+    def replay(self, record: Record, base: int, position: int, at: Instant) -> None:
+        """Apply one stored record; `position` is where it starts in the batch at `base`, which was
+        committed at `at`."""
         kind, message = record.kind, record.message
         number = message.number - self.first_number
         if not 0 < number < 1 << 48:
             raise CorruptRow(f"message {message.number} is not of this fragment")
         self._next = max(self._next, number + 1)
+        if self.history is not None and kind in BRINGS_ID and message.message_id:
+            self.history.note(digest_of(message.message_id), at)
         if kind in BRINGS_BODY:
             message.base, message.position = base, position + record.body_at
         # Whether the index has the message is not known here: it must forget it in any case.
@@ -174,8 +198,10 @@ class Ledger:
             return
         if kind is Kind.PUBLISHED:
             return  # its copies follow
-        if kind is Kind.ARRIVED and message.trail is not None:
+        if kind in (Kind.ARRIVED, Kind.DUPLICATE) and message.trail is not None:
             self.marks[message.trail.origin] = message.trail.origin_number
+        if kind is Kind.DUPLICATE:
+            return
         message.indexed = True
         moved = (record.from_subqueue, record.from_lane, record.from_number) != (
             message.subqueue,
@@ -202,8 +228,13 @@ class Ledger:
 
     def make_checkpoint(self) -> Checkpoint:
         """Sum up everything until now, what is pending included."""
+        seen = None if self.history is None else self.history.flush()
         return Checkpoint(
-            self.head + len(self.pending), self.delta.rows(), self.delta.removed(), self._state()
+            self.head + len(self.pending),
+            self.delta.rows(),
+            self.delta.removed(),
+            self._state(),
+            seen,
         )
 
     def checkpointed(self, checkpoint: Checkpoint) -> None:
@@ -211,6 +242,8 @@ class Ledger:
         self.checkpoint = checkpoint.offset
         self.bytes_since_checkpoint = 0
         self.delta.clear()
+        if self.history is not None:
+            self.history.flushed()
 
     def count(self, subqueue: int, lane: int = ACTIVE) -> int:
         return self.counts.get((subqueue, lane), 0)
@@ -224,6 +257,7 @@ class Ledger:
                 ),
                 *(_COUNT.pack(subqueue, lane, n) for (subqueue, lane), n in counts),
                 *(_MARK.pack(origin, number) for origin, number in self.marks.items()),
+                NO_SEGMENTS if self.history is None else self.history.state(),
             )
         )
 
@@ -240,3 +274,7 @@ class Ledger:
             origin, number = _MARK.unpack_from(state, at)
             self.marks[origin] = number
             at += _MARK.size
+        if self.history is None:
+            check_none(state, at)
+        else:
+            self.history.restore(state, at)

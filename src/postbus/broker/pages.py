@@ -5,7 +5,7 @@ with `Pages`. Rows in a page are as of the last checkpoint: the engine lays its 
 so a page loaded before a later checkpoint is of no use, and is asked for again.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from postbus.model.instant import Instant
 from postbus.model.rows import Row, RowKey
@@ -64,8 +64,33 @@ class BodyPage(NamedTuple):
     length: int
 
 
-Page = LanePage | DuePage | NextDue | RowPage | PinnedPage | BatchPage | BodyPage
-Loaded = list[Row] | bytes | int | None
+class SeenPage(NamedTuple):
+    """When these ids were last seen, in these segments of a history."""
+
+    segments: tuple[int, ...]
+    digests: tuple[bytes, ...]
+
+
+class SeenSlice(NamedTuple):
+    """The ids of a segment behind one of them, in order."""
+
+    segment: int
+    after: bytes
+    limit: int
+
+
+Page = (
+    LanePage
+    | DuePage
+    | NextDue
+    | RowPage
+    | PinnedPage
+    | BatchPage
+    | BodyPage
+    | SeenPage
+    | SeenSlice
+)
+Loaded = list[Row] | list[bytes] | dict[bytes, Instant] | bytes | int | None
 
 
 class Need(NamedTuple):
@@ -77,23 +102,36 @@ class Need(NamedTuple):
 class Pages:
     """What was loaded for one call, and the checkpoint it was loaded at."""
 
-    __slots__ = ("_epoch", "_loaded", "checkpoint")
+    __slots__ = ("_epoch", "_loaded", "checkpoint", "seen")
 
     def __init__(self) -> None:
         self._epoch = -1
         self.checkpoint = -1
         self._loaded: dict[Page, Loaded] = {}
+        self.seen: dict[bytes, Instant | None] = {}
+        """Ids that were looked up, and when each was seen; None for never. Not by page: many
+        requests are looked up at once."""
 
     def __contains__(self, page: Page) -> bool:
         return page in self._loaded
 
     def add(self, page: Page, loaded: Loaded) -> None:
-        self._loaded[page] = loaded
+        if isinstance(page, SeenPage):
+            assert isinstance(loaded, dict)
+            self.seen.update(dict.fromkeys(page.digests))
+            self.seen.update(loaded)
+        else:
+            self._loaded[page] = loaded
 
     def rows(self, page: LanePage | DuePage | RowPage | PinnedPage) -> list[Row]:
         rows = self._loaded[page]
         assert isinstance(rows, list)
-        return rows
+        return cast(list[Row], rows)
+
+    def digests(self, page: SeenSlice) -> list[bytes]:
+        digests = self._loaded[page]
+        assert isinstance(digests, list)
+        return cast(list[bytes], digests)
 
     def body(self, page: BatchPage | BodyPage) -> bytes | None:
         body = self._loaded[page]
@@ -111,11 +149,13 @@ class Pages:
         if epoch != self._epoch:
             self._epoch = epoch
             self._loaded = {}
+            self.seen = {}
         elif checkpoint != self.checkpoint:
             self.forget_rows()
 
     def forget_rows(self) -> None:
         """Rows of an earlier checkpoint say nothing now; bodies never change."""
+        self.seen = {}
         self._loaded = {
             page: loaded
             for page, loaded in self._loaded.items()

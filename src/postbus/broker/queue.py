@@ -468,6 +468,9 @@ class Queue:
         """New properties. Every lock is lost by that, as by a restart: no delivery failed
         (R-SETTLE-10)."""
         self.policy = policy
+        history, window_ms = self.ledger.history, policy.duplicate_window_ms
+        if history is not None and window_ms is not None:
+            history.set_window(window_ms)
         self.diverted_to, self.diverts_up_to = 0, self.ledger.last_number
         self._note_forwarding()
         messages = list(self.locks.values())

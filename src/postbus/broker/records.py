@@ -65,6 +65,8 @@ class Kind(IntEnum):
     """Arrived there, and is gone here."""
     ARRIVED = 22
     """Came from an entity that forwards to this one."""
+    DUPLICATE = 25
+    """Its id was seen already, so it was accepted and dropped; it has a number and no body."""
 
 
 BRINGS_BODY: Final = frozenset(
@@ -81,6 +83,8 @@ REMOVES: Final = frozenset(
         Kind.FORWARDED,
     }
 )
+BRINGS_ID: Final = BRINGS_BODY - {Kind.COPIED}
+"""A message comes in that was not here: its id counts as seen from then on."""
 ADDS: Final = frozenset(
     {Kind.ENQUEUED, Kind.SCHEDULED, Kind.STAGED, Kind.DISTRIBUTED, Kind.ARRIVED}
 )

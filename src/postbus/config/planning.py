@@ -23,8 +23,9 @@ from postbus.config.notation import field_value, shown
 from postbus.config.places import Wrong, inside
 from postbus.config.steps import Change, Step, Verb
 from postbus.config.toml_writing import rule_values
+from postbus.errors import InvalidArgument
 from postbus.model.authorization import settle_rules
-from postbus.model.fields import Field
+from postbus.model.fields import FIXED, Field, fixed_text
 from postbus.model.rule import CorrelationFilter, RuleDescription
 
 _TTL: Final = "default_ttl_ms"
@@ -171,6 +172,10 @@ class _Comparison:
     ) -> None:
         result, changes = _merged(wanted, description, present.description)
         if changes:
+            try:
+                result.validate()  # what the file says may not go with what it leaves as it is
+            except InvalidArgument as error:
+                raise Wrong(wanted.place, str(error)) from None
             self.changed.append(
                 Step(
                     *(Verb.CHANGE, _kind(wanted), entity, subscription),
@@ -203,6 +208,8 @@ def _merged(
     for field in chosen_fields(form_of(wanted)):
         if field.element not in wanted.said or _is_same(field, description, present):
             continue
+        if field in FIXED:
+            raise Wrong(wanted.place, fixed_text(form_of(wanted), field).removesuffix("."))
         after = _with_field(result, field, description)
         if field_value(field, after) != field_value(field, present):
             before_text, after_text = shown(field, present), shown(field, after)

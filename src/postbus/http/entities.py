@@ -25,8 +25,8 @@ from postbus.http.namespace import Namespace, QueueEntity, TopicEntity
 from postbus.http.problems import missing_for_delete, missing_for_update
 from postbus.http.replies import entry_reply, etag_of, feed_reply, require_version, slice_of
 from postbus.model.address import check_entity_name
-from postbus.model.description import QueueCounts, QueueDescription
-from postbus.model.fields import QUEUE, TOPIC, Form, Value, describe, refuse_changes
+from postbus.model.description import Description, QueueCounts, QueueDescription
+from postbus.model.fields import QUEUE, TOPIC, Form, Value, describe, keep_fixed, refuse_changes
 from postbus.model.instant import Instant
 from postbus.model.topic import TopicDescription
 
@@ -97,13 +97,14 @@ class EntityResource:
                 f"The entity '{entity.name}' is a {_form(entity).word}, not a {form.word}."
             )
         require_version(etag, etag_of(entity.updated_at), form.word.lower())
-        refuse_changes(form, values)
+        refuse_changes(form, values, entity.description)
         try:
             if form is QUEUE:
-                description = await self._queue(values, asked)
+                description = await self._queue(values, asked, entity.description)
                 entity = await self._namespace.update_queue(self._name, description)
             else:
-                entity = await self._namespace.update_topic(self._name, self._topic(values))
+                topic = self._topic(values, entity.description)
+                entity = await self._namespace.update_topic(self._name, topic)
         except EntityNotFound:
             raise missing_for_update() from None
         counts = await _counts(self._namespace, self._name)
@@ -117,13 +118,20 @@ class EntityResource:
             raise missing_for_delete() from None
         return Response()
 
-    async def _queue(self, values: Mapping[str, Value], asked: Asked) -> QueueDescription:
-        description = describe(QUEUE, values, self._defaults)
+    async def _queue(
+        self, values: Mapping[str, Value], asked: Asked, present: Description | None = None
+    ) -> QueueDescription:
+        defaults = self._defaults if present is None else keep_fixed(QUEUE, self._defaults, present)
+        description = describe(QUEUE, values, defaults)
         return await with_destinations(description, self._namespace, asked)
 
-    def _topic(self, values: Mapping[str, Value]) -> TopicDescription:
-        size_kb = self._defaults.max_message_size_kb
-        return describe(TOPIC, values, TopicDescription(max_message_size_kb=size_kb))
+    def _topic(
+        self, values: Mapping[str, Value], present: Description | None = None
+    ) -> TopicDescription:
+        defaults = TopicDescription(max_message_size_kb=self._defaults.max_message_size_kb)
+        if present is not None:
+            defaults = keep_fixed(TOPIC, defaults, present)
+        return describe(TOPIC, values, defaults)
 
 
 def _read(body: bytes) -> tuple[Form, dict[str, Value]]:

@@ -21,8 +21,8 @@ from postbus.http.problems import (
 from postbus.http.replies import entry_reply, etag_of, feed_reply, require_version, slice_of
 from postbus.http.rule_xml import DEFAULT_RULE, read_rule
 from postbus.model.address import Address, check_subscription_name
-from postbus.model.description import QueueCounts, QueueDescription
-from postbus.model.fields import SUBSCRIPTION, Value, describe, refuse_changes
+from postbus.model.description import Description, QueueCounts, QueueDescription
+from postbus.model.fields import SUBSCRIPTION, Value, describe, keep_fixed, refuse_changes
 from postbus.model.instant import Instant
 from postbus.model.rule import RuleDescription
 from postbus.model.subscription import SubscriptionDescription
@@ -111,8 +111,8 @@ class SubscriptionResource:
                     f"The element '{DEFAULT_RULE}' is only part of a request that creates a "
                     "subscription; rules are changed one by one."
                 )
-            refuse_changes(SUBSCRIPTION, values)
-            description = await self._describe(values, asked)
+            refuse_changes(SUBSCRIPTION, values, subscription.description)
+            description = await self._describe(values, asked, subscription.description)
             try:
                 subscription = await self._namespace.update_subscription(
                     self._topic, self._name, description
@@ -139,8 +139,13 @@ class SubscriptionResource:
     def _require_write(self, asked: Asked) -> None:
         asked.caller.require_below(self._path, "CreateOrUpdateSubscription", asked.site)
 
-    async def _describe(self, values: Mapping[str, Value], asked: Asked) -> SubscriptionDescription:
-        description = describe(SUBSCRIPTION, values, self._defaults)
+    async def _describe(
+        self, values: Mapping[str, Value], asked: Asked, present: Description | None = None
+    ) -> SubscriptionDescription:
+        defaults = self._defaults
+        if present is not None:
+            defaults = keep_fixed(SUBSCRIPTION, defaults, present)
+        description = describe(SUBSCRIPTION, values, defaults)
         return await with_destinations(description, self._namespace, asked)
 
 

@@ -25,9 +25,11 @@ from postbus.model.limits import (
     check_auto_delete,
     check_default_ttl,
     check_duplicate_window,
+    check_express,
     check_lock_duration,
     check_max_delivery_count,
     check_message_size,
+    check_session_forward,
     check_size,
 )
 
@@ -158,8 +160,10 @@ class QueueDescription(Description):
     lock_duration_ms: int = 30_000
     max_size_mb: int = 1_024
     dead_lettering_on_expiration: bool = False
+    requires_duplicate_detection: bool = False
     duplicate_window_ms: int = 600_000
     max_delivery_count: int = 10
+    requires_session: bool = False
     forward_to: str | None = None
     """The queue or topic that takes what arrives; its name, without scheme and host."""
     forward_dead_letters_to: str | None = None
@@ -172,9 +176,11 @@ class QueueDescription(Description):
         Description.validate(self)
         check_lock_duration(self.lock_duration_ms)
         check_duplicate_window(self.duplicate_window_ms)
+        check_express(self.enable_express, self.requires_duplicate_detection)
         check_size(self.max_size_mb)
         check_max_delivery_count(self.max_delivery_count)
         check_message_size(self.max_message_size_kb)
+        check_session_forward(self.requires_session, self.forward_to)
         validate_rules(self.authorization_rules)
 
 

@@ -93,8 +93,10 @@ _WITH_FILTER_COUNTS: Final = "2024-05"
 
 _LOCK: Final = Field("LockDuration", Kind.DURATION, "lock_duration_ms")
 _SIZE: Final = Field("MaxSizeInMegabytes", Kind.INTEGER, "max_size_mb")
-_DUPLICATES: Final = Field("RequiresDuplicateDetection", Kind.BOOLEAN)
-_SESSION: Final = Field("RequiresSession", Kind.BOOLEAN)
+_DUPLICATES: Final = Field(
+    "RequiresDuplicateDetection", Kind.BOOLEAN, "requires_duplicate_detection"
+)
+_SESSION: Final = Field("RequiresSession", Kind.BOOLEAN, "requires_session")
 _TTL: Final = Field("DefaultMessageTimeToLive", Kind.DURATION, "default_ttl_ms")
 _EXPIRED: Final = Field(
     "DeadLetteringOnMessageExpiration", Kind.BOOLEAN, "dead_lettering_on_expiration"
@@ -162,13 +164,15 @@ SUBSCRIPTION: Final = Form(
 
 UNSUPPORTED: Final[Mapping[str, str]] = {
     "RequiresSession": "message sessions",
-    "RequiresDuplicateDetection": "duplicate detection",
     "EnablePartitioning": "partitioned entities",
     "EnableSubscriptionPartitioning": "partitioned subscriptions",
     "FilteringMessagesBeforePublishing": "refusing messages that no subscription takes",
     "IsAnonymousAccessible": "anonymous access",
 }
 """Elements that may only say "no" until what they switch on is there, and what that is."""
+
+FIXED: Final = (_SESSION, _DUPLICATES)
+"""Chosen when an entity is created, and never again (R-PART-09)."""
 
 _STATUSES: Final = frozenset(status.value for status in EntityStatus)
 
@@ -228,16 +232,31 @@ def describe(form: Form, values: Mapping[str, Value], defaults: D) -> D:
     return description
 
 
-def refuse_changes(form: Form, values: Mapping[str, Value]) -> None:
+def refuse_changes(form: Form, values: Mapping[str, Value], present: Description) -> None:
     """Raise InvalidArgument where an update would change what is fixed at creation (R-PART-09)."""
-    for field in (_SESSION, _DUPLICATES):
-        if values.get(field.element):
-            raise InvalidArgument(
-                f"The value for the {field.element} property of an existing {form.word} "
-                "cannot be changed."
-            )
+    for field in FIXED:
+        before = field.attribute is not None and getattr(present, field.attribute, False)
+        if values.get(field.element, before) != before:
+            raise InvalidArgument(fixed_text(form, field))
     if values.get(_PARTITIONING.element):
         raise InvalidArgument(f"Partitioning cannot be changed for {form.word}.")
+
+
+def fixed_text(form: Form, field: Field) -> str:
+    """What is said of a change of what is fixed at creation."""
+    return (
+        f"The value for the {field.element} property of an existing {form.word} cannot be changed."
+    )
+
+
+def keep_fixed(form: Form, defaults: D, present: Description) -> D:
+    """The defaults of an update: what it leaves out and nobody may change is as it is."""
+    kept = {
+        each.attribute: getattr(present, each.attribute)
+        for each in FIXED
+        if each.attribute is not None and each.element in form.fields
+    }
+    return replace(defaults, **kept)
 
 
 def _refuse_unsupported(values: Mapping[str, Value]) -> None:

@@ -58,6 +58,15 @@ def check_duplicate_window(window_ms: int) -> None:
         )
 
 
+def check_express(enable_express: bool, finds_duplicates: bool) -> None:
+    # What is not written at once cannot be known to be seen (semantics part A §5.3).
+    if enable_express and finds_duplicates:
+        raise InvalidArgument(
+            "The property 'EnableExpress' (DelayedPersistence) cannot be 'true' where the property "
+            "'RequiresDuplicateDetection' is 'true'."
+        )
+
+
 def check_size(max_size_mb: int) -> None:
     if max_size_mb not in SIZES_MB:
         raise InvalidArgument(
@@ -72,6 +81,15 @@ def check_max_delivery_count(count: int) -> None:
 
 def check_message_size(max_message_size_kb: int) -> None:
     _check_range("MaxMessageSizeInKilobytes", max_message_size_kb, 1, MESSAGE_SIZE_MAX_KB)
+
+
+def check_session_forward(requires_session: bool, forward_to: str | None) -> None:
+    # Whoever forwards holds no session (semantics part A §5.2); dead letters are in none.
+    if requires_session and forward_to is not None:
+        raise InvalidArgument(
+            "The property 'ForwardTo' cannot be set on an entity whose property 'RequiresSession' "
+            "is 'true'."
+        )
 
 
 def _check_range(name: str, value: int, lowest: int, highest: int) -> None:

@@ -28,6 +28,15 @@ class RowKey(NamedTuple):
     number: int
 
 
+class SeenIds(NamedTuple):
+    """Ids that an entity has seen, by their digests: they go into one segment of its history."""
+
+    segment: int
+    digests: Sequence[bytes]
+    times: Sequence[int]
+    """When each was seen, Instant."""
+
+
 class Checkpoint(NamedTuple):
     """Brings the index from the last checkpoint's offset to `offset`.
 
@@ -40,3 +49,5 @@ class Checkpoint(NamedTuple):
     rows: Sequence[Row]
     removed: Sequence[RowKey]
     state: bytes
+    seen: SeenIds | None = None
+    """Ids seen since the last one; those that are there already get the new time."""

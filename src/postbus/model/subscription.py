@@ -4,7 +4,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from postbus.model.description import Description
-from postbus.model.limits import check_lock_duration, check_max_delivery_count
+from postbus.model.limits import (
+    check_lock_duration,
+    check_max_delivery_count,
+    check_session_forward,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +22,7 @@ class SubscriptionDescription(Description):
     dead_lettering_on_filter_errors: bool = True
     """Is a message that a rule cannot be evaluated on dead-lettered, or left out?"""
     max_delivery_count: int = 10
+    requires_session: bool = False
     forward_to: str | None = None
     """The queue or topic that takes what arrives; its name, without scheme and host."""
     forward_dead_letters_to: str | None = None
@@ -26,3 +31,4 @@ class SubscriptionDescription(Description):
         Description.validate(self)
         check_lock_duration(self.lock_duration_ms)
         check_max_delivery_count(self.max_delivery_count)
+        check_session_forward(self.requires_session, self.forward_to)

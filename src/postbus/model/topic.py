@@ -5,7 +5,12 @@ from typing import ClassVar
 
 from postbus.model.authorization import Rules, validate_rules
 from postbus.model.description import Description
-from postbus.model.limits import check_duplicate_window, check_message_size, check_size
+from postbus.model.limits import (
+    check_duplicate_window,
+    check_express,
+    check_message_size,
+    check_size,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +21,7 @@ class TopicDescription(Description):
 
     max_size_mb: int = 1_024
     """For the messages of all its subscriptions together."""
+    requires_duplicate_detection: bool = False
     duplicate_window_ms: int = 600_000
     max_message_size_kb: int = 256
     enable_express: bool = False
@@ -25,6 +31,7 @@ class TopicDescription(Description):
     def validate(self) -> None:
         Description.validate(self)
         check_duplicate_window(self.duplicate_window_ms)
+        check_express(self.enable_express, self.requires_duplicate_detection)
         check_size(self.max_size_mb)
         check_message_size(self.max_message_size_kb)
         validate_rules(self.authorization_rules)

@@ -37,6 +37,7 @@ def _add(meter: EntityMeter, written: list[bytes]) -> None:
     meter.expirations += kinds[Kind.EXPIRED]
     meter.cancellations += kinds[Kind.CANCELLED]
     meter.deletions += kinds[Kind.DELETED]
+    meter.duplicates += kinds[Kind.DUPLICATE]
     meter.copies += kinds[Kind.DISTRIBUTED]
     meter.arrivals += kinds[Kind.ARRIVED]
     meter.forwards += kinds[Kind.FORWARDED]

@@ -16,7 +16,7 @@ import structlog
 from postbus.broker import forwarding
 from postbus.broker.engine import Engine
 from postbus.broker.forwarding import Receipt, Shipment, outbox_id
-from postbus.broker.pages import Pages
+from postbus.broker.pages import Need, Pages
 from postbus.errors import EntityNotFound, InternalError, ServiceBusError
 from postbus.model.instant import Instant
 from postbus.server.host import Host
@@ -95,8 +95,9 @@ class Courier:
             return
         messages = shipment.messages
 
-        def accept(engine: Engine, now: Instant, pages: Pages) -> Receipt:
-            return forwarding.accept(engine, outbox_id(host.fragment, subqueue), messages, now)
+        def accept(engine: Engine, now: Instant, pages: Pages) -> Receipt | Need:
+            outbox = outbox_id(host.fragment, subqueue)
+            return forwarding.accept(engine, outbox, messages, now, pages)
 
         done = partial(self._received, host, subqueue, shipment)
         size = sum(len(raw) for _, raw in messages)

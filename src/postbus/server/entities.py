@@ -142,6 +142,7 @@ class QueueEntity(Received):
             receives=description.status.receives,
             forward_to=self.forward_to,
             forward_dead_letters_to=self.forward_dead_letters_to,
+            duplicate_window_ms=_duplicate_window_ms(description),
         )
 
 
@@ -240,6 +241,7 @@ class TopicEntity(Entity):
             # A topic whose sends are disabled is disabled (semantics B §11).
             sends=description.status is EntityStatus.ACTIVE
             or description.status is EntityStatus.RECEIVE_DISABLED,
+            duplicate_window_ms=_duplicate_window_ms(description),
         )
 
     def subscriptions(self) -> list[SubscriptionEntity]:
@@ -263,3 +265,7 @@ class TopicEntity(Entity):
     def warn(self, now: Instant) -> None:
         for subscription in self._subscriptions.values():
             subscription.warn(now)
+
+
+def _duplicate_window_ms(description: QueueDescription | TopicDescription) -> int | None:
+    return description.duplicate_window_ms if description.requires_duplicate_detection else None

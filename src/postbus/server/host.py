@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from postbus.broker import chores, forwarding
 from postbus.broker.engine import Engine
 from postbus.broker.message import OWNER_BITS
+from postbus.broker.once import recall
 from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
 from postbus.broker.topic import Sorter, fan_out
@@ -21,6 +22,7 @@ from postbus.errors import ServiceBusError
 from postbus.model.description import QueueCounts
 from postbus.model.instant import NEVER, Instant
 from postbus.model.rows import Checkpoint
+from postbus.server.holding import Held
 from postbus.server.line import Line
 from postbus.store.base import Lease
 
@@ -116,6 +118,8 @@ class Host:
         """Subqueues where somebody waits who has not been looked at yet."""
         self.waiting: list[Request] | None = None
         """Requests that came while the engine is being loaded; None when it is not."""
+        self.held: Held | None = None
+        """Sends that wait for what one of them has to read."""
         self.gone: ServiceBusError | None = None
         """Why nothing can be asked of it any more (the entity was deleted)."""
         self.used = False
@@ -171,6 +175,8 @@ class Host:
         for queue in engine.expiring:
             if queue.next_expiry <= now:
                 self._add(found, f"sweep {queue.owner}", partial(_sweep, queue.main, now))
+        if engine.ledger.history is not None and engine.ledger.history.next_unread() is not None:
+            self._add(found, "recall", _recall)
         if engine.topic is not None:
             self._add_for_topic(found, engine)
         for queue in engine.fragment.forwards.values():
@@ -203,6 +209,8 @@ class Host:
             or records >= CHECKPOINT_RECORDS * patience
             or ledger.bytes_since_checkpoint >= CHECKPOINT_BYTES
             or (self.checkpoint_wanted and records > 0 and not self.loads)
+            # All of them are in memory; waiting for pages holds back who would bring more.
+            or (ledger.history is not None and len(ledger.history.recent) >= CHECKPOINT_RECORDS)
         )
 
     def make_checkpoint(self, engine: Engine) -> Checkpoint:
@@ -234,6 +242,11 @@ def _fan_out(engine: Engine, now: Instant, pages: Pages) -> Need | None:
 
 def _purge(owner: int, engine: Engine, now: Instant, pages: Pages) -> Need | None:
     return chores.purge(engine, owner, pages)
+
+
+def _recall(engine: Engine, now: Instant, pages: Pages) -> Need | None:
+    history = engine.ledger.history
+    return None if history is None else recall(history, pages)
 
 
 def _divert(subqueue: int, engine: Engine, now: Instant, pages: Pages) -> Need | None:

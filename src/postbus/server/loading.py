@@ -9,6 +9,7 @@ import structlog
 from postbus.broker import records
 from postbus.broker.engine import Engine, counted
 from postbus.broker.fragment import Fragment
+from postbus.broker.history import FILTER_BYTES, History
 from postbus.broker.ledger import Layout, Ledger
 from postbus.broker.message import (
     DEAD_LETTER,
@@ -23,7 +24,7 @@ from postbus.broker.pages import Loaded, Need, Page, Pages
 from postbus.broker.policy import NOWHERE
 from postbus.broker.window import WindowLimits
 from postbus.errors import InternalError, ServiceBusError, StoreFailed, StoreUnavailable
-from postbus.model.instant import NEVER
+from postbus.model.instant import NEVER, Instant
 from postbus.server.host import Host, Request
 from postbus.server.paging import load_page
 from postbus.server.residence import all_counts
@@ -51,12 +52,14 @@ class Loader:
         broker: str,
         limits: WindowLimits,
         new_secret: Callable[[], int],
+        filter_bytes: int = FILTER_BYTES,
     ) -> None:
         self._store = store
         self._thread = thread
         self._broker = broker
         self._limits = limits
         self._new_secret = new_secret
+        self._filter_bytes = filter_bytes
         self.checkpoints: dict[int, int] = {}
         """Where each fragment's index stands; belongs to the store's thread."""
 
@@ -65,7 +68,7 @@ class Loader:
 
         def acquired(lease: Lease) -> None:
             try:
-                ledger = _ledger(host, lease)
+                ledger = _ledger(host, lease, self._filter_bytes)
             except Exception as error:  # whatever it is, those who wait must be told
                 _refuse(host.name, done, error)
                 return
@@ -86,7 +89,7 @@ class Loader:
                 for stored in batches:
                     header = batch.unpack(stored.data)
                     for position, record in batch.records(stored.data):
-                        ledger.replay(records.decode(record), stored.base, position)
+                        ledger.replay(records.decode(record), stored.base, position, header.at)
                     ledger.head = stored.base + header.record_count
             except Exception as error:  # as above
                 _refuse(host.name, done, error)
@@ -146,6 +149,14 @@ class Loader:
             due = self._store.next_due(fragment, MAIN, SCHEDULED, -1)
         return standing, due
 
+    async def first_segment(self, host: Host, now: Instant) -> int:
+        """The first segment of a history that is within its window, without loading the engine."""
+        standing = await self._thread.run(partial(self._store.standing, host.fragment))
+        if standing is None:
+            return 0
+        history = _ledger(host, standing).history
+        return 0 if history is None else history.expire(now)
+
     def load_pages(self, request: Request, need: Need, done: Done) -> None:
         """Read what the request needs into its pages."""
         fragment = request.host.fragment
@@ -204,12 +215,14 @@ def _unfinished(host: Host, ledger: Ledger, owner: int) -> bool:
     )
 
 
-def _ledger(host: Host, standing: Lease | Standing) -> Ledger:
+def _ledger(host: Host, standing: Lease | Standing, filter_bytes: int = FILTER_BYTES) -> Ledger:
+    window_ms = host.policy.duplicate_window_ms
     return Ledger(
         Layout(batch.HEADER_SIZE, batch.RECORD_PREFIX_SIZE),
         host.index << 48,
         standing.checkpoint,
         standing.state,
+        None if window_ms is None else History(window_ms, filter_bytes),
     )
 
 

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from postbus.broker.engine import Engine
 from postbus.broker.message import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Message
-from postbus.broker.pages import Pages
+from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
 from postbus.errors import (
     ConnectionForced,
@@ -76,8 +76,8 @@ class Mailbox:
         stored = [to_message(message, size_max) for message in messages]
         size = sum(message.length for message in stored)
 
-        def send(engine: Engine, now: Instant, pages: Pages) -> None:
-            engine.send(stored, now)
+        def send(engine: Engine, now: Instant, pages: Pages) -> list[int] | Need:
+            return engine.send(stored, now, pages)
 
         await self._ask(entity, send, size)
         entity.meter.bytes_in += size

@@ -240,7 +240,8 @@ class Server:
         settings = self._settings
         window = WindowLimits(settings.window_messages_max, settings.window_bodies_max_bytes)
         broker = f"{os.getpid()}-{secrets.token_hex(4)}"
-        return Loader(store, thread, broker, window, partial(secrets.randbits, 64))
+        filter_bytes = settings.duplicate_filter_kb << 10
+        return Loader(store, thread, broker, window, partial(secrets.randbits, 64), filter_bytes)
 
     def _make_listener(self, authority: Authority, tracking: TrackingIds) -> Listener:
         settings = self._settings

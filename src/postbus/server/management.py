@@ -298,8 +298,8 @@ def _delete(
     return browse.delete_batch(queue, subqueue, count, before, pages)
 
 
-def _send(messages: list[Message], engine: Engine, now: Instant, pages: Pages) -> list[int]:
-    return engine.send(messages, now)
+def _send(messages: list[Message], engine: Engine, now: Instant, pages: Pages) -> list[int] | Need:
+    return engine.send(messages, now, pages)
 
 
 def _encoded(message: Message, raw: bytes, peeked: bool = False) -> bytes:

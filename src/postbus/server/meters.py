@@ -64,6 +64,7 @@ class EntityMeter:
         "dead_letters",
         "deferrals",
         "deletions",
+        "duplicates",
         "empty_receives",
         "expirations",
         "forwards",
@@ -89,6 +90,7 @@ class EntityMeter:
         self.abandons = 0
         self.deferrals = 0
         self.deletions = 0
+        self.duplicates = 0
         self.expirations = 0
         self.lock_losses = 0
         self.lock_renewals = 0

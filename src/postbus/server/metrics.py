@@ -85,6 +85,12 @@ ENTITY_COUNTERS: Final = (
     Family(
         "postbus_arrivals_total", _ENTITY, "Messages that other entities forwarded here", "arrivals"
     ),
+    Family(
+        "postbus_duplicates_total",
+        _ENTITY,
+        "Messages accepted and dropped, since their ids had been seen",
+        "duplicates",
+    ),
     Family("postbus_forwards_total", _ENTITY, "Messages forwarded to other entities", "forwards"),
 )
 DEAD_LETTERS: Final = Family(

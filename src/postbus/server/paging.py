@@ -11,6 +11,8 @@ from postbus.broker.pages import (
     NextDue,
     Page,
     RowPage,
+    SeenPage,
+    SeenSlice,
 )
 from postbus.store.base import MessageStore
 
@@ -32,4 +34,8 @@ def load_page(store: MessageStore, fragment: int, page: Page) -> Loaded:
             return store.read_batch(fragment, page.base)
         case BodyPage():
             return store.read_slice(fragment, *page)
+        case SeenPage():
+            return store.load_seen(fragment, *page)
+        case SeenSlice():
+            return store.load_seen_digests(fragment, *page)
     return store.load_pinned(fragment, page.below, LIVE_SHARE_MAX, page.limit)

@@ -17,6 +17,7 @@ from postbus.broker.queue import Queue
 from postbus.errors import MessageSizeExceeded, ServiceBusError
 from postbus.model.instant import Instant
 from postbus.server.envelope import Changes, change_properties
+from postbus.server.holding import Ordered
 from postbus.server.host import Host
 from postbus.server.line import Parcel
 from postbus.server.refusals import Refusals
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 ACCEPTED: Final = Accepted()
 
 
-class Send:
+class Send(Ordered):
     """One transfer: a message, or a batch that is stored whole or not at all."""
 
     __slots__ = (
@@ -38,7 +39,6 @@ class Send:
         "_sender",
         "exclusive",
         "host",
-        "pages",
         "size",
     )
 
@@ -51,9 +51,9 @@ class Send:
         refusals: Refusals,
         sender: Inlet,
     ) -> None:
+        super().__init__()
         self.host = host
         self.size = len(delivery.payload)
-        self.pages: Pages | None = None
         self.exclusive = False
         self._messages = messages
         self._link = link
@@ -62,8 +62,11 @@ class Send:
         self._sender = sender
 
     def decide(self, engine: Engine, now: Instant) -> Need | None:
-        engine.send(self._messages, now)
-        return None
+        stored = engine.send(self._messages, now, self.pages)
+        return stored if isinstance(stored, Need) else None
+
+    def foresee(self, engine: Engine, now: Instant) -> Need | None:
+        return engine.foresee(self._messages, now)
 
     def answer(self) -> None:
         self._link.settle(self._delivery, ACCEPTED)

@@ -18,7 +18,6 @@ from typing import Final
 
 import structlog
 
-from postbus.broker.pages import Need
 from postbus.errors import InternalError, ServiceBusError, StoreUnavailable
 from postbus.model.instant import NEVER, Instant
 from postbus.model.rows import Checkpoint
@@ -26,6 +25,7 @@ from postbus.server.commits import Commit, Written, note_committed, refuse, safe
 from postbus.server.host import Host, Request
 from postbus.server.loading import Loader
 from postbus.server.meters import StoreMeter
+from postbus.server.reading import Reader
 from postbus.server.residence import Residence, Retired
 from postbus.server.serving import Output, serve
 from postbus.server.storethread import StoreThread
@@ -40,7 +40,6 @@ AHEAD_REQUESTS_MIN: Final = 8
 """Requests that are worth a turn while a commit is under way, and half as many as that one has.
 Fewer wait for it and make the next batch larger: a commit costs as much as several messages."""
 COMMITS_MAX: Final = 3
-READ_AGAIN_S: Final = 1.0
 LOAD_AGAIN_MS: Final = 10_000
 """An engine that was thrown away may have had work of its own: it is loaded again after this."""
 
@@ -81,7 +80,7 @@ class Runtime:
         """Nothing may be decided until they are back: a checkpoint is among them, or is due, or an
         answer that must show what was decided and no more."""
         self._resume: list[Callable[[], None]] = []
-        self._wanted: list[tuple[Request, Need]] = []
+        self._reader = Reader(loader, self._take_back, self.wake)
         self._loading = 0
         self._stopping = False
 
@@ -106,13 +105,16 @@ class Runtime:
     @property
     def congested(self) -> bool:
         """More waits than should: stop reading from those who send."""
-        queued = len(self._inbox) + self._waiting
-        return queued > QUEUED_REQUESTS_MAX or self._queued_bytes > QUEUED_BYTES_MAX
+        reader = self._reader
+        queued = len(self._inbox) + self._waiting + reader.held_count
+        queued_bytes = self._queued_bytes + reader.held_bytes
+        return queued > QUEUED_REQUESTS_MAX or queued_bytes > QUEUED_BYTES_MAX
 
     @property
     def idle(self) -> bool:
         """Nothing is waiting, nothing is being read and nothing written."""
-        return not (self._inbox or self._commits or self._scheduled or self._loading)
+        reading = self._loading or self._reader.busy
+        return not (self._inbox or self._commits or self._scheduled or reading)
 
     def when_relieved(self, resume: Callable[[], None]) -> None:
         """Call back once when the congestion is over."""
@@ -164,10 +166,7 @@ class Runtime:
         else:
             self._exclusive = False
             self._finish(hosts, outputs)
-        # After the commit, so that a page shows what this very turn has written.
-        wanted, self._wanted = self._wanted, []
-        for request, need in wanted:
-            self._load_pages(request, need)
+        self._reader.read()
 
     def _decide(
         self, now: Instant, decided: list[Request], outputs: list[Output]
@@ -199,6 +198,8 @@ class Runtime:
                     host.waiting.append(request)
                 continue
             hosts[host] = None
+            if host.held is not None and self._reader.hold(host.held, request, engine, now):
+                continue
             if request.pages is not None and host.lease is not None:
                 request.pages.bring_up_to(host.lease.epoch, engine.ledger.checkpoint)
             try:
@@ -211,7 +212,7 @@ class Runtime:
                 continue
             else:
                 if need is not None:
-                    self._wanted.append((request, need))
+                    self._reader.want(request, need, engine)
                     continue
                 bytes_left -= request.size
                 if request.exclusive:
@@ -479,21 +480,8 @@ class Runtime:
 
         self._loader.load_engine(host, loaded)
 
-    def _load_pages(self, request: Request, need: Need) -> None:
-        host = request.host
-        host.loads += 1
-        self._loading += 1
-
-        def loaded(error: ServiceBusError | None) -> None:
-            host.loads -= 1
-            self._loading -= 1
-            if error is not None:
-                safely(host, partial(request.refuse, error))
-                # Whoever waits for what was to be read has no other reason to be looked at.
-                self._loop.call_later(READ_AGAIN_S, self.wake, host)
-                return
-            self._inbox.appendleft(request)
-            self._queued_bytes += request.size
-            self._schedule()
-
-        self._loader.load_pages(request, need, loaded)
+    def _take_back(self, requests: list[Request]) -> None:
+        """What these had to read is there."""
+        self._inbox.extendleft(reversed(requests))
+        self._queued_bytes += sum([each.size for each in requests])
+        self._schedule()

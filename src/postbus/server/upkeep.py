@@ -31,6 +31,7 @@ ten seconds of journal would be a fifth of what may be kept, or more."""
 TRIM_SLICE: Final = 256
 DROP_SLICE: Final = 2_000
 COPIED_AT_ONCE: Final = 256
+SEEN_SLICE: Final = 2_000
 RESTING_EVERY: Final = 600
 """Looks after which the journals of engines that are not in memory are looked at as well: what
 is past its retention goes from them too, but nothing comes in."""
@@ -57,6 +58,8 @@ class Upkeep:
         self._meter = meter
         self._trimmed_at_bytes = 0
         self._trimmed_at_heads: dict[int, int] = {}
+        self._dropped_below: dict[int, int] = {}
+        """The first segment of each history that has not been dropped from the store."""
 
     async def probe(self, now: Instant) -> None:
         """Can a message be stored and read? Raises when not."""
@@ -68,6 +71,7 @@ class Upkeep:
             pass
         await self._thread.run(partial(self._loader.checkpoints.pop, fragment, None))
         self._trimmed_at_heads.pop(fragment, None)
+        self._dropped_below.pop(fragment, None)
 
     def has_grown(self, bytes_max: int) -> bool:
         """Has so much been written since the last yes that trimming should not wait?"""
@@ -99,6 +103,26 @@ class Upkeep:
                 partial(self._store.trim, host.fragment, older_than, bytes_max, TRIM_SLICE)
             )
             more = trimmed.more
+
+    async def forget_ids(self, host: Host, now: Instant) -> None:
+        """Drop the ids that are past the window. A segment is not used any more from then on,
+        whether the state in the store still has it or not."""
+        below = await self._first_kept(host, now)
+        if below <= self._dropped_below.get(host.fragment, 0):
+            return
+        drop = partial(self._store.drop_seen, host.fragment, below, SEEN_SLICE)
+        while host.gone is None and not await self._thread.run(drop):
+            pass
+        self._dropped_below[host.fragment] = below
+
+    async def _first_kept(self, host: Host, now: Instant) -> int:
+        if host.policy.duplicate_window_ms is None:
+            return 0
+        engine = host.engine
+        if engine is None:
+            return await self._loader.first_segment(host, now)
+        history = engine.ledger.history
+        return 0 if history is None else history.expire(now)
 
     async def tidy(self, host: Host, older_than: Instant, bytes_max: int) -> None:
         """Trim, see that the next trim gets further, copy forward what few live bodies pin."""
@@ -196,6 +220,7 @@ async def keep_up(
                 if is_thorough:
                     entity.warn(now)
                     await upkeeps[host.store].tidy(host, older_than, bytes_max)
+                    await upkeeps[host.store].forget_ids(host, now)
                 elif host.store in grown:
                     await upkeeps[host.store].trim(host, older_than, bytes_max)
             except Exception as error:  # upkeep goes on for the life of the process

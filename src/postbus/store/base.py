@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from postbus.model.instant import Instant
-from postbus.model.rows import Checkpoint, Row, RowKey
+from postbus.model.rows import Checkpoint, Row, RowKey, SeenIds
 
 __all__ = [
     "Checkpoint",
@@ -21,6 +21,7 @@ __all__ = [
     "Part",
     "Row",
     "RowKey",
+    "SeenIds",
     "Standing",
     "StoredBatch",
     "Trimmed",
@@ -121,6 +122,20 @@ class MessageStore(Protocol):
 
         A search is bounded and goes on where the last one stopped, so an empty answer says nothing
         about the rest."""
+
+    def load_seen(
+        self, fragment: int, segments: Sequence[int], digests: Sequence[bytes]
+    ) -> dict[bytes, Instant]:
+        """When each of these ids was last seen, in these segments; those that were never are not
+        in it."""
+
+    def load_seen_digests(
+        self, fragment: int, segment: int, after: bytes, limit: int
+    ) -> list[bytes]:
+        """The ids of a segment whose digests are greater than `after`, in order."""
+
+    def drop_seen(self, fragment: int, below: int, limit: int) -> bool:
+        """Remove the ids of all segments below one, `limit` a call; True when none is left."""
 
     def read(self, fragment: int, start: int, bytes_max: int) -> list[StoredBatch]:
         """Batches from the one holding offset `start` on; at least one if there is any, then as

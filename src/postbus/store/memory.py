@@ -14,6 +14,7 @@ from postbus.store.base import (
     Part,
     Row,
     RowKey,
+    SeenIds,
     Standing,
     StoredBatch,
     Trimmed,
@@ -94,6 +95,8 @@ class _Fragment:
         self.bodies: dict[int, set[RowKey]] = {}
         """The live bodies in each batch."""
         self.cursor = TrimCursor()
+        self.seen: dict[int, dict[bytes, Instant]] = {}
+        """Ids that were seen, by segment."""
 
     def append(self, part: Part) -> None:
         if part.batch:
@@ -107,6 +110,12 @@ class _Fragment:
             self.checkpoint = part.checkpoint.offset
             self.state = part.checkpoint.state
             self.cursor.release(self._bring_up(part.checkpoint))
+            self._see(part.checkpoint.seen)
+
+    def _see(self, ids: SeenIds | None) -> None:
+        if ids is not None:
+            segment = self.seen.setdefault(ids.segment, {})
+            segment.update(zip(ids.digests, ids.times, strict=True))
 
     def _bring_up(self, checkpoint: Checkpoint) -> list[int]:
         """Change the index; return the batches in which bodies were let go."""
@@ -230,6 +239,30 @@ class MemoryStore:
             if live <= live_share_max * len(kept.batches[base].data):
                 found += rows[: limit - len(found)]
         return found
+
+    def load_seen(
+        self, fragment: int, segments: Sequence[int], digests: Sequence[bytes]
+    ) -> dict[bytes, Instant]:
+        kept = self._find(fragment).seen
+        found: dict[bytes, Instant] = {}
+        for segment in segments:
+            ids = kept.get(segment, {})
+            for digest in digests:
+                if digest in ids:
+                    found[digest] = max(ids[digest], found.get(digest, 0))
+        return found
+
+    def load_seen_digests(
+        self, fragment: int, segment: int, after: bytes, limit: int
+    ) -> list[bytes]:
+        ids = self._find(fragment).seen.get(segment, {})
+        return sorted(digest for digest in ids if digest > after)[:limit]
+
+    def drop_seen(self, fragment: int, below: int, limit: int) -> bool:
+        kept = self._find(fragment).seen
+        for segment in [each for each in kept if each < below]:
+            del kept[segment]
+        return True
 
     def read(self, fragment: int, start: int, bytes_max: int) -> list[StoredBatch]:
         kept = self._find(fragment)

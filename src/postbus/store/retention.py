@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import apsw
 
-from postbus.store import rows
+from postbus.store import rows, seen
 from postbus.store.base import Checkpoint, Row, RowKey, Trimmed
 from postbus.store.damage import check_numbers
 from postbus.store.database import Database
@@ -186,6 +186,8 @@ class Retention:
             self._database.run(_FENCE, (fragment,))
             self._database.run(_DROP_ROWS, (fragment, limit))
             room = limit - self._database.changes()
+            if room > 0:
+                room -= seen.drop(self._database, fragment, seen.SEGMENT_MAX, room)
             if room > 0:
                 self._delete(self._oldest(first, room))
                 [(left,)] = self._database.run(

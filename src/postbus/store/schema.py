@@ -2,6 +2,7 @@
 
 journal   the truth: one row for each record batch, found by fragment and first offset
 message   the index as of each fragment's checkpoint: one row for each message
+duplicate ids that were seen as of that checkpoint, where duplicates are to be found
 fragment  who may write, and where index, journal and retention stand
 """
 
@@ -49,6 +50,15 @@ WHERE wake_at IS NOT NULL"""
 # Costs about 3 ms of the 10 that a checkpoint of 4,096 rows takes.
 MESSAGE_BODY: Final = "CREATE INDEX message_body ON message (fragment, base, length)"
 
+DUPLICATE: Final = """
+CREATE TABLE duplicate (
+    fragment INTEGER NOT NULL,
+    segment INTEGER NOT NULL,
+    digest BLOB NOT NULL,
+    at INTEGER NOT NULL,
+    PRIMARY KEY (fragment, segment, digest)
+) WITHOUT ROWID"""
+
 # The head is not here: it is where the last batch ends, or the checkpoint when no batch is left.
 FRAGMENT: Final = """
 CREATE TABLE fragment (
@@ -62,8 +72,8 @@ CREATE TABLE fragment (
 
 STORE: Final = Layout(
     kind="store",
-    version=2,
-    tables=(JOURNAL, MESSAGE, MESSAGE_DUE, MESSAGE_BODY, FRAGMENT),
+    version=3,
+    tables=(JOURNAL, MESSAGE, MESSAGE_DUE, MESSAGE_BODY, DUPLICATE, FRAGMENT),
 )
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from postbus.errors import StoreFailed
 from postbus.model.instant import Instant
 from postbus.store import parts as rules
-from postbus.store import rows
+from postbus.store import rows, seen
 from postbus.store.base import Lease, Part, Row, RowKey, Standing, StoredBatch, Trimmed
 from postbus.store.damage import check_batch, check_blob, check_numbers
 from postbus.store.database import WAL_PAGES_MAX, Database
@@ -194,12 +194,14 @@ class SqliteStore:
     def _apply_checkpoint(self, part: Part) -> list[int]:
         """Return the trimmed-over batches in which bodies were let go."""
         assert part.checkpoint is not None
-        offset, changed, removed, state = part.checkpoint
+        offset, changed, removed, state, seen_ids = part.checkpoint
         fragment, epoch = part.lease.fragment, part.lease.epoch
         self._database.run(_CHECKPOINT, (offset, state, fragment, epoch))
         released = self._retention.released_by(fragment, part.checkpoint)
         rows.remove(self._database, fragment, removed)
         rows.put(self._database, fragment, changed)
+        if seen_ids is not None:
+            seen.put(self._database, fragment, seen_ids)
         return released
 
     def _is_stored(self, part: Part, head: _Head) -> bool:
@@ -264,6 +266,22 @@ class SqliteStore:
         self, fragment: int, below: int, live_share_max: float, limit: int
     ) -> list[Row]:
         return self._retention.load_pinned(fragment, below, live_share_max, limit)
+
+    def load_seen(
+        self, fragment: int, segments: Sequence[int], digests: Sequence[bytes]
+    ) -> dict[bytes, Instant]:
+        with self._database.reading():
+            return seen.find(self._database, fragment, segments, digests)
+
+    def load_seen_digests(
+        self, fragment: int, segment: int, after: bytes, limit: int
+    ) -> list[bytes]:
+        with self._database.reading():
+            return seen.load(self._database, fragment, segment, after, limit)
+
+    def drop_seen(self, fragment: int, below: int, limit: int) -> bool:
+        with self._database.transaction():
+            return seen.drop(self._database, fragment, below, limit) < limit
 
     def _page(self, statement: str, values: tuple[int, ...]) -> list[Row]:
         with self._database.reading():

@@ -50,7 +50,7 @@ def full_replay(place: Place) -> Ledger:
     ledger = Ledger(Layout(batch.HEADER_SIZE, batch.RECORD_PREFIX_SIZE), 0, 0, b"")
     for stored in place.store.read(place.fragment, 0, _ALL):
         for position, record in batch.records(stored.data):
-            ledger.replay(decode(record), stored.base, position)
+            ledger.replay(decode(record), stored.base, position, batch.unpack(stored.data).at)
     return ledger
 
 

@@ -234,9 +234,10 @@ def _ledger(fragment: int, head: int, state: bytes) -> Ledger:
 
 def _replay(ledger: Ledger, batches: list[StoredBatch]) -> None:
     for stored in batches:
+        header = batch.unpack(stored.data)
         for position, record in batch.records(stored.data):
-            ledger.replay(records.decode(record), stored.base, position)
-        ledger.head = stored.base + batch.unpack(stored.data).record_count
+            ledger.replay(records.decode(record), stored.base, position, header.at)
+        ledger.head = stored.base + header.record_count
 
 
 def _rows(ledger: Ledger, load: Any) -> list[Message]:

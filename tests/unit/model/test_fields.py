@@ -289,13 +289,14 @@ def test_a_wrong_value_in_a_config_file_is_refused(element: str, given: object) 
 def test_what_is_fixed_at_creation_cannot_be_changed() -> None:
     # R-PART-09
     with pytest.raises(InvalidArgument, match="Partitioning cannot be changed for Topic"):
-        refuse_changes(TOPIC, {"EnablePartitioning": True})
+        refuse_changes(TOPIC, {"EnablePartitioning": True}, TopicDescription())
     with pytest.raises(
         InvalidArgument,
         match="RequiresSession property of an existing Subscription cannot be changed",
     ):
-        refuse_changes(SUBSCRIPTION, {"RequiresSession": True})
-    refuse_changes(QUEUE, {"EnablePartitioning": False, "RequiresSession": False})
+        refuse_changes(SUBSCRIPTION, {"RequiresSession": True}, SubscriptionDescription())
+    neutral: dict[str, Value] = {"EnablePartitioning": False, "RequiresSession": False}
+    refuse_changes(QUEUE, neutral, QueueDescription())
 
 
 @pytest.mark.parametrize(

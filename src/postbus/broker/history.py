@@ -1,0 +1,272 @@
+"""Which ids an entity has seen: exactly since the last checkpoint, before that by a filter.
+
+The filter says "never seen" without a read; what it may have seen is looked up in the store, where
+a checkpoint puts the ids. They lie there in segments, each of a stretch of time: a segment that is
+past the window goes as a whole, and the ids of one checkpoint fall on few pages of the store.
+
+A filter is not stored. Until a chore has read the ids of a segment again (`next_unread`), every id
+may be in it: correct, and slower.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from postbus.broker.message import CorruptRow
+from postbus.broker.seen import SIZE_MIN, UNFOLDED, Layer, places_of, size_for
+from postbus.model.instant import NEVER, Instant
+from postbus.model.rows import SeenIds
+
+SEGMENT_IDS: Final = 65_536
+SHARE: Final = 8
+"""A segment ends when it has this part of all ids, or lasts this part of the window."""
+CAPACITY_MIN: Final = 1_024
+FILTER_BYTES: Final = 4 << 20
+
+_COUNT = struct.Struct("<I")
+_SEGMENT = struct.Struct("<QQqq")
+
+
+class Segment:
+    """The ids of one stretch of time."""
+
+    __slots__ = ("count", "cursor", "draft", "first_at", "last_at", "layer", "number", "room",
+                 "stored", "worn")  # fmt: skip
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.count = 0
+        self.first_at: Instant = 0
+        self.last_at: Instant = 0
+        self.stored = False
+        """Has the store ids of it?"""
+        self.layer: Layer | None = None
+        """None while it is not known what is in it."""
+        self.draft: Layer | None = None
+        """The layer that its ids are being read into."""
+        self.cursor = b""
+        """The last digest that was read."""
+        self.room = 0
+        """Ids that its layer has room for, before it is to be made larger."""
+        self.worn = False
+        """Its layer was made larger than it was: it is worth reading again."""
+
+
+class History:
+    """The ids of one entity, within bounded memory."""
+
+    __slots__ = ("_bytes_max", "_ends_at", "_flushed", "recent", "segments", "window_ms")
+
+    def __init__(self, window_ms: int, bytes_max: int = FILTER_BYTES) -> None:
+        self.window_ms = window_ms
+        """An id counts as seen for so long, from when it was first seen."""
+        self._bytes_max = bytes_max
+        self.recent: dict[bytes, Instant] = {}
+        """When the ids since the last checkpoint were seen. All are of the last segment."""
+        self.segments: list[Segment] = [Segment(1)]
+        """Oldest first; the last one takes the ids that come."""
+        self._flushed: Segment | None = None
+        self._ends_at: Instant = NEVER
+        """No segment is past the window before."""
+
+    @property
+    def filter_bytes(self) -> int:
+        """What the filter takes in memory."""
+        return sum(layer.size for layer in self._layers())
+
+    @property
+    def count(self) -> int:
+        return sum(segment.count for segment in self.segments)
+
+    # -- what was seen -----------------------------------------------------------------------
+
+    def segments_of(self, digest: bytes, since: Instant) -> list[int]:
+        """The segments in the store that may have seen it after a time. Mostly none."""
+        first, step = places_of(digest)
+        found: list[int] = []
+        for segment in self.segments:
+            if segment.stored and segment.last_at > since:
+                layer = segment.layer
+                if layer is None or layer.may_have(first, step):
+                    found.append(segment.number)
+        return found
+
+    def note(self, digest: bytes, now: Instant) -> None:
+        """It is seen now, for the first time within the window."""
+        self.recent[digest] = now
+        segment = self.segments[-1]
+        if not segment.count:
+            segment.first_at = now
+        segment.last_at = now
+        segment.count += 1
+        layer, draft = segment.layer, segment.draft
+        if layer is None and draft is None:
+            if segment.stored:
+                return  # read from the store when it is its turn
+            layer = segment.layer = self._new_layer(self._expected())
+            segment.room = layer.capacity
+        first, step = places_of(digest)
+        if layer is not None:
+            if segment.count > segment.room:
+                self._make_room(segment, layer)
+            layer.add(first, step)
+        if draft is not None:
+            draft.add(first, step)
+
+    def set_window(self, window_ms: int) -> None:
+        """The window was made longer or shorter. What it has let go of does not come back."""
+        self.window_ms = window_ms
+        self._ends_at = 0
+
+    def expire(self, now: Instant) -> int:
+        """Let go of what is past the window; returns the first segment that is still kept."""
+        if now < self._ends_at:
+            return self.segments[0].number
+        since = now - self.window_ms
+        segments = self.segments
+        while len(segments) > 1 and segments[0].last_at <= since:
+            del segments[0]
+        last = segments[-1]
+        if len(segments) == 1 and last.stored and last.last_at <= since and not self.recent:
+            segments[0] = Segment(last.number + 1)
+        first = segments[0]
+        self._ends_at = first.last_at + self.window_ms if first.stored else NEVER
+        return first.number
+
+    # -- memory ------------------------------------------------------------------------------
+
+    def _layers(self) -> list[Layer]:
+        return [
+            layer
+            for segment in self.segments
+            for layer in (segment.layer, segment.draft)
+            if layer is not None
+        ]
+
+    def _limit(self) -> int:
+        """Ids after which a segment ends."""
+        return max(SEGMENT_IDS, self.count // SHARE)
+
+    def _expected(self) -> int:
+        """Ids that the next segment will have, if it goes on as in the one before."""
+        before = self.segments[-2].count if len(self.segments) > 1 else 0
+        return max(CAPACITY_MIN, min(before, self._limit()))
+
+    def _new_layer(self, capacity: int) -> Layer:
+        """A layer that fits within the bound; the others give up what they can spare."""
+        size = size_for(capacity)
+        layers = self._layers()
+        while size > SIZE_MIN and self.filter_bytes + size > self._bytes_max:
+            widest = max(
+                (layer for layer in layers if layer.size > SIZE_MIN),
+                key=lambda layer: layer.bytes_per_id,
+                default=None,
+            )
+            if widest is None or widest.bytes_per_id < size / capacity:
+                size //= 2
+            else:
+                widest.fold()
+        return Layer(size, capacity)
+
+    def _make_room(self, segment: Segment, layer: Layer) -> None:
+        more = layer.size * (UNFOLDED - 1)
+        if layer.capacity < self._limit() and self.filter_bytes + more <= self._bytes_max:
+            layer.unfold()
+            segment.room = layer.capacity
+            segment.worn = True
+        else:
+            segment.room = NEVER  # it gets fuller from here on
+
+    # -- the filter, read from the store -----------------------------------------------------
+
+    def next_unread(self) -> Segment | None:
+        """A segment whose ids are to be read into a layer, with the layer; None when there is no
+        such. A segment that has ended is better read again than left worn."""
+        for segment in reversed(self.segments):
+            ended = segment is not self.segments[-1]
+            if segment.stored and (segment.layer is None or (segment.worn and ended)):
+                if segment.draft is None:
+                    self._begin_reading(segment, ended)
+                return segment
+        return None
+
+    def _begin_reading(self, segment: Segment, ended: bool) -> None:
+        capacity = max(segment.count, CAPACITY_MIN if ended else self._expected())
+        segment.draft = self._new_layer(capacity)
+        segment.cursor = b""
+        if not ended:
+            # These may come to lie in the store behind the place that was read last.
+            segment.draft.add_all(self.recent)
+
+    def read_on(self, segment: Segment, digests: Sequence[bytes], is_last: bool) -> None:
+        """These come next in the store."""
+        draft = segment.draft
+        assert draft is not None
+        draft.add_all(digests)
+        if is_last:
+            segment.layer, segment.draft = draft, None
+            segment.room = draft.capacity
+            segment.worn = False
+        else:
+            segment.cursor = digests[-1]
+
+    # -- checkpoints -------------------------------------------------------------------------
+
+    def flush(self) -> SeenIds | None:
+        """What the store must have with the checkpoint that is being made."""
+        last = self.segments[-1]
+        self._flushed = last
+        if not last.count:
+            return None
+        lasted = last.last_at - last.first_at
+        if last.count >= self._limit() or lasted >= self.window_ms // SHARE:
+            self.segments.append(Segment(last.number + 1))
+        if not self.recent:
+            return None
+        return SeenIds(last.number, list(self.recent), list(self.recent.values()))
+
+    def flushed(self) -> None:
+        """The store has it."""
+        self.recent = {}
+        segment = self._flushed
+        if segment is not None and segment.count:
+            segment.stored = True
+            self._ends_at = min(self._ends_at, segment.last_at + self.window_ms)
+
+    def state(self) -> bytes:
+        """The segments, as they are with the checkpoint."""
+        return _COUNT.pack(len(self.segments)) + b"".join(
+            _SEGMENT.pack(each.number, each.count, each.first_at, each.last_at)
+            for each in self.segments
+        )
+
+    def restore(self, state: bytes, at: int) -> int:
+        """Go on from a checkpoint; returns where its part of the state ends."""
+        segments: list[Segment] = []
+        (count,) = _COUNT.unpack_from(state, at)
+        at += _COUNT.size
+        for _ in range(count):
+            segment = Segment(0)
+            (
+                segment.number,
+                segment.count,
+                segment.first_at,
+                segment.last_at,
+            ) = _SEGMENT.unpack_from(state, at)
+            segment.stored = segment.count > 0
+            segments.append(segment)
+            at += _SEGMENT.size
+        if segments:
+            self.segments = segments
+            self._ends_at = 0
+        return at
+
+
+NO_SEGMENTS: Final = _COUNT.pack(0)
+"""The state of an entity that keeps no history."""
+
+
+def check_none(state: bytes, at: int) -> None:
+    """An entity that keeps no history has none in its state."""
+    if state[at : at + _COUNT.size] != NO_SEGMENTS:
+        raise CorruptRow("an entity without duplicate detection has a history of ids")

@@ -1,0 +1,128 @@
+"""Duplicate detection: a message whose id was seen within the window is accepted and dropped.
+
+The window counts from when an id was first seen, and what becomes of that message does not matter
+(semantics B §6). A message without an id is never a duplicate. Each one that is dropped has a
+number of its own and a record, so that whoever reads the journal sees it; it is not charged.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from postbus.broker.admission import admit
+from postbus.broker.history import History
+from postbus.broker.message import Message, Trail
+from postbus.broker.pages import Need, Pages, SeenPage, SeenSlice
+from postbus.broker.queue import Queue
+from postbus.broker.seen import digest_of
+from postbus.model.instant import Instant
+
+RECALLED_AT_ONCE: Final = 4_096
+"""Ids that one turn reads into the filter again: about 5 ms."""
+
+Store = Callable[[Sequence[Message], Instant], list[int]]
+
+
+def digests_of(messages: Sequence[Message]) -> list[bytes]:
+    """Empty for a message without an id."""
+    return [digest_of(each.message_id) if each.message_id else b"" for each in messages]
+
+
+def lookup(
+    history: History, digests: Sequence[bytes], now: Instant, pages: Pages | None
+) -> Need | None:
+    """What must be read before it is known which of these were seen."""
+    since = now - history.window_ms
+    wanted: list[bytes] = []
+    segments: set[int] = set()
+    for digest in digests:
+        if not digest or digest in history.recent:
+            continue
+        found = history.segments_of(digest, since)
+        if found and (pages is None or digest not in pages.seen):
+            wanted.append(digest)
+            segments.update(found)
+    return Need((SeenPage(tuple(sorted(segments)), tuple(wanted)),)) if wanted else None
+
+
+def repeated(
+    history: History, digests: Sequence[bytes], now: Instant, pages: Pages | None
+) -> list[bool]:
+    """Which of these were seen within the window, or come a second time here. What `lookup` asks
+    for has been read."""
+    since = now - history.window_ms
+    here: set[bytes] = set()
+    found: list[bool] = []
+    for digest in digests:
+        at = history.recent.get(digest)
+        if at is None and pages is not None:
+            at = pages.seen.get(digest)
+        found.append(digest in here or (at is not None and at > since))
+        if digest:
+            here.add(digest)
+    return found
+
+
+def foresee(history: History, messages: Sequence[Message], now: Instant) -> Need | None:
+    """What `send_once` would have to read for these."""
+    return lookup(history, digests_of(messages), now, None)
+
+
+def send_once(
+    history: History,
+    kind: str,
+    own: Queue,
+    store: Store,
+    messages: Sequence[Message],
+    now: Instant,
+    pages: Pages | None,
+) -> list[int] | Need:
+    """Store those of the messages that were not seen; all of them are accepted, or none."""
+    history.expire(now)
+    digests = digests_of(messages)
+    if need := lookup(history, digests, now, pages):
+        return need
+    dropped = repeated(history, digests, now, pages)
+    if True not in dropped:
+        numbers = store(messages, now)
+    else:
+        # All are looked at before the first is stored; only those that stay take room.
+        policy, size_bytes = own.policy, own.ledger.size_bytes
+        admit(kind, own.name, policy, size_bytes, _chosen(messages, dropped, False))
+        admit(kind, own.name, policy, 0, _chosen(messages, dropped, True))
+        numbers = []
+        for message, is_dropped in zip(messages, dropped, strict=True):
+            if is_dropped:
+                numbers.append(drop(own, message, now))
+            else:
+                numbers += store([message], now)
+    for digest, is_dropped in zip(digests, dropped, strict=True):
+        if digest and not is_dropped:
+            history.note(digest, now)
+    return numbers
+
+
+def drop(own: Queue, message: Message, now: Instant, trail: Trail | None = None) -> int:
+    """Leave nothing of a message but its record; returns the number it has there."""
+    made = Message(None, message.message_id, message.session_id, scheduled_at=now)
+    made.number = made.enqueue_number = own.ledger.next_number()
+    made.length = message.length
+    made.trail = trail
+    own.ledger.drop(made)
+    return made.number
+
+
+def _chosen(messages: Sequence[Message], dropped: list[bool], is_dropped: bool) -> list[Message]:
+    return [each for each, gone in zip(messages, dropped, strict=True) if gone is is_dropped]
+
+
+def recall(history: History, pages: Pages) -> Need | None:
+    """Read some more ids into the filter."""
+    segment = history.next_unread()
+    if segment is None:
+        return None
+    page = SeenSlice(segment.number, segment.cursor, RECALLED_AT_ONCE)
+    if page not in pages:
+        return Need((page,))
+    digests = pages.digests(page)
+    history.read_on(segment, digests, is_last=len(digests) < page.limit)
+    return None

@@ -1,0 +1,94 @@
+"""A filter over ids: it is sure of those that were never in it, in few bits for each of them.
+
+One layer holds the ids of one segment of a history (`postbus.broker.history`). The size of a layer
+is a power of two and a place in it is the low bits of a number, so a layer can be folded to half
+its size, or unfolded, without knowing the ids again: it then lets more strangers pass for known.
+"""
+
+import struct
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import Final
+
+DIGEST_BYTES: Final = 16
+SIZE_MIN: Final = 1_024
+BYTES_PER_ID: Final = 4
+"""32 bits and 8 probes: of 170,000 ids that were never in a full layer, one is taken for known."""
+PROBES_MAX: Final = 8
+UNFOLDED: Final = 4
+"""A layer that was made too small becomes so many times as large."""
+
+_WORDS: Final = struct.Struct("<QQ")
+_PLACE_MASK: Final = (1 << 40) - 1
+
+
+def digest_of(text: str) -> bytes:
+    """What a history knows of an id. So long that two ids with the same one do not exist."""
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
+
+
+def places_of(digest: bytes) -> tuple[int, int]:
+    """The first place of a digest in any layer, and the way from one to the next."""
+    first, step = _WORDS.unpack(digest)
+    return first & _PLACE_MASK, (step & _PLACE_MASK) | 1
+
+
+class Layer:
+    """The ids of one segment."""
+
+    __slots__ = ("_bits", "_mask", "_probes", "capacity")
+
+    def __init__(self, size: int, capacity: int) -> None:
+        """`size` in bytes, a power of two; `capacity` is the number of ids it was made for."""
+        self.capacity = capacity
+        self._bits = bytearray(size)
+        self._mask = size * 8 - 1
+        self._probes = max(2, min(PROBES_MAX, size * 8 // capacity // 2))
+
+    @property
+    def size(self) -> int:
+        return len(self._bits)
+
+    @property
+    def bytes_per_id(self) -> float:
+        return len(self._bits) / self.capacity
+
+    def add(self, first: int, step: int) -> None:
+        bits, mask, place = self._bits, self._mask, first
+        for _ in range(self._probes):
+            at = place & mask
+            bits[at >> 3] |= 1 << (at & 7)
+            place += step
+
+    def add_all(self, digests: Iterable[bytes]) -> None:
+        for digest in digests:
+            first, step = places_of(digest)
+            self.add(first, step)
+
+    def may_have(self, first: int, step: int) -> bool:
+        bits, mask, place = self._bits, self._mask, first
+        for _ in range(self._probes):
+            at = place & mask
+            if not bits[at >> 3] >> (at & 7) & 1:
+                return False
+            place += step
+        return True
+
+    def fold(self) -> None:
+        """Half the size, and twice as full."""
+        half = len(self._bits) // 2
+        low = int.from_bytes(self._bits[:half], "little")
+        high = int.from_bytes(self._bits[half:], "little")
+        self._bits = bytearray((low | high).to_bytes(half, "little"))
+        self._mask = half * 8 - 1
+
+    def unfold(self) -> None:
+        """Room for more ids. Those in it are found in several places now, as if they were more."""
+        self._bits *= UNFOLDED
+        self._mask = len(self._bits) * 8 - 1
+        self.capacity *= UNFOLDED
+
+
+def size_for(capacity: int) -> int:
+    """Bytes of a layer for so many ids: a power of two."""
+    return max(SIZE_MIN, 1 << (capacity * BYTES_PER_ID - 1).bit_length())

@@ -1,0 +1,89 @@
+"""Ids that entities have seen, in SQLite: in with a checkpoint, out by whole segments.
+
+A segment is a range of the table's key. The ids of one checkpoint go into one segment, in order,
+so that they fall on its pages and on no others.
+"""
+
+import json
+from array import array
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, Final
+
+import apsw
+
+from postbus.model.instant import Instant
+from postbus.store.base import SeenIds
+from postbus.store.damage import Damaged, check_numbers
+from postbus.store.database import Database
+
+DIGEST_BYTES: Final = 16
+
+_RUNS: Final = (512, 64, 8, 1)
+"""Ids for each statement, as in `postbus.store.rows`."""
+_PUT: Final = {
+    run: "INSERT OR REPLACE INTO duplicate (fragment, segment, digest, at) VALUES "
+    + ",".join(["(?1,?2,?,?)"] * run)
+    for run in _RUNS
+}
+# CROSS JOIN keeps what is asked for on the outside: each is one step down the tree.
+_FIND: Final = """
+SELECT json_group_array(duplicate.at), min(typeof(digest) = 'blob'),
+    CAST(group_concat(digest, '') AS BLOB)
+FROM carray(?2) AS segments CROSS JOIN carray(?3) AS digests CROSS JOIN duplicate
+ON fragment = ?1 AND segment = segments.value AND digest = digests.value"""
+_SLICE: Final = """
+SELECT count(*), min(typeof(digest) = 'blob'), CAST(group_concat(digest, '') AS BLOB)
+FROM (SELECT digest FROM duplicate WHERE fragment = ? AND segment = ? AND digest > ?
+    ORDER BY digest LIMIT ?)"""
+_DROP: Final = """
+DELETE FROM duplicate WHERE (fragment, segment, digest) IN
+    (SELECT fragment, segment, digest FROM duplicate WHERE fragment = ? AND segment < ? LIMIT ?)"""
+
+SEGMENT_MAX: Final = (1 << 63) - 1
+
+
+def put(database: Database, fragment: int, seen: SeenIds) -> None:
+    pairs = sorted(zip(seen.digests, seen.times, strict=True))
+    start = 0
+    for run in _RUNS:
+        while len(pairs) - start >= run:
+            part = pairs[start : start + run]
+            database.run(_PUT[run], (fragment, seen.segment, *chain.from_iterable(part)))
+            start += run
+
+
+def find(
+    database: Database, fragment: int, segments: Sequence[int], digests: Sequence[bytes]
+) -> dict[bytes, Instant]:
+    """When each of these was last seen, of those that were."""
+    if not segments or not digests:
+        return {}
+    values = (fragment, apsw.carray(array("q", segments)), apsw.carray(tuple(digests)))
+    [(times_text, blobs_only, data)] = database.run(_FIND, values)
+    times = json.loads(times_text)
+    check_numbers(times, "the history of ids")
+    found: dict[bytes, Instant] = {}
+    for digest, at in zip(_apart(len(times), blobs_only, data), times, strict=True):
+        found[digest] = max(at, found.get(digest, at))
+    return found
+
+
+def load(database: Database, fragment: int, segment: int, after: bytes, limit: int) -> list[bytes]:
+    """The digests of a segment behind one of them, in order."""
+    [(count, blobs_only, data)] = database.run(_SLICE, (fragment, segment, after, limit))
+    return _apart(count, blobs_only, data)
+
+
+def _apart(count: int, blobs_only: Any, data: Any) -> list[bytes]:
+    if not count:
+        return []
+    if not blobs_only or len(data) != count * DIGEST_BYTES:
+        raise Damaged("the history of ids has something else than digests")
+    return [data[at : at + DIGEST_BYTES] for at in range(0, len(data), DIGEST_BYTES)]
+
+
+def drop(database: Database, fragment: int, below: int, limit: int) -> int:
+    """Remove ids of segments below one; returns how many went."""
+    database.run(_DROP, (fragment, below, limit))
+    return database.changes()
