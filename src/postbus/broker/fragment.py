@@ -10,6 +10,7 @@ from postbus.broker.window import WindowLimits
 
 if TYPE_CHECKING:
     from postbus.broker.queue import Queue
+    from postbus.broker.transaction import Transaction
 
 _COUNTER_BYTES: Final = 3
 _COUNTER_MASK: Final = (1 << 8 * _COUNTER_BYTES) - 1
@@ -27,12 +28,14 @@ class Fragment:
         "_proofs",
         "_secret",
         "_token_prefix",
+        "enlisted",
         "forwards",
         "ledger",
         "limits",
         "locked",
         "outboxes",
         "stirred",
+        "transactions",
     )
 
     def __init__(
@@ -48,6 +51,10 @@ class Fragment:
         """Queues that forward their messages or their dead letters."""
         self.outboxes: dict[int, int] = {}
         """Subqueues with messages on their way to another entity: none has a lower number."""
+        self.transactions: dict[Transaction, None] = {}
+        """Those that have work to do here when they are committed."""
+        self.enlisted: dict[bytes, Transaction] = {}
+        """Locks whose messages are settled by a transaction, if it is committed."""
         # A lock token names fragment and epoch, so that one of an earlier owner is lock-lost at
         # once. The rest is a counter, which makes it the only one, and a proof that we made it:
         # whoever has seen some tokens must not be able to tell others.

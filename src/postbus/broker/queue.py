@@ -112,10 +112,10 @@ class Queue:
         self.limit_ttl(message)
         raw = message.raw
         assert raw is not None
-        message.number = message.enqueue_number = ledger.next_number()
         if message.enqueued_at > now:
             self.schedule(message)
             return message.number
+        message.number = message.enqueue_number = ledger.next_number()
         message.enqueued_at = now
         self.choose_place(message)
         ledger.add(Kind.ENQUEUED, message, raw)
@@ -126,6 +126,8 @@ class Queue:
         """Keep a message until it is due."""
         raw = message.raw
         assert raw is not None
+        # A transaction has promised the number to whoever scheduled it.
+        message.number = message.enqueue_number = message.number or self.ledger.next_number()
         message.lane = SCHEDULED
         self.ledger.add(Kind.SCHEDULED, message, raw)
         message.raw = None
@@ -335,6 +337,8 @@ class Queue:
     def _unlock(self, token: bytes, now: Instant) -> Message:
         self.check_receives()
         message = self._held(token, now)
+        if token in self.fragment.enlisted:
+            raise InvalidOperation("The message is settled in a transaction that is not over yet.")
         del self.locks[token]
         message.token = None
         if message.lane == DEFERRED:

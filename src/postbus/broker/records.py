@@ -67,10 +67,20 @@ class Kind(IntEnum):
     """Came from an entity that forwards to this one."""
     DUPLICATE = 25
     """Its id was seen already, so it was accepted and dropped; it has a number and no body."""
+    POSTED = 26
+    """Sent through this entity, for another one (`postbus.broker.posting`)."""
 
 
 BRINGS_BODY: Final = frozenset(
-    {Kind.ENQUEUED, Kind.SCHEDULED, Kind.COPIED, Kind.PUBLISHED, Kind.STAGED, Kind.ARRIVED}
+    {
+        Kind.ENQUEUED,
+        Kind.SCHEDULED,
+        Kind.COPIED,
+        Kind.PUBLISHED,
+        Kind.STAGED,
+        Kind.ARRIVED,
+        Kind.POSTED,
+    }
 )
 REMOVES: Final = frozenset(
     {
@@ -83,10 +93,10 @@ REMOVES: Final = frozenset(
         Kind.FORWARDED,
     }
 )
-BRINGS_ID: Final = BRINGS_BODY - {Kind.COPIED}
+BRINGS_ID: Final = BRINGS_BODY - {Kind.COPIED, Kind.POSTED}
 """A message comes in that was not here: its id counts as seen from then on."""
 ADDS: Final = frozenset(
-    {Kind.ENQUEUED, Kind.SCHEDULED, Kind.STAGED, Kind.DISTRIBUTED, Kind.ARRIVED}
+    {Kind.ENQUEUED, Kind.SCHEDULED, Kind.STAGED, Kind.DISTRIBUTED, Kind.ARRIVED, Kind.POSTED}
 )
 
 _HEAD_FIELDS: Final = "BBBBIIQQqqII"

@@ -87,10 +87,10 @@ class Topic:
         admit("Topic", own.name, own.policy, own.ledger.size_bytes, messages)
         for message in messages:
             own.limit_ttl(message)
-            message.number = message.enqueue_number = own.ledger.next_number()
             if message.enqueued_at > now:
                 own.schedule(message)
             else:
+                message.number = message.enqueue_number = own.ledger.next_number()
                 message.enqueued_at = now
                 self._take_in(message)
         return [message.number for message in messages]
