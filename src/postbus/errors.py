@@ -110,6 +110,32 @@ class MessageLockLost(ServiceBusError):
         )
 
 
+class SessionLockLost(ServiceBusError):
+    """The session's lock expired, or it was given up, or was held before a broker restart."""
+
+    condition = "com.microsoft:session-lock-lost"
+    http_status = 410
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The lock on the session is lost: it expired, or the session was given up. Accept the "
+            "session again; what was received from it before cannot be settled any more."
+        )
+
+
+class SessionCannotBeLocked(ServiceBusError):
+    """Another receiver holds the session."""
+
+    condition = "com.microsoft:session-cannot-be-locked"
+    http_status = 409
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(
+            f"The requested session '{session_id}' cannot be accepted. "
+            "It may be locked by another receiver."
+        )
+
+
 class MessageNotFound(ServiceBusError):
     """No message with this sequence number is in the state the operation needs."""
 

@@ -34,7 +34,8 @@ class Engine:
         for writer in writers:
             rows = writer.send(*bodies, at=self.now)
         for row, body in zip(rows, bodies, strict=True):
-            placed = row._replace(number=self.next_number, wake_at=self._wake_at())
+            group = self.random.choice((None, b"", b"a", b"b", bytes([self.next_number % 256])))
+            placed = row._replace(number=self.next_number, wake_at=self._wake_at(), group=group)
             self.live[self.next_number] = placed, body
             self.next_number += 1
 
@@ -121,3 +122,8 @@ def assert_alike(stores: list[MessageStore], engine: Engine) -> None:
         assert due[0] == due[1]
         following = [store.next_due(1, *lane, T0 + 25) for store in stores]
         assert following[0] == following[1]
+        groups = [store.load_groups(1, *lane, None, 10_000) for store in stores]
+        assert groups[0] == groups[1]
+        for group in groups[0][:5]:
+            of_one = [store.load_group(1, *lane, group, 3, 10) for store in stores]
+            assert of_one[0] == of_one[1]

@@ -8,12 +8,19 @@ from postbus.broker.policy import Policy
 from postbus.errors import (
     EntityDisabled,
     InvalidArgument,
+    InvalidOperation,
     MessageSizeExceeded,
     QuotaExceeded,
 )
 
 ID_LENGTH_MAX: Final = 128
 """Characters of a message id or a session id (semantics B §11)."""
+
+SESSION_MISSING: Final = (
+    "The SessionId was not set on a message, and it cannot be sent to the entity. Entities that "
+    "have session support enabled can only receive messages that have the SessionId set to a "
+    "valid value."
+)
 
 
 def admit(
@@ -45,6 +52,8 @@ def _check(name: str, policy: Policy, message: Message) -> None:
             f"The headers of the message take {message.header_size} bytes, "
             f"{policy.header_size_max} bytes are allowed on the entity '{name}'."
         )
+    if policy.requires_session and message.session_id is None:
+        raise InvalidOperation(SESSION_MISSING)
     if len(message.message_id) > ID_LENGTH_MAX:
         raise InvalidArgument(f"The MessageId is longer than {ID_LENGTH_MAX} characters.")
     if message.session_id is not None and len(message.session_id) > ID_LENGTH_MAX:

@@ -6,11 +6,14 @@ These look beyond the window, so they may return `Need` and are then called agai
 from collections.abc import Sequence
 from typing import Final
 
+from postbus.broker import sessions
 from postbus.broker.chores import missing, refill
-from postbus.broker.message import ACTIVE, DEFERRED, SCHEDULED, Message, from_row
-from postbus.broker.pages import BodyPage, LanePage, Need, Pages, RowPage
+from postbus.broker.lanes import first_messages
+from postbus.broker.message import ACTIVE, DEFERRED, SCHEDULED, Message, from_row, no_body
+from postbus.broker.pages import BodyPage, GroupPage, LanePage, Need, Pages, RowPage
 from postbus.broker.queue import Queue
 from postbus.broker.records import Kind
+from postbus.broker.session_chores import first_of_session
 from postbus.errors import InvalidArgument, MessageNotFound, MessageSizeExceeded
 from postbus.model.instant import Instant
 from postbus.model.rows import RowKey
@@ -22,16 +25,25 @@ RECEIVE_BYTES_MAX: Final = 4 << 20
 PEEK_ROWS: Final = 256
 """Rows read at a time, however few are asked for: many of them may be gone since."""
 
+DELETE_ROWS: Final = 1_024
+
 Found = list[tuple[Message, bytes]]
 
 
 def peek(
-    queue: Queue, subqueue: int, start: int, count: int, bytes_max: int, pages: Pages
+    queue: Queue,
+    subqueue: int,
+    start: int,
+    count: int,
+    bytes_max: int,
+    pages: Pages,
+    session_id: str | None = None,
 ) -> Found | Need:
-    """Messages from a number on, whatever their state, in order; nothing is locked."""
+    """Messages from a number on, whatever their state, in order, of one session if there is one
+    named; nothing is locked."""
     count = min(count, PEEK_COUNT_MAX)
     while True:
-        found = _from(queue, subqueue, start, pages)
+        found = _from(queue, subqueue, start, pages, session_id)
         if isinstance(found, Need):
             return found
         messages, horizon = found
@@ -48,24 +60,38 @@ def peek(
 
 
 def _from(
-    queue: Queue, subqueue: int, start: int, pages: Pages
+    queue: Queue, subqueue: int, start: int, pages: Pages, session_id: str | None
 ) -> tuple[list[Message], int | None] | Need:
     """Messages of all lanes from a number on, and the number they are all known up to."""
-    lanes = [LanePage(subqueue, lane, start, PEEK_ROWS) for lane in (ACTIVE, DEFERRED, SCHEDULED)]
-    if need := missing(pages, list(lanes)):
+    lanes = [
+        (lane, _page_from(subqueue, lane, start, session_id))
+        for lane in (ACTIVE, DEFERRED, SCHEDULED)
+    ]
+    if need := missing(pages, [page for _, page in lanes]):
         return need
+    delta = queue.ledger.delta
     messages: list[Message] = []
     horizon: int | None = None
-    for page in lanes:
-        part, end = queue.ledger.delta.over_lane(
-            pages.rows(page), subqueue, page.lane, start, PEEK_ROWS
-        )
+    for lane, page in lanes:
+        rows = pages.rows(page)
+        if session_id is None:
+            part, end = delta.over_lane(rows, subqueue, lane, start, PEEK_ROWS)
+        else:
+            part, end = delta.over_group(rows, subqueue, lane, session_id, start, PEEK_ROWS)
         messages += part
         if end is not None:
             horizon = end if horizon is None else min(horizon, end)
     if horizon is not None:
         messages = [message for message in messages if message.number <= horizon]
     return sorted(messages, key=lambda message: message.number), horizon
+
+
+def _page_from(
+    subqueue: int, lane: int, start: int, session_id: str | None
+) -> LanePage | GroupPage:
+    if session_id is None:
+        return LanePage(subqueue, lane, start, PEEK_ROWS)
+    return GroupPage(subqueue, lane, session_id.encode(), start, PEEK_ROWS)
 
 
 def receive_deferred(
@@ -76,15 +102,22 @@ def receive_deferred(
     holder: int,
     now: Instant,
     pages: Pages,
+    session_id: str | None = None,
 ) -> Found | Need:
-    """Lock (or remove) deferred messages by number, in the order asked; all of them or none."""
+    """Lock (or remove) deferred messages by number, in the order asked; all of them or none. Those
+    of a session are for whoever holds it."""
     queue.check_receives()
+    in_session = queue.sessions is not None and subqueue == queue.main
+    if in_session:
+        sessions.held(queue, session_id, now)
     if len(set(numbers)) != len(numbers):
         raise InvalidArgument("A sequence number is named twice.")
     messages = by_number(queue, subqueue, DEFERRED, numbers, pages)
     if isinstance(messages, Need):
         return messages
     found = [message for message in messages if message is not None and message.token is None]
+    if in_session:
+        found = [message for message in found if message.session_id == session_id]
     expired = [message for message in found if message.expired(now)]
     for message in expired:
         # Looked at only now, because deferred messages are never swept (semantics B §3).
@@ -137,11 +170,19 @@ def find_scheduled(queue: Queue, numbers: Sequence[int], pages: Pages) -> list[M
 
 
 def delete_batch(
-    queue: Queue, subqueue: int, count: int, before: Instant, pages: Pages
+    queue: Queue,
+    subqueue: int,
+    count: int,
+    before: Instant,
+    pages: Pages,
+    session_id: str | None = None,
 ) -> int | Need:
-    """Remove up to `count` ready messages enqueued by `before`, oldest first."""
+    """Remove up to `count` ready messages enqueued by `before`, oldest first; where there are
+    sessions, those of the one that is named, or of all."""
     queue.check_receives()
     count = min(count, DELETE_COUNT_MAX)
+    if queue.sessions is not None and subqueue == queue.main:
+        return _delete_in_sessions(queue, count, before, pages, session_id)
     window = queue.windows[subqueue]
     while window.low and window.ready_count < count:
         need = refill(queue, subqueue, pages)
@@ -159,6 +200,36 @@ def delete_batch(
     return deleted
 
 
+def _delete_in_sessions(
+    queue: Queue, count: int, before: Instant, pages: Pages, session_id: str | None
+) -> int | Need:
+    """They may be in the window of a session, or in none, so they are looked for in the index."""
+    delta, main = queue.ledger.delta, queue.main
+    chosen: list[Message] = []
+    start: int | None = 0
+    while start is not None and len(chosen) < count:
+        if session_id is None:
+            found = first_messages(delta, pages, main, ACTIVE, start, DELETE_ROWS)
+        else:
+            found = first_of_session(delta, pages, main, ACTIVE, session_id, start, DELETE_ROWS)
+        if isinstance(found, Need):
+            return found
+        messages, end = found
+        start = None if end is None else end + 1
+        for each in messages:
+            if each.enqueued_at > before:
+                start = None
+                break
+            message = queue.itself(each)
+            if message.token is None:
+                chosen.append(message)
+    del chosen[count:]
+    for message in chosen:
+        queue.withdraw(message)
+        queue.ledger.remove(Kind.DELETED, message)
+    return len(chosen)
+
+
 def by_number(
     queue: Queue, subqueue: int, lane: int, numbers: Sequence[int], pages: Pages
 ) -> list[Message | None] | Need:
@@ -173,8 +244,7 @@ def by_number(
         if number in changes:
             result.append(changes[number])
         elif number in stored:
-            held = queue.held_in_memory(subqueue, lane, number)
-            result.append(held if held is not None else from_row(stored[number]))
+            result.append(queue.itself(from_row(stored[number])))
         else:
             result.append(None)
     return result
@@ -190,6 +260,6 @@ def _with_bodies(messages: list[Message], pages: Pages) -> Found | Need:
         if raw is None:
             raw = pages.body(bodies[message.number])
         if raw is None:
-            raise Queue.no_body(message)
+            raise no_body(message)
         found.append((message, raw))
     return found

@@ -16,9 +16,11 @@ from postbus.broker.message import (
     OWNER_BITS,
     PUBLISHING,
     SCHEDULED,
+    STATE,
     CorruptRow,
     Message,
     from_row,
+    no_body,
 )
 from postbus.broker.pages import (
     BatchPage,
@@ -114,15 +116,13 @@ def sweep(queue: Queue, until: Instant, now: Instant, pages: Pages) -> Need | No
     later = NextDue(queue.main, ACTIVE, until)
     if need := missing(pages, [due, later]):
         return need
-    window = queue.windows[queue.main]
     messages = queue.ledger.delta.over_due(pages.rows(due), queue.main, ACTIVE, until, SLICE)
     swept = 0
     for found in messages:
-        message = window.live.get(found.number, found)
+        message = queue.itself(found)
         if message.token is not None:
             continue  # locked: it expires when the lock ends (semantics B §3)
-        if message.number in window.live:
-            window.withdraw(message)
+        queue.withdraw(message)
         queue.expire(message)
         swept += 1
     if len(messages) < SLICE:
@@ -172,7 +172,7 @@ def copy_forward(engine: Engine, below: int, limit: int, pages: Pages) -> Need |
             continue
         raw = pages.body(bodies[place_now])
         if raw is None:
-            raise CorruptRow(f"the journal has no body for message {message.number}")
+            raise no_body(message)
         engine.ledger.copy(message, raw)
         copied[place_now] = message
     return None
@@ -184,8 +184,8 @@ def current(engine: Engine, row: Row) -> Message | None:
     if row.number in changes:
         return changes[row.number]
     queue = engine.queues.get(row.subqueue >> OWNER_BITS)
-    held = None if queue is None else queue.held_in_memory(row.subqueue, row.lane, row.number)
-    return held if held is not None else from_row(row)
+    read = from_row(row)
+    return read if queue is None else queue.itself(read)
 
 
 def purge(engine: Engine, owner: int, pages: Pages) -> Need | None:
@@ -200,7 +200,7 @@ def purge(engine: Engine, owner: int, pages: Pages) -> Need | None:
             if isinstance(found, Need):
                 return found
             for message in found[0]:
-                ledger.remove(Kind.DELETED, message)
+                ledger.remove(Kind.STATE_CLEARED if lane == STATE else Kind.DELETED, message)
             return None
     # A chore of an engine that was thrown away may have come to its end first.
     engine.removed.pop(owner, None)

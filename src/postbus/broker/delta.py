@@ -4,7 +4,7 @@ Index + delta is the durable state of a fragment. A message that comes and goes 
 checkpoints leaves no trace here, and so never touches the index.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from postbus.broker.message import Message, from_row, to_row
 from postbus.model.instant import Instant
@@ -16,10 +16,12 @@ _LANES = 8
 class Delta:
     """Per lane: number → the message as it is now, or None where the index has one too many."""
 
-    __slots__ = ("_lanes", "size")
+    __slots__ = ("_groups", "_lanes", "size")
 
     def __init__(self) -> None:
         self._lanes: dict[int, dict[int, Message | None]] = {}
+        self._groups: dict[int, dict[str, dict[int, None]]] = {}
+        """Per lane: session → numbers that were put there, some of which may be gone."""
         self.size = 0
 
     def lane(self, subqueue: int, lane: int) -> dict[int, Message | None]:
@@ -34,6 +36,9 @@ class Delta:
         if message.number not in lane:
             self.size += 1
         lane[message.number] = message
+        if message.session_id is not None:
+            groups = self._groups.setdefault(message.subqueue * _LANES + message.lane, {})
+            groups.setdefault(message.session_id, {})[message.number] = None
 
     def remove(self, subqueue: int, lane: int, number: int, maybe_indexed: bool) -> None:
         """The message left this lane; the index must forget it if it may have it."""
@@ -42,8 +47,19 @@ class Delta:
             if number not in changes:
                 self.size += 1
             changes[number] = None
-        elif changes.pop(number, None) is not None:
+            return
+        gone = changes.pop(number, None)
+        if gone is not None:
             self.size -= 1
+            if gone.session_id is not None:
+                self._leave_group(subqueue * _LANES + lane, gone.session_id, number)
+
+    def _leave_group(self, key: int, session_id: str, number: int) -> None:
+        groups = self._groups[key]
+        numbers = groups[session_id]
+        numbers.pop(number, None)
+        if not numbers:
+            del groups[session_id]
 
     def rows(self) -> list[Row]:
         return [to_row(message) for message in self._messages()]
@@ -61,6 +77,7 @@ class Delta:
         for message in self._messages():
             message.indexed = True
         self._lanes = {}
+        self._groups = {}
         self.size = 0
 
     def _messages(self) -> Iterator[Message]:
@@ -74,18 +91,47 @@ class Delta:
     ) -> tuple[list[Message], int | None]:
         """A lane's messages from `start` on, and the number they reach to; None for the last."""
         changes = self.lane(subqueue, lane)
-        end = rows[-1].number if len(rows) >= limit else None
-        merged = [from_row(row) for row in rows if row.number not in changes]
-        merged += [
-            message
-            for number, message in changes.items()
-            if message is not None and number >= start and (end is None or number <= end)
-        ]
-        merged.sort(key=_by_number)
-        if len(merged) > limit:
-            del merged[limit:]
-            end = merged[-1].number
-        return merged, end
+        return _merge(rows, changes, changes.items(), start, limit)
+
+    def over_group(
+        self, rows: list[Row], subqueue: int, lane: int, session_id: str, start: int, limit: int
+    ) -> tuple[list[Message], int | None]:
+        """The same of one session."""
+        changes = self.lane(subqueue, lane)
+        numbers = self._groups.get(subqueue * _LANES + lane, {}).get(session_id, ())
+        own = [(number, changes.get(number)) for number in numbers]
+        return _merge(rows, changes, own, start, limit)
+
+    def over_groups(
+        self, groups: list[bytes], subqueue: int, lane: int, after: str | None, limit: int
+    ) -> tuple[list[str], str | None]:
+        """A lane's sessions behind `after`, and the one they reach to; None for the last. A session
+        that the index still has may have lost its last row since."""
+        end = groups[-1].decode() if len(groups) >= limit else None
+        merged = {group.decode() for group in groups}
+        for session_id in self._groups.get(subqueue * _LANES + lane, {}):
+            if after is not None and session_id <= after:
+                continue
+            if (end is None or session_id <= end) and self.has_group(subqueue, lane, session_id):
+                merged.add(session_id)
+        # Code points are in the same order as the bytes of their UTF-8.
+        found = sorted(merged)
+        if len(found) > limit:
+            del found[limit:]
+            end = found[-1]
+        return found, end
+
+    def has_group(self, subqueue: int, lane: int, session_id: str) -> bool:
+        """Is a message of this session among those that came or changed?"""
+        numbers = self._groups.get(subqueue * _LANES + lane, {}).get(session_id)
+        if not numbers:
+            return False
+        changes = self.lane(subqueue, lane)
+        return any(changes.get(number) is not None for number in numbers)
+
+    def removes(self, subqueue: int, lane: int) -> bool:
+        """Does the index have rows in this lane that are gone?"""
+        return None in self.lane(subqueue, lane).values()
 
     def due_limit(self, subqueue: int, lane: int, limit: int) -> int:
         """How many rows to ask for, so that `limit` are left when the changed ones are not
@@ -106,6 +152,27 @@ class Delta:
         changes = self.lane(subqueue, lane).values()
         wakes = [m.wake_at for m in changes if m is not None and m.wake_at is not None]
         return min((wake for wake in wakes if wake > after), default=None)
+
+
+def _merge(
+    rows: list[Row],
+    changes: dict[int, Message | None],
+    changed: Iterable[tuple[int, Message | None]],
+    start: int,
+    limit: int,
+) -> tuple[list[Message], int | None]:
+    end = rows[-1].number if len(rows) >= limit else None
+    merged = [from_row(row) for row in rows if row.number not in changes]
+    merged += [
+        message
+        for number, message in changed
+        if message is not None and number >= start and (end is None or number <= end)
+    ]
+    merged.sort(key=_by_number)
+    if len(merged) > limit:
+        del merged[limit:]
+        end = merged[-1].number
+    return merged, end
 
 
 def _due_by(message: Message, until: Instant) -> bool:

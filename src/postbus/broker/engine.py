@@ -9,6 +9,7 @@ from postbus.broker.once import foresee, send_once
 from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
+from postbus.broker.session_queue import SessionQueue
 from postbus.broker.topic import Sorter, Topic
 from postbus.errors import EntityNotFound
 from postbus.model.instant import Instant
@@ -23,7 +24,7 @@ class Engine:
         self.name = name
         self.fragment = fragment
         self.ledger: Ledger = fragment.ledger
-        self.queues: dict[int, Queue] = {0: Queue(name, 0, policy, fragment)}
+        self.queues: dict[int, Queue] = {0: _make(name, 0, policy, fragment)}
         self.topic: Topic | None = None
         self.removed: dict[int, None] = {}
         """Owners that are gone and have left messages behind."""
@@ -48,7 +49,7 @@ class Engine:
     def become_topic(self, subscriptions: dict[int, tuple[str, Policy]], sorter: Sorter) -> None:
         """Called once, when the engine is loaded."""
         for owner, (name, policy) in subscriptions.items():
-            self.queues[owner] = Queue(name, owner, policy, self.fragment)
+            self.queues[owner] = _make(name, owner, policy, self.fragment)
         self.topic = Topic(self.own, self.queues, sorter)
         for subqueue, lane in self.ledger.counts:
             owner = subqueue >> OWNER_BITS
@@ -57,7 +58,7 @@ class Engine:
         self._share_room()
 
     def add_subscription(self, owner: int, name: str, policy: Policy) -> None:
-        self.queues[owner] = Queue(name, owner, policy, self.fragment)
+        self.queues[owner] = _make(name, owner, policy, self.fragment)
         self._share_room()
 
     def remove_subscription(self, owner: int) -> None:
@@ -65,6 +66,8 @@ class Engine:
         queue = self.queues.pop(owner, None)
         for subqueue in () if queue is None else queue.subqueues:
             self.fragment.outboxes.pop(subqueue, None)
+        if queue is not None and queue.sessions is not None:
+            queue.sessions.abolish()
         self.fragment.locked.pop(owner, None)
         self.fragment.forwards.pop(owner, None)
         self._received.pop(owner, None)
@@ -118,7 +121,7 @@ class Engine:
             return
         for owner, queue in list(locked.items()):
             queue.tick(now)
-            if not queue.locks:
+            if not queue.has_locks:
                 del locked[owner]
 
     def next_deadline(self) -> Instant:
@@ -127,14 +130,24 @@ class Engine:
         for queue in self.fragment.locked.values():
             deadline = min(deadline, queue.first_lock_end())
         # Expired messages are swept only while somebody receives (R-DLQ-06).
-        for queue in self._received.values():
+        for queue in self.expiring:
             deadline = min(deadline, queue.next_expiry)
         return deadline
 
     @property
     def expiring(self) -> list[Queue]:
-        """Queues whose expired messages may be swept."""
-        return list(self._received.values())
+        """Queues whose expired messages may be swept: somebody receives from them, or holds a
+        session of theirs."""
+        found = list(self._received.values())
+        for owner, queue in self.fragment.locked.items():
+            if queue.sessions is not None and queue.sessions.held and owner not in self._received:
+                found.append(queue)
+        return found
+
+
+def _make(name: str, owner: int, policy: Policy, fragment: Fragment) -> Queue:
+    made = SessionQueue if policy.requires_session else Queue
+    return made(name, owner, policy, fragment)
 
 
 def counted(ledger: Ledger, owner: int) -> int:

@@ -20,7 +20,15 @@ from postbus.broker.chores import missing
 from postbus.broker.engine import Engine
 from postbus.broker.history import History
 from postbus.broker.lanes import first_messages
-from postbus.broker.message import ACTIVE, OUTBOX, OWNER_BITS, SCHEDULED, Message, Trail
+from postbus.broker.message import (
+    ACTIVE,
+    OUTBOX,
+    OWNER_BITS,
+    SCHEDULED,
+    Message,
+    Trail,
+    no_body,
+)
 from postbus.broker.once import digests_of, drop, lookup, repeated
 from postbus.broker.pages import BodyPage, Need, Page, Pages
 from postbus.broker.policy import NOWHERE
@@ -92,7 +100,7 @@ def collect(
     for message, body in chosen:
         raw = pages.body(body)
         if raw is None:
-            raise Queue.no_body(message)
+            raise no_body(message)
         shipped.append((message, raw))
     return Shipment(destination, shipped)
 
@@ -271,18 +279,16 @@ def divert(queue: Queue, subqueue: int, now: Instant, pages: Pages) -> Need | No
         queue.diverted_to = NEVER if end is None or end >= last else end + 1
         found = [each for each in found if each.number <= last]
     for each in found:
-        message = queue.held_in_memory(subqueue, ACTIVE, each.number) or each
+        message = queue.itself(each)
         if message.token is None:
             _set_out(queue, message, now)
     return None
 
 
 def _set_out(queue: Queue, message: Message, now: Instant) -> None:
-    window = queue.windows[message.subqueue]
     if message.expired(now):
         # The forwarder is a receiver, and no receiver gets it any more (semantics B §8).
-        if message.number in window.live:
-            window.withdraw(message)
+        queue.withdraw(message)
         queue.expire(message)
         return
     if message.subqueue == queue.dead_letters:
@@ -292,13 +298,11 @@ def _set_out(queue: Queue, message: Message, now: Instant) -> None:
         trail = message.trail or Trail(message.length)
         message.trail = trail
         if trail.hops >= HOPS_MAX:
-            if message.number in window.live:
-                window.withdraw(message)
+            queue.withdraw(message)
             queue.bury(message, HOPS_EXCEEDED, None)
             return
         trail.destination = queue.policy.forward_to
-    if message.number in window.live:
-        window.withdraw(message)
+    queue.withdraw(message)
     number = queue.ledger.next_number()
     queue.ledger.move(Kind.DIVERTED, message, message.subqueue, OUTBOX, number)
     queue.placed(message)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from postbus.broker.transaction import Transaction
 
 _COUNTER_BYTES: Final = 3
-_COUNTER_MASK: Final = (1 << 8 * _COUNTER_BYTES) - 1
+_IN_SESSION: Final = 1 << 8 * _COUNTER_BYTES - 1
+_COUNTER_MASK: Final = _IN_SESSION - 1
 _PROOF_BYTES: Final = 5
 _PROOFS: Final = 12
 """Proofs that one digest is cut into: BLAKE2b has up to 64 bytes, for the price of five."""
@@ -33,8 +34,10 @@ class Fragment:
         "ledger",
         "limits",
         "locked",
+        "lost_sessions",
         "outboxes",
         "stirred",
+        "stirred_sessions",
         "transactions",
     )
 
@@ -45,6 +48,10 @@ class Fragment:
         self.limits = limits
         self.stirred: dict[int, None] = {}
         """Subqueues in which something has become ready since somebody looked."""
+        self.stirred_sessions: dict[tuple[int, str], None] = {}
+        """Sessions that are held, by subqueue and id, likewise."""
+        self.lost_sessions: list[tuple[int, str, int]] = []
+        """Sessions whose locks ended before they were given up: subqueue, id and holder."""
         self.locked: dict[int, Queue] = {}
         """Queues that have locks, or had some a moment ago."""
         self.forwards: dict[int, Queue] = {}
@@ -63,7 +70,9 @@ class Fragment:
         self._issued = 0
         self._proofs = b""
 
-    def next_token(self) -> bytes:
+    def next_token(self, in_session: bool = False) -> bytes:
+        """Of a message, and of one of a session if told so: that is read off it when the lock is
+        lost and nothing else is known of it (`is_in_session`)."""
         self._issued += 1
         issued = self._issued
         place = issued % _PROOFS
@@ -72,10 +81,19 @@ class Fragment:
             size = _PROOFS * _PROOF_BYTES
             self._proofs = blake2b(run, key=self._secret, digest_size=size).digest()
         start = place * _PROOF_BYTES
+        counter = issued & _COUNTER_MASK
+        if in_session:
+            counter |= _IN_SESSION
         return b"".join(
             (
                 self._token_prefix,
-                (issued & _COUNTER_MASK).to_bytes(_COUNTER_BYTES, "big"),
+                counter.to_bytes(_COUNTER_BYTES, "big"),
                 self._proofs[start : start + _PROOF_BYTES],
             )
         )
+
+
+def is_in_session(token: bytes) -> bool:
+    """Was this token given for a message of a session? Also of one from before a restart."""
+    at = -_COUNTER_BYTES - _PROOF_BYTES
+    return len(token) >= -at and token[at] & 0x80 != 0

@@ -18,7 +18,9 @@ OUTBOX: Final = 3
 """On its way to another entity; numbered in the order in which it leaves."""
 PUBLISHING: Final = 4
 """In a topic that has not given it to all of its subscriptions yet."""
-LANES: Final = (ACTIVE, DEFERRED, SCHEDULED, OUTBOX, PUBLISHING)
+STATE: Final = 5
+"""No message but the state of a session, whose body it is: one for each session that has any."""
+LANES: Final = (ACTIVE, DEFERRED, SCHEDULED, OUTBOX, PUBLISHING, STATE)
 
 # Subqueues of a fragment are numbered `owner << OWNER_BITS | kind`. Owner 0 is the queue or topic
 # itself, the others are the subscriptions of a topic. Part of the stored format.
@@ -48,6 +50,11 @@ _TRAIL_HEAD = struct.Struct("<BIIqqQI")
 
 class CorruptRow(Exception):
     """Stored bytes that no version of the engine wrote."""
+
+
+def no_body(message: "Message") -> CorruptRow:
+    """The fault of a journal that lacks what the index says it has."""
+    return CorruptRow(f"the journal has no body for message {message.number}")
 
 
 class Trail:
@@ -328,6 +335,7 @@ def to_row(message: Message) -> Row:
         message.position,
         message.length,
         encode_details(message),
+        None if message.session_id is None else message.session_id.encode(),
     )
 
 

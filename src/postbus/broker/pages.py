@@ -20,6 +20,26 @@ class LanePage(NamedTuple):
     limit: int
 
 
+class GroupPage(NamedTuple):
+    """Rows of one session in a lane, from a number on, in order of number."""
+
+    subqueue: int
+    lane: int
+    group: bytes
+    start: int
+    limit: int
+
+
+class GroupsPage(NamedTuple):
+    """Sessions with rows in a lane, in order of their ids, behind one of them; None: from the
+    first on."""
+
+    subqueue: int
+    lane: int
+    after: bytes | None
+    limit: int
+
+
 class DuePage(NamedTuple):
     """Rows of a lane whose time has come, earliest first."""
 
@@ -81,6 +101,8 @@ class SeenSlice(NamedTuple):
 
 Page = (
     LanePage
+    | GroupPage
+    | GroupsPage
     | DuePage
     | NextDue
     | RowPage
@@ -123,7 +145,7 @@ class Pages:
         else:
             self._loaded[page] = loaded
 
-    def rows(self, page: LanePage | DuePage | RowPage | PinnedPage) -> list[Row]:
+    def rows(self, page: LanePage | GroupPage | DuePage | RowPage | PinnedPage) -> list[Row]:
         rows = self._loaded[page]
         assert isinstance(rows, list)
         return cast(list[Row], rows)
@@ -132,6 +154,11 @@ class Pages:
         digests = self._loaded[page]
         assert isinstance(digests, list)
         return cast(list[bytes], digests)
+
+    def groups(self, page: GroupsPage) -> list[bytes]:
+        groups = self._loaded[page]
+        assert isinstance(groups, list)
+        return cast(list[bytes], groups)
 
     def body(self, page: BatchPage | BodyPage) -> bytes | None:
         body = self._loaded[page]

@@ -24,3 +24,4 @@ class Policy(NamedTuple):
     dead_letter_on_filter_errors: bool = True
     duplicate_window_ms: int | None = None
     """For how long a message id counts as seen; None: ids are not looked at."""
+    requires_session: bool = False

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
+from postbus.broker import taking
 from postbus.broker.admission import admit
 from postbus.broker.fragment import Fragment
 from postbus.broker.ledger import Ledger
@@ -22,17 +23,17 @@ from postbus.broker.message import (
     OWNER_BITS,
     SCHEDULED,
     TRANSFER_DEAD_LETTER,
-    CorruptRow,
     Message,
     Trail,
 )
 from postbus.broker.policy import NOWHERE, Policy
 from postbus.broker.records import Kind
+from postbus.broker.session import Session, Sessions
+from postbus.broker.taking import Taken
 from postbus.broker.window import Window
 from postbus.errors import EntityDisabled, InvalidOperation, MessageLockLost
 from postbus.model.instant import NEVER, Instant
 
-EXPIRED_PER_TAKE: Final = 64
 HOPS_MAX: Final = 4
 """Times that a message is forwarded (semantics B §8)."""
 HOPS_EXCEEDED: Final = "MaxTransferHopCountExceeded"
@@ -57,6 +58,7 @@ class Queue:
         "owner",
         "policy",
         "receivers",
+        "sessions",
         "windows",
     )
 
@@ -83,6 +85,8 @@ class Queue:
         self.diverts_up_to = self.ledger.last_number
         """Those with higher numbers came since: they went straight on, or were refused and stay."""
         self.receivers = dict.fromkeys(self.subqueues, 0)
+        self.sessions: Sessions | None = None
+        """Those of its main subqueue, where it requires sessions (`SessionQueue`)."""
         # Lower bounds: 0 means "not known, look". The chores raise them.
         self.next_due: Instant = 0 if self.ledger.count(self.main, SCHEDULED) else NEVER
         self.next_expiry: Instant = 0 if self.ledger.count(self.main) else NEVER
@@ -197,48 +201,27 @@ class Queue:
         if not self.policy.receives:
             raise EntityDisabled(self.name, "Receive")
 
-    def take(self, subqueue: int, holder: int, now: Instant) -> tuple[Message, bytes] | None:
+    def take(self, subqueue: int, holder: int, now: Instant) -> Taken | None:
         """Lock the first ready message for `holder`; None when none can be had now."""
-        message = self._first(subqueue, now)
-        if message is None or message.raw is None:
-            return None
-        raw = message.raw
-        self.lock(message, holder, now)
-        self.windows[subqueue].release_body(message)
-        return message, raw
+        return taking.take(self, self.windows[subqueue], holder, now)
 
-    def take_and_delete(self, subqueue: int, now: Instant) -> tuple[Message, bytes] | None:
+    def take_in_session(self, session: Session, now: Instant) -> Taken | None:
+        """The same within a session; None also when that is lost."""
+        held = session.holds(now)
+        return taking.take(self, session.window, session.holder, now) if held else None
+
+    def take_and_delete(self, subqueue: int, now: Instant) -> Taken | None:
         """Remove the first ready message for good (R-SETTLE-05)."""
-        message = self._first(subqueue, now)
-        if message is None or message.raw is None:
-            return None
-        raw = message.raw
-        message.delivered_at = now
-        self.windows[subqueue].forget(message)
-        self.ledger.remove(Kind.RECEIVED, message)
-        return message, raw
+        return taking.take_and_delete(self, self.windows[subqueue], now)
+
+    def take_and_delete_in_session(self, session: Session, now: Instant) -> Taken | None:
+        return taking.take_and_delete(self, session.window, now) if session.holds(now) else None
 
     def put_back(self, message: Message, raw: bytes) -> None:
         """A message that was removed for somebody who is gone: nobody has seen it."""
         message.raw = raw
         self.ledger.add(Kind.ENQUEUED, message, raw)
         self.windows[message.subqueue].add(message)
-
-    def _first(self, subqueue: int, now: Instant) -> Message | None:
-        window = self.windows[subqueue]
-        for _ in range(EXPIRED_PER_TAKE):
-            message = window.head()
-            if message is None:
-                return None
-            if message.expired(now):
-                window.pop_head()
-                self.expire(message)
-                continue
-            if message.raw is None:
-                return None
-            window.pop_head()
-            return message
-        return None
 
     def lock(self, message: Message, holder: int, now: Instant) -> None:
         fragment = self.fragment
@@ -327,6 +310,14 @@ class Queue:
         """The message under this lock, for callers that must look at it before they settle."""
         self.check_receives()
         return self._held(token, now)
+
+    def locked(self, token: bytes) -> Message | None:
+        """The message that this lock is on, if there is one; it may have run out."""
+        return self.locks.get(token)
+
+    @property
+    def has_locks(self) -> bool:
+        return bool(self.locks)
 
     def _held(self, token: bytes, now: Instant) -> Message:
         message = self.locks.get(token)
@@ -448,25 +439,38 @@ class Queue:
     def _expire_lock(self, message: Message, now: Instant) -> None:
         assert message.token is not None
         del self.locks[message.token]
+        self.end_lock(message, True, now)
+
+    def end_lock(self, message: Message, failed: bool, now: Instant) -> None:
+        """A lock that is no longer among the others ended: did a delivery fail by that?"""
         message.token = None
         if message.lane == DEFERRED:
             del self.deferred_locks[(message.subqueue, message.number)]
-        self._fail(Kind.LOCK_EXPIRED, message, now)
+        if failed:
+            self._fail(Kind.LOCK_EXPIRED, message, now)
+        else:
+            self._give_back(message, now)
 
     def first_lock_end(self) -> Instant:
         """When the first of its locks runs out."""
         return next(iter(self.locks.values())).locked_until if self.locks else NEVER
 
-    def held_in_memory(self, subqueue: int, lane: int, number: int) -> Message | None:
-        """The message itself, where the engine has it, rather than a copy read from the index."""
-        if lane == ACTIVE:
-            return self.windows[subqueue].live.get(number)
-        return self.deferred_locks.get((subqueue, number)) if lane == DEFERRED else None
+    def withdraw(self, message: Message) -> None:
+        """An active message that is not locked leaves; its turn may have been anywhere."""
+        window = self.window_of(message)
+        if window is not None and message.number in window.live:
+            window.withdraw(message)
 
-    @staticmethod
-    def no_body(message: Message) -> CorruptRow:
-        """The fault of a journal that lacks what the index says it has."""
-        return CorruptRow(f"the journal has no body for message {message.number}")
+    def window_of(self, message: Message) -> Window | None:
+        """Where an active message is, if it is in memory at all."""
+        return self.windows[message.subqueue]
+
+    def itself(self, read: Message) -> Message:
+        """The message that a copy was read of from the index, where the engine has it."""
+        if read.lane == ACTIVE:
+            window = self.window_of(read)
+            return read if window is None else window.live.get(read.number, read)
+        return self.deferred_locks.get((read.subqueue, read.number), read)
 
     def update(self, policy: Policy, now: Instant) -> None:
         """New properties. Every lock is lost by that, as by a restart: no delivery failed

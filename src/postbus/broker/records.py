@@ -69,6 +69,10 @@ class Kind(IntEnum):
     """Its id was seen already, so it was accepted and dropped; it has a number and no body."""
     POSTED = 26
     """Sent through this entity, for another one (`postbus.broker.posting`)."""
+    STATE_SET = 23
+    """A session has a state, which is the body. One that it had before was cleared just now."""
+    STATE_CLEARED = 24
+    """A session's state is gone."""
 
 
 BRINGS_BODY: Final = frozenset(
@@ -80,6 +84,7 @@ BRINGS_BODY: Final = frozenset(
         Kind.STAGED,
         Kind.ARRIVED,
         Kind.POSTED,
+        Kind.STATE_SET,
     }
 )
 REMOVES: Final = frozenset(
@@ -91,13 +96,12 @@ REMOVES: Final = frozenset(
         Kind.DELETED,
         Kind.SPREAD,
         Kind.FORWARDED,
+        Kind.STATE_CLEARED,
     }
 )
-BRINGS_ID: Final = BRINGS_BODY - {Kind.COPIED, Kind.POSTED}
+BRINGS_ID: Final = BRINGS_BODY - {Kind.COPIED, Kind.POSTED, Kind.STATE_SET}
 """A message comes in that was not here: its id counts as seen from then on."""
-ADDS: Final = frozenset(
-    {Kind.ENQUEUED, Kind.SCHEDULED, Kind.STAGED, Kind.DISTRIBUTED, Kind.ARRIVED, Kind.POSTED}
-)
+ADDS: Final = BRINGS_BODY - {Kind.COPIED, Kind.PUBLISHED} | {Kind.DISTRIBUTED}
 
 _HEAD_FIELDS: Final = "BBBBIIQQqqII"
 _HEAD = struct.Struct("<" + _HEAD_FIELDS)

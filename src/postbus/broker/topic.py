@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Protocol
 
 from postbus.broker.admission import admit
 from postbus.broker.lanes import first_messages
-from postbus.broker.message import MAIN, PUBLISHING, Message, Trail
+from postbus.broker.message import MAIN, PUBLISHING, Message, Trail, no_body
 from postbus.broker.pages import BodyPage, Need, Page, Pages
 from postbus.broker.queue import HEADERS_TOO_LARGE, Queue
 from postbus.broker.records import Kind
@@ -22,6 +22,10 @@ COPIES_AT_ONCE: Final = 512
 one subscription match."""
 COPY_BYTES: Final = 128
 """What a copy counts with at the least, however small its share of the body is: it has a row."""
+NO_SESSION: Final = (
+    "Session ID is null",
+    "Session enabled entity doesn't allow a message whose session identifier is null.",
+)
 STAGED_ROWS: Final = 64
 STAGED_BYTES: Final = 4 << 20
 
@@ -157,6 +161,8 @@ class Topic:
                 queue.choose_grave(made, *copy.failure)
             elif copy.header_size > queue.policy.header_size_max:
                 queue.choose_grave(made, *HEADERS_TOO_LARGE)
+            elif queue.policy.requires_session and made.session_id is None:
+                queue.choose_grave(made, *NO_SESSION)
             else:
                 queue.choose_place(made)
             made.number = ledger.next_number()
@@ -212,6 +218,6 @@ def fan_out(topic: Topic, own: Queue, pages: Pages) -> Need | None:
             break
         raw = pages.body(body)
         if raw is None:
-            raise own.no_body(message)
+            raise no_body(message)
         topic.room -= max(topic.spread(message, raw, topic.room), topic.sorter.cost)
     return None

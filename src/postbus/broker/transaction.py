@@ -13,7 +13,7 @@ from postbus.broker.admission import admit
 from postbus.broker.browse import RECEIVE_BYTES_MAX, find_scheduled
 from postbus.broker.chores import missing
 from postbus.broker.engine import Engine
-from postbus.broker.message import Message
+from postbus.broker.message import Message, no_body
 from postbus.broker.pages import BodyPage, Need, Page, Pages
 from postbus.broker.posting import admit_posts, post
 from postbus.broker.queue import Queue
@@ -266,7 +266,7 @@ class Transaction:
                 if _needs_body(message):
                     raw = pages.body(BodyPage(message.base, message.position, message.length))
                     if raw is None:
-                        raise Queue.no_body(message)
+                        raise no_body(message)
                 properties = settlement.rewrite(message, raw)
             rulings.append(_Ruling(queue, settlement, properties))
         return rulings

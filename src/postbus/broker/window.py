@@ -7,7 +7,7 @@ only as far as a budget of bytes goes.
 
 from collections import deque
 from heapq import heapify, heappop, heappush
-from typing import Final
+from typing import Any, Final
 
 from postbus.broker.message import Message
 
@@ -32,6 +32,12 @@ class WindowLimits:
             self._body_bytes // queues, min(self._body_bytes, SHARE_BYTES_MIN)
         )
 
+    def be_share_of(self, whole: "WindowLimits", parts: int) -> None:
+        """Have one of so many parts of what another has, likewise."""
+        messages, body_bytes = whole.messages_max, whole.body_bytes_max
+        self.messages_max = max(messages // parts, min(messages, SHARE_MESSAGES_MIN))
+        self.body_bytes_max = max(body_bytes // parts, min(body_bytes, SHARE_BYTES_MIN))
+
     def copy(self) -> "WindowLimits":
         """As they were before anything was shared."""
         return WindowLimits(self._messages, self._body_bytes)
@@ -43,10 +49,10 @@ class Window:
     __slots__ = (
         "_body_bytes",
         "_limits",
+        "_place",
         "_ready",
         "_returned",
         "_stirred",
-        "_subqueue",
         "complete",
         "end",
         "live",
@@ -57,13 +63,14 @@ class Window:
         self,
         limits: WindowLimits,
         complete: bool,
-        subqueue: int = 0,
-        stirred: dict[int, None] | None = None,
+        place: object = 0,
+        stirred: dict[Any, None] | None = None,
     ) -> None:
         self._limits = limits
-        self._subqueue = subqueue
-        self._stirred = {} if stirred is None else stirred
-        """Where to say that there is something for whoever waits at this subqueue."""
+        self._place = place
+        """The subqueue, or with it the session, that this is a window of."""
+        self._stirred: dict[Any, None] = {} if stirred is None else stirred
+        """Where to say that there is something for whoever waits there."""
         self._ready: deque[Message] = deque()
         # Given back out of order; merged by number when taken (R-SETTLE-07).
         self._returned: list[tuple[int, int, Message]] = []
@@ -96,7 +103,7 @@ class Window:
                 self.complete = False
                 message.raw = None
                 # It is not ready, but whoever waits may now have to have the window filled.
-                self._stirred[self._subqueue] = None
+                self._stirred[self._place] = None
                 return
             self.end = number
         self._hold(message)
@@ -112,7 +119,7 @@ class Window:
             if message.number not in self.live:
                 self._hold(message)
                 self._push(message)
-        self._stirred[self._subqueue] = None  # if only to tell that there is nothing
+        self._stirred[self._place] = None  # if only to tell that there is nothing
         self.complete = end is None
         if end is None:
             end = messages[-1].number if messages else self.end
@@ -171,28 +178,41 @@ class Window:
 
     def missing_bodies(self) -> list[int]:
         """Bases of the batches to read so that the head of the queue can be delivered."""
-        bases: dict[int, None] = {}
+        return list(dict.fromkeys([message.base for message in self.bodiless()]))
+
+    def bodiless(self) -> list[Message]:
+        """Messages at the head of the queue whose bodies have to be read, the first one first."""
+        found: dict[int, Message] = {}
         budget = min(_LOOKAHEAD_BYTES, self._limits.body_bytes_max)
         head = self.head()
         if head is not None and head.raw is None:
-            bases[head.base] = None  # first, whatever else there is room for
+            found[head.number] = head  # first, whatever else there is room for
         if self._returned:
             for _, _, message in self._returned[:64]:
                 if message.raw is None and self.live.get(message.number) is message:
-                    bases[message.base] = None
+                    found[message.number] = message
         for message in self._ready:
             if self.live.get(message.number) is not message:
                 continue
             budget -= message.length
             if message.raw is None:
-                bases[message.base] = None
+                found[message.number] = message
             if budget <= 0:
                 break
-        return list(bases)
+        return list(found.values())
+
+    def fill_body(self, message: Message, raw: bytes) -> None:
+        """Give one ready message its body, if there is room for it or it is the first."""
+        self._stirred[self._place] = None
+        if message.raw is None and self.live.get(message.number) is message:
+            fits = self._body_bytes + message.length <= self._limits.body_bytes_max
+            if fits or self.head() is message:
+                message.raw = raw
+                self._body_bytes += message.length
 
     def fill_bodies(self, base: int, batch: bytes) -> None:
         """Give the ready messages of one batch their bodies, the first ones first."""
-        self._stirred[self._subqueue] = None
+        self._stirred[self._place] = None
         head = self.head()
         if head is not None and head.base == base and head.raw is None:
             self._keep_body(head, batch)
@@ -252,7 +272,7 @@ class Window:
 
     def _push(self, message: Message) -> None:
         self.ready_count += 1
-        self._stirred[self._subqueue] = None
+        self._stirred[self._place] = None
         ready = self._ready
         if not ready or ready[-1].number < message.number:
             ready.append(message)

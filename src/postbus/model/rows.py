@@ -20,6 +20,8 @@ class Row(NamedTuple):
     """Where the body starts inside that batch's bytes."""
     length: int
     data: bytes
+    group: bytes | None = None
+    """The message's session, as bytes of UTF-8; None without one (the empty id is one)."""
 
 
 class RowKey(NamedTuple):

@@ -140,6 +140,8 @@ class Host:
         """Called when the engine, and with it every lock, is thrown away."""
         self.on_outbox: Callable[[int], None] | None = None
         """Called with a subqueue that has messages for another entity."""
+        self.on_session_lost: Callable[[int, str, int], None] | None = None
+        """Called with subqueue, id and holder of a session whose lock has ended."""
 
     def line(self, subqueue: int) -> Line:
         """The receivers of a subqueue."""

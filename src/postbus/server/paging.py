@@ -6,6 +6,8 @@ from postbus.broker.pages import (
     BatchPage,
     BodyPage,
     DuePage,
+    GroupPage,
+    GroupsPage,
     LanePage,
     Loaded,
     NextDue,
@@ -24,6 +26,10 @@ def load_page(store: MessageStore, fragment: int, page: Page) -> Loaded:
     match page:
         case LanePage():
             return store.load_lane(fragment, *page)
+        case GroupPage():
+            return store.load_group(fragment, *page)
+        case GroupsPage():
+            return store.load_groups(fragment, *page)
         case DuePage():
             return store.load_due(fragment, *page)
         case NextDue():

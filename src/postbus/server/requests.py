@@ -273,7 +273,7 @@ def bodies_needed(
     """The bodies that must be read before properties of these messages can be changed."""
     bodies = []
     for token in tokens:
-        message = queue.locks.get(token)
+        message = queue.locked(token)
         if message is not None and message.raw is None and message.properties is None:
             bodies.append(BodyPage(message.base, message.position, message.length))
     size = sum(page.length for page in bodies)

@@ -131,7 +131,7 @@ def at_rest(host: Host, now: Instant) -> bool:
     engine = host.engine
     return (
         engine is not None
-        and not any(queue.locks for queue in engine.fragment.locked.values())
+        and not any(queue.has_locks for queue in engine.fragment.locked.values())
         and not engine.fragment.transactions
         and not _has_work(engine)
         and not engine.ledger.pending

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+from postbus.broker.fragment import Fragment
 from postbus.broker.message import OWNER_BITS
 from postbus.model.instant import Instant
 from postbus.server.host import GIVEN_PER_TURN, Chore, Host
@@ -20,6 +21,8 @@ def serve(host: Host, now: Instant, outputs: list[Output]) -> list[Chore]:
     engine = host.engine
     assert engine is not None
     engine.tick(now)
+    if engine.fragment.lost_sessions:
+        _tell_of_lost_sessions(host, engine.fragment, outputs)
     if engine.topic is not None:
         engine.topic.begin_turn()  # the next one
     # Only where something became ready, or somebody came to wait.
@@ -44,3 +47,9 @@ def serve(host: Host, now: Instant, outputs: list[Output]) -> list[Chore]:
     if engine.fragment.outboxes and host.on_outbox is not None:
         outputs += [(host, partial(host.on_outbox, n)) for n in engine.fragment.outboxes]
     return host.due_chores(engine, looked_at, now)
+
+
+def _tell_of_lost_sessions(host: Host, fragment: Fragment, outputs: list[Output]) -> None:
+    if host.on_session_lost is not None:
+        outputs += [(host, partial(host.on_session_lost, *lost)) for lost in fragment.lost_sessions]
+    fragment.lost_sessions.clear()

@@ -108,6 +108,18 @@ class MessageStore(Protocol):
     ) -> list[Row]:
         """Rows of one lane with wake_at <= until, in order of (wake_at, number)."""
 
+    def load_group(
+        self, fragment: int, subqueue: int, lane: int, group: bytes, start: int, limit: int
+    ) -> list[Row]:
+        """Rows of one group in one lane with number >= start, in order of number."""
+
+    def load_groups(
+        self, fragment: int, subqueue: int, lane: int, after: bytes | None, limit: int
+    ) -> list[bytes]:
+        """The groups that have rows in one lane, each once, in order of their bytes: those behind
+        `after`, or from the first one on (None). Takes as long for a group of a million rows as
+        for one of a single row."""
+
     def next_due(self, fragment: int, subqueue: int, lane: int, after: int) -> int | None:
         """The earliest wake_at > after in the lane."""
 

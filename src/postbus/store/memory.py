@@ -2,8 +2,8 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
-from typing import Any, NamedTuple, NoReturn
+from itertools import islice, takewhile
+from typing import Any, Final, NamedTuple, NoReturn
 
 from postbus.errors import NotSupported
 from postbus.model.instant import Instant
@@ -20,6 +20,9 @@ from postbus.store.base import (
     Trimmed,
 )
 from postbus.store.trim import TrimCursor, TrimRule
+
+_BEHIND_ALL: Final = 1 << 63
+"""A number that no row has."""
 
 
 class _Batch(NamedTuple):
@@ -60,24 +63,27 @@ class _Sorted:
 class _Lane:
     """The rows of one lane, by number and by the time they want to be looked at."""
 
-    __slots__ = ("due", "numbers", "rows")
+    __slots__ = ("due", "groups", "numbers", "rows")
 
     def __init__(self) -> None:
         self.rows: dict[int, Row] = {}
         self.numbers = _Sorted()
         self.due = _Sorted()
+        self.groups = _Sorted()
 
     def take(self, numbers: Iterable[int]) -> list[Row]:
         """Remove rows and return those that were there."""
         taken = [self.rows.pop(number) for number in numbers if number in self.rows]
         self.numbers.remove({row.number for row in taken})
         self.due.remove({(row.wake_at, row.number) for row in taken if row.wake_at is not None})
+        self.groups.remove({(row.group, row.number) for row in taken if row.group is not None})
         return taken
 
     def put(self, rows: dict[int, Row]) -> None:
         self.rows.update(rows)
         self.numbers.add(rows)
         self.due.add((row.wake_at, row.number) for row in rows.values() if row.wake_at is not None)
+        self.groups.add((row.group, row.number) for row in rows.values() if row.group is not None)
 
 
 class _Fragment:
@@ -215,6 +221,24 @@ class MemoryStore:
         kept = self._lane(fragment, subqueue, lane)
         end = bisect_left(kept.due.items, (until + 1,))
         return [kept.rows[number] for _, number in kept.due.items[: min(end, limit)]]
+
+    def load_group(
+        self, fragment: int, subqueue: int, lane: int, group: bytes, start: int, limit: int
+    ) -> list[Row]:
+        kept = self._lane(fragment, subqueue, lane)
+        within = takewhile(lambda item: item[0] == group, kept.groups.since((group, start)))
+        return [kept.rows[number] for _, number in islice(within, limit)]
+
+    def load_groups(
+        self, fragment: int, subqueue: int, lane: int, after: bytes | None, limit: int
+    ) -> list[bytes]:
+        items = self._lane(fragment, subqueue, lane).groups.items
+        found: list[bytes] = []
+        at = 0 if after is None else bisect_right(items, (after, _BEHIND_ALL))
+        while at < len(items) and len(found) < limit:
+            found.append(items[at][0])
+            at = bisect_right(items, (items[at][0], _BEHIND_ALL))
+        return found
 
     def next_due(self, fragment: int, subqueue: int, lane: int, after: int) -> int | None:
         kept = self._lane(fragment, subqueue, lane)

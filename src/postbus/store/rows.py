@@ -23,8 +23,8 @@ _RUNS: Final = (512, 64, 8, 1)
 
 _PUT: Final = {
     run: "INSERT OR REPLACE INTO message"
-    " (fragment, subqueue, lane, number, wake_at, base, position, length, data) VALUES "
-    + ",".join(["(?,?,?,?,?,?,?,?,?)"] * run)
+    " (fragment, subqueue, lane, number, wake_at, base, position, length, data, grp) VALUES "
+    + ",".join(["(?,?,?,?,?,?,?,?,?,?)"] * run)
     for run in _RUNS
 }
 
@@ -32,8 +32,28 @@ _PAGE: Final = """
 SELECT json_group_array(subqueue), json_group_array(lane), json_group_array(number),
     json_group_array(wake_at), json_group_array(base), json_group_array(position),
     json_group_array(length), json_group_array(length(data)), min(typeof(data) = 'blob'),
-    CAST(group_concat(data, '') AS BLOB)
+    CAST(group_concat(data, '') AS BLOB), json_group_array(length(grp)),
+    min(typeof(grp) IN ('blob', 'null')), CAST(group_concat(grp, '') AS BLOB)
 FROM ({})"""
+
+# Each step goes down the tree once, to the first row of the next group.
+_GROUPS: Final = """
+WITH RECURSIVE found (grp, left) AS (
+    SELECT min(grp), ?4 FROM message INDEXED BY message_group
+    WHERE fragment = ?1 AND subqueue = ?2 AND lane = ?3 AND {}
+    UNION ALL
+    SELECT (SELECT min(message.grp) FROM message INDEXED BY message_group
+        WHERE fragment = ?1 AND subqueue = ?2 AND lane = ?3 AND message.grp > found.grp),
+        found.left - 1
+    FROM found WHERE found.grp IS NOT NULL AND found.left > 1
+)
+SELECT json_group_array(length(grp)), min(typeof(grp) = 'blob'),
+    CAST(group_concat(grp, '') AS BLOB)
+FROM found WHERE grp IS NOT NULL"""
+_FIRST_GROUPS: Final = _GROUPS.format("grp IS NOT NULL")
+_LATER_GROUPS: Final = _GROUPS.format("grp > ?5")
+
+_OTHER_TYPE: Final = "a row of the index has a value of another type than was written"
 
 _WAKE_AT: Final = Row._fields.index("wake_at")
 """The one column that may hold nothing."""
@@ -73,7 +93,7 @@ def _run(database: Database, statement: str, values: Values) -> Rows:
 
 
 def _unpage(page: tuple[Any, ...]) -> list[Row]:
-    *texts, sizes_text, blobs_only, data = page
+    *texts, sizes_text, blobs_only, data, group_sizes_text, groups_only, groups = page
     columns = list(map(json.loads, texts))
     sizes = json.loads(sizes_text)
     if not sizes:
@@ -81,11 +101,38 @@ def _unpage(page: tuple[Any, ...]) -> list[Row]:
     # The types of whole columns, not of their values: a page has thousands of these.
     kinds = [set(map(type, column)) for column in (*columns, sizes)]
     kinds[_WAKE_AT].discard(type(None))
-    if not blobs_only or any(kind - {int} for kind in kinds):
-        raise Damaged("a row of the index has a value of another type than was written")
-    ends = accumulate(sizes, initial=0)
-    blobs = [data[start:end] for start, end in pairwise(ends)]
-    return list(map(Row, *columns, blobs))
+    if not (blobs_only and groups_only) or any(kind - {int} for kind in kinds):
+        raise Damaged(_OTHER_TYPE)
+    blobs = _apart(data, sizes)
+    if groups is None:
+        return list(map(Row, *columns, blobs))
+    return list(map(Row, *columns, blobs, _apart(groups, json.loads(group_sizes_text))))
+
+
+def _apart(data: bytes, sizes: Sequence[int | None]) -> list[Any]:
+    """The values that were concatenated; None for one that has no size."""
+    ends = accumulate([size or 0 for size in sizes], initial=0)
+    return [
+        None if size is None else data[start:end]
+        for size, (start, end) in zip(sizes, pairwise(ends), strict=True)
+    ]
+
+
+def groups(
+    database: Database, fragment: int, subqueue: int, lane: int, after: bytes | None, limit: int
+) -> list[bytes]:
+    """The groups of a lane behind one of them, or from the first on."""
+    if after is None:
+        [page] = _run(database, _FIRST_GROUPS, (fragment, subqueue, lane, limit))
+    else:
+        [page] = _run(database, _LATER_GROUPS, (fragment, subqueue, lane, limit, after))
+    sizes_text, blobs_only, data = page
+    sizes = json.loads(sizes_text)
+    if not sizes:
+        return []
+    if not blobs_only:
+        raise Damaged(_OTHER_TYPE)
+    return _apart(data, sizes)
 
 
 def put(database: Database, fragment: int, rows: Sequence[Row]) -> None:

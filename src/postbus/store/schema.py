@@ -39,12 +39,18 @@ CREATE TABLE message (
     position INTEGER NOT NULL,
     length INTEGER NOT NULL,
     data BLOB NOT NULL,
+    grp BLOB,
     PRIMARY KEY (fragment, subqueue, lane, number)
 ) WITHOUT ROWID"""
 
 MESSAGE_DUE: Final = """
 CREATE INDEX message_due ON message (fragment, subqueue, lane, wake_at, number)
 WHERE wake_at IS NOT NULL"""
+
+# Sessions: one after the other by their ids, and the messages of one in order.
+MESSAGE_GROUP: Final = """
+CREATE INDEX message_group ON message (fragment, subqueue, lane, grp, number)
+WHERE grp IS NOT NULL"""
 
 # Which batches hold live bodies, and how much of them: read by trim and copy-forward.
 # Costs about 3 ms of the 10 that a checkpoint of 4,096 rows takes.
@@ -73,7 +79,7 @@ CREATE TABLE fragment (
 STORE: Final = Layout(
     kind="store",
     version=3,
-    tables=(JOURNAL, MESSAGE, MESSAGE_DUE, MESSAGE_BODY, DUPLICATE, FRAGMENT),
+    tables=(JOURNAL, MESSAGE, MESSAGE_DUE, MESSAGE_GROUP, MESSAGE_BODY, DUPLICATE, FRAGMENT),
 )
 
 

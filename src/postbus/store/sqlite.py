@@ -47,6 +47,10 @@ _DUE: Final = rows.page_of("""
 SELECT * FROM message INDEXED BY message_due
 WHERE fragment = ? AND subqueue = ? AND lane = ? AND wake_at <= ?
 ORDER BY wake_at, number LIMIT ?""")
+_GROUP: Final = rows.page_of("""
+SELECT * FROM message INDEXED BY message_group
+WHERE fragment = ? AND subqueue = ? AND lane = ? AND grp = ? AND number >= ?
+ORDER BY number LIMIT ?""")
 _NEXT_DUE: Final = """
 SELECT min(wake_at) FROM message INDEXED BY message_due
 WHERE fragment = ? AND subqueue = ? AND lane = ? AND wake_at > ?"""
@@ -250,6 +254,17 @@ class SqliteStore:
     ) -> list[Row]:
         return self._page(_DUE, (fragment, subqueue, lane, until, limit))
 
+    def load_group(
+        self, fragment: int, subqueue: int, lane: int, group: bytes, start: int, limit: int
+    ) -> list[Row]:
+        return self._page(_GROUP, (fragment, subqueue, lane, group, start, limit))
+
+    def load_groups(
+        self, fragment: int, subqueue: int, lane: int, after: bytes | None, limit: int
+    ) -> list[bytes]:
+        with self._database.reading():
+            return rows.groups(self._database, fragment, subqueue, lane, after, limit)
+
     def next_due(self, fragment: int, subqueue: int, lane: int, after: int) -> int | None:
         with self._database.reading():
             [(wake_at,)] = self._database.run(_NEXT_DUE, (fragment, subqueue, lane, after))
@@ -283,7 +298,7 @@ class SqliteStore:
         with self._database.transaction():
             return seen.drop(self._database, fragment, below, limit) < limit
 
-    def _page(self, statement: str, values: tuple[int, ...]) -> list[Row]:
+    def _page(self, statement: str, values: tuple[int | bytes, ...]) -> list[Row]:
         with self._database.reading():
             return rows.find(self._database, statement, values)
 

@@ -16,7 +16,7 @@ from postbus.store.folder import DataFolder
 
 def newer(file: Path) -> None:
     with closing(apsw.Connection(str(file))) as connection:
-        connection.execute("UPDATE meta SET value = 3 WHERE key = 'format'")
+        connection.execute("UPDATE meta SET value = 9 WHERE key = 'format'")
 
 
 def no_database(file: Path) -> None:
@@ -26,7 +26,7 @@ def no_database(file: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (newer, "store-0.db has format 3; this Postbus reads format 2"),
+        (newer, "store-0.db has format 9; this Postbus reads format 3"),
         (no_database, "store-0.db failed and is stopped: file is not a database"),
     ],
 )

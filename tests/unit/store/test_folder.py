@@ -97,16 +97,18 @@ def test_a_folder_cut_short_while_it_was_made_is_made_again(path: Path) -> None:
     DataFolder(path, T0 + 1).close()
 
 
-@pytest.mark.parametrize("file", ["catalog.db", "store-0.db"])
-def test_a_newer_format_is_refused_and_the_folder_is_free_again(path: Path, file: str) -> None:
+@pytest.mark.parametrize(("file", "known"), [("catalog.db", 2), ("store-0.db", 3)])
+def test_a_newer_format_is_refused_and_the_folder_is_free_again(
+    path: Path, file: str, known: int
+) -> None:
     with closing(DataFolder(path, T0)):
         pass
     with closing(apsw.Connection(str(path / file))) as database:
-        database.execute("UPDATE meta SET value = 3 WHERE key = 'format'")
+        database.execute("UPDATE meta SET value = 9 WHERE key = 'format'")
 
     for _ in range(2):  # a second try meets the same refusal, not a lock
         with pytest.raises(
-            FormatUnknown, match=f"{file} has format 3; this Postbus reads format 2"
+            FormatUnknown, match=f"{file} has format 9; this Postbus reads format {known}"
         ):
             DataFolder(path, T0)
 

@@ -1,0 +1,216 @@
+"""Sessions that are held, and the free ones that wait to be.
+
+Only a session that somebody holds is an object with a window of its own. Of the others a line
+knows some ids, and the store all of them, so that a million sessions take no more memory than a
+thousand. None of this lasts: after a restart every session is free.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+from postbus.broker.fragment import Fragment
+from postbus.broker.message import Message
+from postbus.broker.window import Window
+from postbus.model.instant import NEVER, Instant
+
+if TYPE_CHECKING:
+    from postbus.broker.queue import Queue
+
+READY_MAX: Final = 1_024
+"""Ids of free sessions in memory, and those that are read at once."""
+ROUNDS_OF: Final = 4
+"""A round ends after so many times as many ids as there were messages at its beginning."""
+LISTINGS_MAX: Final = 16
+
+
+class Session:
+    """One that somebody holds: all of its messages are theirs, in order."""
+
+    __slots__ = ("holder", "id", "locked_until", "locks", "lost", "window")
+
+    def __init__(self, session_id: str, holder: int, locked_until: Instant, window: Window) -> None:
+        self.id = session_id
+        self.holder = holder
+        self.locked_until = locked_until
+        self.window = window
+        self.locks: dict[bytes, Message] = {}
+        """Messages that were received and not settled. Their lock is the session's."""
+        self.lost = False
+        """Given up, or run out: nothing more is to be had from it."""
+
+    def holds(self, now: Instant) -> bool:
+        return not self.lost and self.locked_until > now
+
+
+class ReadyLine:
+    """Free sessions that have messages, in the order in which they became ready.
+
+    While all of them find room here, the line is `complete`. When there are more, new ones are not
+    noted any more: whenever the line has become empty it takes the next page of ids from the store,
+    which go round, so that each has its turn whatever the others do.
+    """
+
+    __slots__ = ("_left", "complete", "cursor", "duds", "ids")
+
+    def __init__(self, complete: bool) -> None:
+        self.ids: dict[str, None] = {}
+        self.complete = complete
+        self.cursor: str | None = None
+        """The last id of the page before; None when the next page is the first."""
+        self.duds = 0
+        """Sessions without messages that were met since one was accepted."""
+        self._left = 0
+
+    def add(self, session_id: str) -> None:
+        """A free session has messages."""
+        if not self.complete or session_id in self.ids:
+            return
+        if len(self.ids) < READY_MAX:
+            self.ids[session_id] = None
+        else:
+            self.complete = False
+
+    def fill(self, found: list[str], end: str | None, held: OrderedDict[str, Session]) -> None:
+        """The next page, which reaches to `end`; None for the last there is."""
+        self.complete = self.cursor is None and end is None
+        self.ids.update((session_id, None) for session_id in found if session_id not in held)
+        self._left -= len(found)
+        # Ids that grow with time would lengthen a round for ever.
+        self.cursor = end if self._left > 0 else None
+
+    def begin_round(self, messages: int) -> None:
+        self._left = ROUNDS_OF * messages + READY_MAX
+
+
+class Sessions:
+    """Those of one queue or subscription."""
+
+    __slots__ = ("_fragment", "_limits", "_main", "held", "line", "listings", "locks")
+
+    def __init__(self, fragment: Fragment, main: int) -> None:
+        self._fragment = fragment
+        self._main = main
+        self._limits = fragment.limits.copy()
+        # In order of expiry: every lock of a queue lasts equally long, and renewing moves to
+        # the end.
+        self.held: OrderedDict[str, Session] = OrderedDict()
+        self.locks: dict[bytes, Message] = {}
+        """The locks of all of them."""
+        self.line = ReadyLine(fragment.ledger.count(main) == 0)
+        self.listings: OrderedDict[tuple[Instant | None, int], str | int] = OrderedDict()
+        """Where listings stopped, by what they are of and how many they have told."""
+
+    def open(self, session_id: str, holder: int, until: Instant) -> Session:
+        """A free session is somebody's now."""
+        self.line.ids.pop(session_id, None)
+        place = self._main, session_id
+        stirred = self._fragment.stirred_sessions
+        nothing = self._fragment.ledger.count(self._main) == 0
+        session = Session(session_id, holder, until, Window(self._limits, nothing, place, stirred))
+        self.held[session_id] = session
+        self._share_room()
+        stirred[place] = None
+        return session
+
+    def add(self, message: Message) -> None:
+        """A message became active, with whatever number."""
+        session_id = message.session_id
+        assert session_id is not None
+        session = self.held.get(session_id)
+        if session is not None:
+            session.window.add(message)
+        else:
+            message.raw = None
+            self._ready(session_id)
+
+    def lock(self, message: Message, now: Instant) -> Session | None:
+        """Give a message to the holder of its session; None if there is none."""
+        session = None if message.session_id is None else self.held.get(message.session_id)
+        if session is None or not session.holds(now):
+            return None
+        token = self._fragment.next_token(in_session=True)
+        message.token = token
+        # It has no end of its own (semantics B §1).
+        message.locked_until = NEVER
+        message.delivered_at = now
+        message.holder = session.holder
+        self.locks[token] = session.locks[token] = message
+        return session
+
+    def locked(self, token: bytes, now: Instant) -> Message | None:
+        """The message under this lock."""
+        message = self.locks.get(token)
+        if message is None or message.session_id is None:
+            return None
+        session = self.held.get(message.session_id)
+        return message if session is not None and session.locked_until > now else None
+
+    def unlock(self, token: bytes) -> Message:
+        message = self.locks.pop(token)
+        assert message.session_id is not None
+        del self.held[message.session_id].locks[token]
+        return message
+
+    def window_of(self, session_id: str | None) -> Window | None:
+        session = None if session_id is None else self.held.get(session_id)
+        return None if session is None else session.window
+
+    def end(self, queue: Queue, session: Session, failed: bool, now: Instant) -> None:
+        """The session is free again, and what was received from it and not settled comes back;
+        `failed` if that counts as a delivery."""
+        del self.held[session.id]
+        session.lost = True
+        self._fragment.stirred_sessions.pop((self._main, session.id), None)
+        window = session.window
+        has_more = not window.complete or bool(window.live)
+        for message in window.live.values():
+            message.raw = None
+        for token, message in session.locks.items():
+            del self.locks[token]
+            queue.end_lock(message, failed, now)
+        session.locks = {}
+        self._share_room()
+        if has_more:
+            self._ready(session.id)
+
+    def lose(self, queue: Queue, session: Session, failed: bool, now: Instant) -> None:
+        """Likewise, and its holder does not know."""
+        self._fragment.lost_sessions.append((self._main, session.id, session.holder))
+        self.end(queue, session, failed, now)
+
+    def expire(self, queue: Queue, now: Instant, limit: int) -> None:
+        """End the locks that ran out, until about so many messages have come back."""
+        while self.held and limit > 0:
+            session = next(iter(self.held.values()))
+            if session.locked_until > now:
+                return
+            limit -= 1 + len(session.locks)
+            self.lose(queue, session, failed=True, now=now)
+
+    def abolish(self) -> None:
+        """The entity is gone."""
+        for session in self.held.values():
+            session.lost = True
+            self._fragment.stirred_sessions.pop((self._main, session.id), None)
+        self.held.clear()
+        self.locks.clear()
+
+    def remember(self, listing: tuple[Instant | None, int], place: str | int) -> None:
+        """A listing has told so many and stopped here."""
+        self.listings[listing] = place
+        self.listings.move_to_end(listing)
+        if len(self.listings) > LISTINGS_MAX:
+            self.listings.popitem(last=False)
+
+    def first_end(self) -> Instant:
+        """When the first of the locks runs out."""
+        return next(iter(self.held.values())).locked_until if self.held else NEVER
+
+    def _ready(self, session_id: str) -> None:
+        self.line.add(session_id)
+        self._fragment.stirred[self._main] = None
+
+    def _share_room(self) -> None:
+        self._limits.be_share_of(self._fragment.limits, max(len(self.held), 1))

@@ -1,0 +1,233 @@
+"""What a client asks of the sessions of an entity: accept, give up, renew, and their state.
+
+State is a row like those of messages, in a lane of its own, so that it is durable, counted and
+copied forward as they are. Who holds a session lasts no longer than a lock does.
+"""
+
+from typing import Final
+
+from postbus.broker.admission import ID_LENGTH_MAX
+from postbus.broker.chores import missing
+from postbus.broker.message import ACTIVE, STATE, Message, no_body
+from postbus.broker.pages import BodyPage, GroupPage, GroupsPage, Need, Page, Pages
+from postbus.broker.queue import Queue
+from postbus.broker.records import Kind
+from postbus.broker.session import READY_MAX, Session, Sessions
+from postbus.broker.session_chores import first_of_session
+from postbus.errors import (
+    InvalidArgument,
+    InvalidOperation,
+    MessageSizeExceeded,
+    QuotaExceeded,
+    SessionCannotBeLocked,
+    SessionLockLost,
+)
+from postbus.model.instant import Instant
+
+FIRST_ROWS: Final = 64
+"""Messages of a session that are read with it when it is accepted."""
+LOOKED_AT_MAX: Final = 32
+"""Sessions that are looked at together, where many have turned out to be empty."""
+
+
+def sessions_of(queue: Queue) -> Sessions:
+    if queue.sessions is None:
+        raise InvalidOperation(
+            "It is not possible for an entity that doesn't require sessions to create a "
+            "sessionful message receiver."
+        )
+    return queue.sessions
+
+
+# -- accept and give up ----------------------------------------------------------------------
+
+
+def accept(queue: Queue, session_id: str, holder: int, now: Instant) -> Session:
+    """Take a session by its name, whether it has messages or not, or was ever seen."""
+    sessions = sessions_of(queue)
+    queue.check_receives()
+    if len(session_id) > ID_LENGTH_MAX:
+        raise InvalidArgument(f"The SessionId is longer than {ID_LENGTH_MAX} characters.")
+    session = sessions.held.get(session_id)
+    if session is not None:
+        if session.holds(now):
+            raise SessionCannotBeLocked(session_id)
+        sessions.lose(queue, session, failed=True, now=now)
+    return _open(queue, sessions, session_id, holder, now)
+
+
+def accept_next(queue: Queue, holder: int, now: Instant, pages: Pages) -> Session | Need | None:
+    """Take the free session that has waited for longest and has messages; None if there is none."""
+    sessions = sessions_of(queue)
+    queue.check_receives()
+    sessions.expire(queue, now, 1)
+    line = sessions.line
+    round_begun = False
+    while True:
+        session_id = next(iter(line.ids), None)
+        if session_id is None:
+            if line.complete or (round_begun and line.cursor is None):
+                return None
+            round_begun = round_begun or line.cursor is None
+            need = _fill_line(queue, sessions, pages)
+            if need is not None:
+                return need
+            continue
+        found = _available(queue, session_id, now, pages)
+        if isinstance(found, Need):
+            return _and_others(queue, sessions, found, pages)
+        messages, end = found
+        if not messages:
+            line.duds += 1
+            del line.ids[session_id]
+            continue
+        line.duds = 0
+        session = _open(queue, sessions, session_id, holder, now)
+        session.window.extend(messages, end)
+        return session
+
+
+def leave(queue: Queue, session: Session, now: Instant) -> None:
+    """Its holder gives it up, or is gone: all of it is available at once, and no delivery has
+    failed (semantics B §1)."""
+    if queue.sessions is not None and not session.lost:
+        queue.sessions.end(queue, session, failed=False, now=now)
+
+
+def renew(queue: Queue, session_id: str, holder: int | None, now: Instant) -> Instant:
+    """Let the lock last from now on as long as a new one; for whoever holds it (None), or only if
+    that is `holder`."""
+    session = held(queue, session_id, now)
+    if holder is not None and session.holder != holder:
+        raise SessionLockLost()
+    session.locked_until = now + queue.policy.lock_ms
+    sessions_of(queue).held.move_to_end(session_id)
+    return session.locked_until
+
+
+def held(queue: Queue, session_id: str | None, now: Instant) -> Session:
+    """The session of this name, for what can only be done to one that is held."""
+    sessions = sessions_of(queue)
+    queue.check_receives()
+    session = None if session_id is None else sessions.held.get(session_id)
+    if session is None or not session.holds(now):
+        raise SessionLockLost()
+    return session
+
+
+def _open(queue: Queue, sessions: Sessions, session_id: str, holder: int, now: Instant) -> Session:
+    queue.fragment.locked[queue.owner] = queue
+    return sessions.open(session_id, holder, now + queue.policy.lock_ms)
+
+
+def _fill_line(queue: Queue, sessions: Sessions, pages: Pages) -> Need | None:
+    """Take the next page of ids, whether these sessions are free and have messages left or not."""
+    line = sessions.line
+    after = None if line.cursor is None else line.cursor.encode()
+    page = GroupsPage(queue.main, ACTIVE, after, READY_MAX)
+    if need := missing(pages, [page]):
+        return need
+    if line.cursor is None:
+        line.begin_round(queue.ledger.count(queue.main))
+    found, end = queue.ledger.delta.over_groups(
+        pages.groups(page), queue.main, ACTIVE, line.cursor, READY_MAX
+    )
+    line.fill(found, end, sessions.held)
+    return None
+
+
+def _available(
+    queue: Queue, session_id: str, now: Instant, pages: Pages
+) -> tuple[list[Message], int | None] | Need:
+    """The first messages of a free session that have not expired, and the number they reach to."""
+    start = 0
+    while True:
+        found = first_of_session(
+            queue.ledger.delta, pages, queue.main, ACTIVE, session_id, start, FIRST_ROWS
+        )
+        if isinstance(found, Need):
+            return found
+        messages, end = found
+        available = [message for message in messages if not message.expired(now)]
+        for message in messages:
+            if message.expired(now):
+                queue.expire(message)
+        if available or end is None:
+            return available, end
+        start = end + 1
+
+
+def _and_others(queue: Queue, sessions: Sessions, need: Need, pages: Pages) -> Need:
+    """What is needed for the first session in line and, if those before it were empty, also for
+    the next ones: an index that is behind may name thousands that have nothing left."""
+    wanted: dict[Page, None] = dict.fromkeys(need.pages)
+    for session_id in sessions.line.ids:
+        if len(wanted) > min(sessions.line.duds, LOOKED_AT_MAX):
+            break
+        page = GroupPage(queue.main, ACTIVE, session_id.encode(), 0, FIRST_ROWS)
+        if page not in pages:
+            wanted[page] = None
+    return Need(tuple(wanted))
+
+
+# -- state -----------------------------------------------------------------------------------
+
+
+def get_state(queue: Queue, session_id: str, now: Instant, pages: Pages) -> bytes | Need | None:
+    """What its holders have written down of a session; None for nothing."""
+    held(queue, session_id, now)
+    found = _state(queue, session_id, pages)
+    if found is None or isinstance(found, Need):
+        return found
+    page = BodyPage(found.base, found.position, found.length)
+    if need := missing(pages, [page]):
+        return need
+    state = pages.body(page)
+    if state is None:
+        raise no_body(found)
+    return state
+
+
+def set_state(
+    queue: Queue, session_id: str, data: bytes | None, now: Instant, pages: Pages
+) -> Need | None:
+    """Replace it, or clear it (None)."""
+    held(queue, session_id, now)
+    before = _state(queue, session_id, pages)
+    if isinstance(before, Need):
+        return before
+    ledger = queue.ledger
+    if data is not None:
+        _check_state(queue, len(data), 0 if before is None else before.charge)
+    if before is not None:
+        ledger.remove(Kind.STATE_CLEARED, before)
+    if data is not None:
+        state = Message(data, session_id=session_id)
+        state.subqueue, state.lane = queue.main, STATE
+        state.number = state.enqueue_number = ledger.next_number()
+        state.enqueued_at = now
+        ledger.add(Kind.STATE_SET, state, data)
+        state.raw = None
+    return None
+
+
+def _check_state(queue: Queue, size: int, freed: int) -> None:
+    policy, ledger = queue.policy, queue.ledger
+    if size > policy.message_size_max:
+        raise MessageSizeExceeded(
+            f"The state of a session has {size} bytes, {policy.message_size_max} bytes are allowed "
+            f"on the entity '{queue.name}'."
+        )
+    if ledger.size_bytes - freed + size > policy.size_bytes_max:
+        raise QuotaExceeded(
+            f"The entity '{queue.name}' has no room for {size} bytes of session state."
+        )
+
+
+def _state(queue: Queue, session_id: str, pages: Pages) -> Message | Need | None:
+    delta = queue.ledger.delta
+    found = first_of_session(delta, pages, queue.main, STATE, session_id, 0, FIRST_ROWS)
+    if isinstance(found, Need):
+        return found
+    messages, _ = found
+    return messages[0] if messages else None

@@ -1,0 +1,134 @@
+"""An engine of an entity that requires sessions, and what clients do with those."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from postbus.broker import browse, sessions
+from postbus.broker.message import MAIN, Message
+from postbus.broker.policy import Policy
+from postbus.broker.session import Session
+from postbus.broker.session_chores import fetch_session_bodies, refill_session
+from postbus.broker.session_list import list_sessions
+from postbus.broker.window import WindowLimits
+from postbus.store.base import MessageStore
+from tests.support.engine import Engine
+
+LOCK_MS = 30_000
+
+
+class SessionEngine(Engine):
+    """As Engine; messages are sent with the id of their session, and received from one."""
+
+    def __init__(
+        self,
+        policy: Policy | None = None,
+        limits: WindowLimits | None = None,
+        store: MessageStore | None = None,
+        checkpoint_every: int = 0,
+    ) -> None:
+        policy = (policy or Policy(lock_ms=LOCK_MS))._replace(requires_session=True)
+        super().__init__(policy, limits, store, checkpoint_every)
+
+    def put(self, session_id: str, *bodies: bytes, **fields: Any) -> list[int]:
+        return self.send(*bodies, session_id=session_id, **fields)
+
+    def accept(self, session_id: str, holder: int = 1) -> Session:
+        return self.turn(lambda: sessions.accept(self.queue, session_id, holder, self.now))
+
+    def accept_next(self, holder: int = 1) -> Session | None:
+        session: Session | None = self.paged(
+            lambda pages: sessions.accept_next(self.queue, holder, self.now, pages)
+        )
+        return session
+
+    def leave(self, session: Session) -> None:
+        self.turn(lambda: sessions.leave(self.queue, session, self.now))
+
+    def renew(self, session_id: str, holder: int | None = None) -> int:
+        return self.turn(lambda: sessions.renew(self.queue, session_id, holder, self.now))
+
+    def take(self, session: Session) -> Message | None:
+        """Lock the next message of a session, reading pages as long as it takes."""
+        for _ in range(100):
+            taken = self.turn(lambda: self.queue.take_in_session(session, self.now))
+            if taken is not None:
+                return taken[0]
+            if not self._fetch_in(session):
+                return None
+        raise AssertionError("the head of the session never becomes ready")
+
+    def take_and_delete(self, session: Session) -> bytes | None:
+        for _ in range(100):
+            taken = self.turn(lambda: self.queue.take_and_delete_in_session(session, self.now))
+            if taken is not None:
+                return taken[1]
+            if not self._fetch_in(session):
+                return None
+        raise AssertionError("the head of the session never becomes ready")
+
+    def take_all(self, session: Session) -> list[str]:
+        """The ids of all messages that can be had now."""
+        found = []
+        while (message := self.take(session)) is not None:
+            found.append(message.message_id.removeprefix("id-"))
+        return found
+
+    def drain(self, session: Session) -> list[str]:
+        """The same, and complete them."""
+        found = []
+        while (message := self.take(session)) is not None:
+            self.complete(message)
+            found.append(message.message_id.removeprefix("id-"))
+        return found
+
+    def _fetch_in(self, session: Session) -> bool:
+        if session.lost:
+            return False
+        window, name = session.window, session.id
+        head = window.head()
+        if head is not None and head.raw is None:
+            self.paged(lambda pages: fetch_session_bodies(self.queue, name, pages))
+            return True
+        if head is None and not window.complete:
+            self.paged(lambda pages: refill_session(self.queue, name, pages))
+            return True
+        return head is not None
+
+    def get_state(self, session_id: str) -> bytes | None:
+        state: bytes | None = self.paged(
+            lambda pages: sessions.get_state(self.queue, session_id, self.now, pages)
+        )
+        return state
+
+    def set_state(self, session_id: str, data: bytes | None) -> None:
+        self.paged(lambda pages: sessions.set_state(self.queue, session_id, data, self.now, pages))
+
+    def listed(self, updated_after: int | None = None, skip: int = 0, top: int = 100) -> list[str]:
+        found: list[str] = self.paged(
+            lambda pages: list_sessions(self.queue, updated_after, skip, top, pages)
+        )
+        return found
+
+    def peeked(self, session_id: str | None, start: int = 0, count: int = 100) -> list[str]:
+        found = self.paged(
+            lambda pages: browse.peek(self.queue, MAIN, start, count, 1 << 20, pages, session_id)
+        )
+        return [message.message_id.removeprefix("id-") for message, _ in found]
+
+    def deferred(
+        self, session_id: str | None, *numbers: int, delete: bool = False
+    ) -> list[Message]:
+        found = self.paged(
+            lambda pages: browse.receive_deferred(
+                self.queue, MAIN, numbers, delete, 1, self.now, pages, session_id
+            )
+        )
+        return [message for message, _ in found]
+
+    def delete_in(self, session_id: str | None, count: int = 100, before: int | None = None) -> int:
+        limit = self.now if before is None else before
+        deleted: int = self.paged(
+            lambda pages: browse.delete_batch(self.queue, MAIN, count, limit, pages, session_id)
+        )
+        return deleted
