@@ -89,6 +89,19 @@ class SecondReceiver(InvalidOperation):
     the AMQP session ends by it."""
 
 
+class SessionRequired(ServiceBusError):
+    """The entity requires sessions, and the receiver names none; none can be named over HTTP."""
+
+    condition = "amqp:not-allowed"
+    http_status = 405
+
+    def __init__(self) -> None:
+        super().__init__(
+            "It is not possible for an entity that requires sessions to create a non-sessionful "
+            "message receiver."
+        )
+
+
 class NotSupported(ServiceBusError):
     """Asked for by name, and not something Postbus does (yet)."""
 
@@ -157,6 +170,20 @@ class ServerBusy(ServiceBusError):
     http_status = 503
     sub_code = 50004
     transient = True
+
+
+class OperationTimeout(ServiceBusError):
+    """What was waited for did not come in time: the next session, say."""
+
+    condition = "com.microsoft:timeout"
+    http_status = 408
+    transient = True
+
+    def __init__(self, waited_text: str) -> None:
+        super().__init__(
+            f"The operation did not complete within the allotted timeout of {waited_text}. The "
+            "time allotted to this operation may have been a portion of a longer timeout."
+        )
 
 
 class StoreUnavailable(ServerBusy):

@@ -211,6 +211,14 @@ class Settings(BaseSettings):
         1_048_576, "Largest WebSocket frame accepted", ge=65_536, le=104_857_600
     )
 
+    # Message sessions
+    session_wait_max_ms: int = _setting(
+        300_000, "Longest wait of a receiver for the next session", ge=0, le=3_600_000
+    )
+    session_waits_max: int = _setting(
+        5_000, "Receivers of one entity that wait for its next session", ge=1, le=1_000_000
+    )
+
     # Memory of an entity
     window_messages_max: int = _setting(
         4_096,

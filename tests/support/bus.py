@@ -88,6 +88,19 @@ class Bus:
             return self._of_flavour(self._client.get_subscription_receiver(*source, **options))
         return self._of_flavour(self._client.get_queue_receiver(source, **options))
 
+    def session(self, receiver: Any) -> Any:
+        """The message session of a receiver, to be asked as the receiver is."""
+        return self._of_flavour(receiver.session)
+
+    async def sessions(self, source: str | Subscription, **options: Any) -> list[str]:
+        """The ids of the sessions that are there."""
+        of = "subscription" if isinstance(source, Subscription) else "queue"
+        names = source if isinstance(source, Subscription) else (source,)
+        found = getattr(self._client, f"list_{of}_sessions")(*names, **options)
+        if self._threads is None:
+            return [each async for each in found]
+        return await asyncio.get_running_loop().run_in_executor(self._threads, list, found)
+
     async def open_sender(self, to: str, **options: Any) -> Any:
         return await self._kept(self.sender(to, **options))
 

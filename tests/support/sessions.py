@@ -116,12 +116,10 @@ class SessionEngine(Engine):
         )
         return [message.message_id.removeprefix("id-") for message, _ in found]
 
-    def deferred(
-        self, session_id: str | None, *numbers: int, delete: bool = False
-    ) -> list[Message]:
+    def deferred(self, session_id: str | None, *numbers: int) -> list[Message]:
         found = self.paged(
             lambda pages: browse.receive_deferred(
-                self.queue, MAIN, numbers, delete, 1, self.now, pages, session_id
+                self.queue, MAIN, numbers, False, 1, self.now, pages, session_id
             )
         )
         return [message for message, _ in found]

@@ -80,10 +80,10 @@ class Fragment:
             run = (issued // _PROOFS).to_bytes(8, "big")
             size = _PROOFS * _PROOF_BYTES
             self._proofs = blake2b(run, key=self._secret, digest_size=size).digest()
-        start = place * _PROOF_BYTES
         counter = issued & _COUNTER_MASK
         if in_session:
             counter |= _IN_SESSION
+        start = place * _PROOF_BYTES
         return b"".join(
             (
                 self._token_prefix,

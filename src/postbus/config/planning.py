@@ -23,7 +23,6 @@ from postbus.config.notation import field_value, shown
 from postbus.config.places import Wrong, inside
 from postbus.config.steps import Change, Step, Verb
 from postbus.config.toml_writing import rule_values
-from postbus.errors import InvalidArgument
 from postbus.model.authorization import settle_rules
 from postbus.model.fields import FIXED, Field, fixed_text
 from postbus.model.rule import CorrelationFilter, RuleDescription
@@ -172,10 +171,6 @@ class _Comparison:
     ) -> None:
         result, changes = _merged(wanted, description, present.description)
         if changes:
-            try:
-                result.validate()  # what the file says may not go with what it leaves as it is
-            except InvalidArgument as error:
-                raise Wrong(wanted.place, str(error)) from None
             self.changed.append(
                 Step(
                     *(Verb.CHANGE, _kind(wanted), entity, subscription),

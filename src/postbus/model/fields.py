@@ -163,7 +163,6 @@ SUBSCRIPTION: Final = Form(
 )
 
 UNSUPPORTED: Final[Mapping[str, str]] = {
-    "RequiresSession": "message sessions",
     "EnablePartitioning": "partitioned entities",
     "EnableSubscriptionPartitioning": "partitioned subscriptions",
     "FilteringMessagesBeforePublishing": "refusing messages that no subscription takes",

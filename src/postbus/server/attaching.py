@@ -9,7 +9,7 @@ from postbus.amqp.performatives import Coordinator
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sending import SenderLink
 from postbus.amqp.terminus import Source
-from postbus.amqp.types import Described, Symbol, ULong
+from postbus.amqp.types import Symbol, ULong
 from postbus.broker.message import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
 from postbus.errors import (
     EntityDisabled,
@@ -17,6 +17,7 @@ from postbus.errors import (
     InvalidArgument,
     InvalidOperation,
     QuotaExceeded,
+    SessionRequired,
 )
 from postbus.model.address import Address, SubQueue, resolve_address
 from postbus.server.auth import Right, missing_claim
@@ -26,14 +27,17 @@ from postbus.server.entities import Entity, QueueEntity, Received, TopicEntity
 from postbus.server.links import Inlet, Outlet
 from postbus.server.management import ManagementNode
 from postbus.server.nodes import CBS_SPELLING, MANAGEMENT_SPELLING, NodeInlet, NodeOutlet
+from postbus.server.session_filter import SessionFilter, read_session_filter
+from postbus.server.session_links import SessionOutlet
 from postbus.server.via import DESTINATION, join_as_receiver, route_of
 
 if TYPE_CHECKING:
     from postbus.server.gateway import Gateway
 
-_SESSION_FILTER: Final = "com.microsoft:session-filter"
 TOKEN_REQUEST_BYTES_MAX: Final = 32 * 1024
 """A token has at most half of that; whoever puts one has proven nothing yet."""
+REQUEST_OVERHEAD_BYTES: Final = 16 * 1024
+"""What a request may have around the message that it schedules, or the state that it sets."""
 STRANGER_LINKS_MAX: Final = 16
 """A client needs a pair of them to show its first token."""
 _SUBQUEUES: Final = {
@@ -101,10 +105,12 @@ def _accept_node(
     if not address.is_cbs:
         owner.entity = _find(gateway, address)
         owner.entity.links.add(link)
-    is_put = address.is_cbs and isinstance(link, ReceiverLink)
+    size_max = gateway.service.limits.message_size_max + REQUEST_OVERHEAD_BYTES
+    if address.is_cbs:
+        size_max = TOKEN_REQUEST_BYTES_MAX
     early = link.accept(
         properties=gateway.service.link_properties(),
-        max_message_size=TOKEN_REQUEST_BYTES_MAX if is_put else None,
+        max_message_size=size_max if isinstance(link, ReceiverLink) else None,
     )
     owner.open()
     return early
@@ -148,12 +154,18 @@ def _accept_outlet(gateway: Gateway, link: SenderLink, address: Address) -> list
         )
     source = link.source
     assert isinstance(source, Source)
-    _refuse_session_filter(source)
+    wanted = _session_wanted(entity, address, source)
     if not entity.description.status.receives:
         raise EntityDisabled(entity.path, "Receive")
     refuse_forwarding(entity, address)
     join_as_receiver(link, entity)
     subqueue = entity.subqueue(_SUBQUEUES[address.subqueue])
+    if wanted is not None:
+        waiting = SessionOutlet(gateway, link, entity, subqueue, wanted)
+        waiting.open()
+        link.owner = waiting
+        entity.links.add(link)
+        return []  # it is answered when it has a session
     link.owner = outlet = Outlet(gateway, link, entity, subqueue)
     if source.filter is None:
         # Java dereferences the filter (wire contract §3.3).
@@ -180,12 +192,21 @@ def refuse_forwarding(entity: Received | TopicEntity, address: Address) -> None:
         )
 
 
-def _refuse_session_filter(source: Source) -> None:
-    """No queue has sessions yet, so a receiver that asks for one is at the wrong queue."""
-    for key, value in (source.filter or {}).items():
-        named = str(key) == _SESSION_FILTER
-        if named or (isinstance(value, Described) and str(value.descriptor) == _SESSION_FILTER):
-            raise InvalidOperation(
-                "A sessionful message receiver cannot be created on an entity that does not "
-                "require sessions."
-            )
+def _session_wanted(entity: Received, address: Address, source: Source) -> SessionFilter | None:
+    """The session that a receiver asks for, which it must do where there are any, and nowhere
+    else. A dead-letter queue has none (semantics B §1)."""
+    wanted = read_session_filter(source)
+    if needs_session(entity, address):
+        if wanted is None:
+            raise SessionRequired()
+    elif wanted is not None:
+        raise InvalidOperation(
+            "A sessionful message receiver cannot be created on an entity that does not "
+            "require sessions."
+        )
+    return wanted
+
+
+def needs_session(entity: Received, address: Address) -> bool:
+    """Can its messages be received within their sessions only?"""
+    return address.subqueue is SubQueue.MAIN and bool(entity.description.requires_session)

@@ -143,6 +143,7 @@ class QueueEntity(Received):
             forward_to=self.forward_to,
             forward_dead_letters_to=self.forward_dead_letters_to,
             duplicate_window_ms=_duplicate_window_ms(description),
+            requires_session=description.requires_session,
         )
 
 
@@ -190,6 +191,7 @@ class SubscriptionEntity(Received):
             forward_to=self.forward_to,
             forward_dead_letters_to=self.forward_dead_letters_to,
             dead_letter_on_filter_errors=description.dead_lettering_on_filter_errors,
+            requires_session=description.requires_session,
         )
 
 

@@ -164,6 +164,11 @@ class Gateway:
         link.detach(self.refusals.error(error, entity))
         self.touch()
 
+    def heard(self, events: list[Event]) -> None:
+        """A link was accepted long after it was asked for: this is what its client said since."""
+        self._handle(events)
+        self.touch()
+
     def locked(self, host: Host, subqueue: int, token: bytes) -> None:
         """A lock of this connection that no link holds."""
         if len(self._orphans) >= ORPHANS_MAX:

@@ -24,6 +24,7 @@ from postbus.model.instant import NEVER, Instant
 from postbus.model.rows import Checkpoint
 from postbus.server.holding import Held
 from postbus.server.line import Line
+from postbus.server.session_line import SessionLine
 from postbus.store.base import Lease
 
 if TYPE_CHECKING:
@@ -114,6 +115,8 @@ class Host:
         self.engine: Engine | None = None
         self.lease: Lease | None = None
         self.lines: dict[int, Line] = {}
+        self.session_lines: dict[int, SessionLine] = {}
+        """Of entities that require sessions; their receivers are in `lines`, too."""
         self.called: dict[int, None] = {}
         """Subqueues where somebody waits who has not been looked at yet."""
         self.waiting: list[Request] | None = None
@@ -149,6 +152,20 @@ class Host:
         if line is None:
             line = self.lines[subqueue] = Line(subqueue, self.called)
         return line
+
+    def session_line(self, subqueue: int) -> SessionLine:
+        """The session receivers of a subqueue."""
+        line = self.session_lines.get(subqueue)
+        if line is None:
+            line = self.session_lines[subqueue] = SessionLine(subqueue, self.called)
+            self.on_session_lost = self._session_lost
+        return line
+
+    def _session_lost(self, subqueue: int, session_id: str, holder: int) -> None:
+        line = self.session_lines.get(subqueue)
+        outlet = None if line is None else line.holder(session_id)
+        if outlet is not None and outlet.holder == holder:
+            outlet.lost()
 
     def call_all(self) -> None:
         """Look at every line in the next turn."""
@@ -197,9 +214,16 @@ class Host:
     def _add(
         self, found: list[Chore], name: str, call: Callable[[Engine, Instant, Pages], Need | None]
     ) -> None:
-        if name not in self.chores:
-            self.chores.add(name)
-            found.append(Chore(self, name, call))
+        found += self.begin(name, call)
+
+    def begin(
+        self, name: str, call: Callable[[Engine, Instant, Pages], Need | None]
+    ) -> list[Chore]:
+        """The chore of this name, or none where it is under way already."""
+        if name in self.chores:
+            return []
+        self.chores.add(name)
+        return [Chore(self, name, call)]
 
     def checkpoint_due(self, engine: Engine) -> bool:
         ledger = engine.ledger

@@ -24,11 +24,12 @@ from postbus.errors import (
     MessageNotFound,
     ServerBusy,
     ServiceBusError,
+    SessionRequired,
 )
 from postbus.model.address import Address, SubQueue
 from postbus.model.instant import Instant
 from postbus.model.plain_message import PlainMessage, ReceivedMessage
-from postbus.server.attaching import refuse_forwarding
+from postbus.server.attaching import needs_session, refuse_forwarding
 from postbus.server.entities import Entity, QueueEntity, Received, TopicEntity
 from postbus.server.longpoll import STOPPING, LongPoll
 from postbus.server.namespace import Namespace
@@ -97,6 +98,8 @@ class Mailbox:
         if not entity.description.status.receives:
             raise EntityDisabled(entity.path, "Receive")
         refuse_forwarding(entity, address)
+        if needs_session(entity, address):
+            raise SessionRequired()
         entity.touch(self._clock())
         host = entity.host
         subqueue = entity.subqueue(_SUBQUEUES[address.subqueue])

@@ -15,6 +15,7 @@ from typing import Final, cast
 import structlog
 import uvloop
 
+from postbus.broker.message import MAIN
 from postbus.broker.window import WindowLimits
 from postbus.config.places import ConfigError
 from postbus.errors import ConnectionForced, StoreUnavailable
@@ -376,8 +377,12 @@ class Server:
         for entity in self.namespace.every():
             roles = [link.role for link in entity.message_links()]
             ratio = 0.0
+            sessions_held: int | None = None
             if isinstance(entity, Received):
                 ratio = entity.prefetch.lock_ratio(entity.description.lock_duration_ms, now)
+                if entity.description.requires_session:
+                    line = entity.host.session_lines.get(entity.subqueue(MAIN))
+                    sessions_held = 0 if line is None else line.held_count
             yield EntityReading(
                 entity.path,
                 entity.meter,
@@ -386,4 +391,5 @@ class Server:
                 senders=roles.count("receiver"),
                 receivers=roles.count("sender"),
                 prefetch_lock_ratio=ratio,
+                sessions_held=sessions_held,
             )

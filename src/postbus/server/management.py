@@ -10,9 +10,9 @@ from uuid import UUID
 from postbus.amqp.faults import DecodeError
 from postbus.amqp.outcomes import Accepted
 from postbus.amqp.types import AmqpArray, Int, Long, Timestamp
-from postbus.broker import browse
+from postbus.broker import browse, sessions
 from postbus.broker.engine import Engine
-from postbus.broker.message import MAIN, Message
+from postbus.broker.message import KIND_MASK, MAIN, Message
 from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
 from postbus.broker.transaction import Settlement, Transaction
@@ -20,13 +20,13 @@ from postbus.errors import (
     InvalidArgument,
     InvalidOperation,
     MessageLockLost,
-    NotSupported,
     ServiceBusError,
+    SessionLockLost,
 )
 from postbus.model.instant import NEVER, Instant
 from postbus.server.auth import Right, missing_claim
 from postbus.server.enlisting import settlement_of, transaction_of
-from postbus.server.entities import Entity, SubscriptionEntity
+from postbus.server.entities import Entity, Received, SubscriptionEntity
 from postbus.server.envelope import (
     REASON_LENGTH_MAX,
     Changes,
@@ -38,6 +38,7 @@ from postbus.server.fields import Fields, check_number
 from postbus.server.nodes import NodeRequest
 from postbus.server.requests import Call, bodies_needed, settle_with
 from postbus.server.rule_node import RULE_OPERATIONS, RuleNode
+from postbus.server.session_node import SESSION_OPERATIONS, SessionNode
 from postbus.server.transactions import Operation
 
 if TYPE_CHECKING:
@@ -67,16 +68,6 @@ TRANSACTIONAL: Final = frozenset(
 """What may be part of a transaction (semantics B §7). A lock is renewed at once, whatever becomes
 of the transaction."""
 
-LATER: Final = frozenset(
-    {
-        "renew-session-lock",
-        "set-session-state",
-        "get-session-state",
-        "get-message-sessions",
-    }
-)
-"""Known to the SDKs, and refused by name until Postbus does them."""
-
 
 class ManagementNode:
     """The management node of one entity, or of one of its subqueues."""
@@ -95,15 +86,23 @@ class ManagementNode:
             "update-disposition": (Right.LISTEN, self._update_disposition),
             "batch-delete-messages": (Right.LISTEN, self._delete),
         }
+        self._has_sessions = (
+            isinstance(entity, Received)
+            and subqueue & KIND_MASK == MAIN
+            and bool(entity.description.requires_session)
+        )
+        if self._has_sessions:
+            for name, operation in SessionNode(entity, self._ask).operations().items():
+                self._operations[name] = Right.LISTEN, operation
         if isinstance(entity, SubscriptionEntity):
             for name, operation in RuleNode(gateway, entity).operations().items():
                 self._operations[name] = Right.MANAGE, operation
 
     def handle(self, request: NodeRequest) -> None:
         name = request.operation.removeprefix(_PREFIX)
-        if name in LATER:
-            raise NotSupported(f"The operation '{request.operation}' is not supported.")
         found = self._operations.get(name)
+        if found is None and name in SESSION_OPERATIONS:
+            raise InvalidOperation(f"'{self._path}' does not require sessions: it has none.")
         if found is None and name in RULE_OPERATIONS:
             raise InvalidOperation(f"'{self._path}' is no subscription: it has no rules.")
         if found is None:
@@ -200,7 +199,13 @@ class ManagementNode:
         if status not in ("completed", "abandoned", "suspended", "defered"):
             raise InvalidArgument(f"The disposition-status '{status}' is not known.")
 
+        session_id = fields.optional_text("session-id")
+
         def settle(queue: Queue, now: Instant, pages: Pages) -> Need | None:
+            if session_id is not None and self._has_sessions:
+                session = sessions.held(queue, session_id, now)
+                if any(token not in session.locks for token in tokens):
+                    raise SessionLockLost()
             for token in tokens:
                 message = self._held(queue, token, now)
                 if changes.dead_letter:
@@ -233,9 +238,8 @@ class ManagementNode:
         count = fields.number("message-count")
         if count <= 0:
             raise InvalidArgument("The message-count must be positive.")
-        if fields.get("session-id") is not None:
-            raise NotSupported("A peek within a session is not supported: sessions are not.")
-        peek = partial(_peek, self._subqueue, max(start, 0), count)
+        session_id = fields.optional_text("session-id")
+        peek = partial(_peek, self._subqueue, max(start, 0), count, session_id)
         self._ask(request, peek, partial(self._peeked, request))
 
     def _peeked(self, request: NodeRequest, found: list[dict[str, Any]]) -> None:
@@ -248,11 +252,13 @@ class ManagementNode:
     def _receive_deferred(self, request: NodeRequest, fields: Fields) -> None:
         numbers = _numbers(fields)
         delete = fields.number("receiver-settle-mode") == _DELETE
+        session_id = fields.optional_text("session-id")
         gateway, host, subqueue = self._gateway, self._entity.host, self._subqueue
+        has_sessions = self._has_sessions
 
         def receive(queue: Queue, now: Instant, pages: Pages) -> Any:
             found = browse.receive_deferred(
-                queue, subqueue, numbers, delete, gateway.id, now, pages
+                queue, subqueue, numbers, delete, gateway.id, now, pages, session_id
             )
             if isinstance(found, Need):
                 return found
@@ -263,7 +269,8 @@ class ManagementNode:
             for token, encoded in found:
                 entry: dict[str, Any] = {"message": encoded}
                 if token is not None:
-                    gateway.locked(host, subqueue, token)
+                    if not has_sessions:  # or it goes with the lock of its session
+                        gateway.locked(host, subqueue, token)
                     # In a map a lock token is a uuid in network order (wire contract §4.4).
                     entry["lock-token"] = UUID(bytes_le=token)
                 messages.append(entry)
@@ -277,9 +284,9 @@ class ManagementNode:
         before = fields.optional_number("enqueued-time-utc")
         if count <= 0:
             raise InvalidArgument("The message-count must be positive.")
-        if fields.get("session-id") is not None:
-            raise NotSupported("A delete within a session is not supported: sessions are not.")
-        delete = partial(_delete, self._subqueue, count, NEVER if before is None else before)
+        session_id = fields.optional_text("session-id")
+        until = NEVER if before is None else before
+        delete = partial(_delete, self._subqueue, count, until, session_id)
 
         def done(deleted: int) -> None:
             if deleted:
@@ -331,17 +338,31 @@ class ManagementNode:
         self._ask(request, cancel, done)
 
 
-def _peek(subqueue: int, start: int, count: int, queue: Queue, now: Instant, pages: Pages) -> Any:
-    found = browse.peek(queue, subqueue, start, count, PEEK_BYTES_MAX, pages)
+def _peek(
+    subqueue: int,
+    start: int,
+    count: int,
+    session_id: str | None,
+    queue: Queue,
+    now: Instant,
+    pages: Pages,
+) -> Any:
+    found = browse.peek(queue, subqueue, start, count, PEEK_BYTES_MAX, pages, session_id)
     if isinstance(found, Need):
         return found
     return [{"message": _encoded(message, raw, peeked=True)} for message, raw in found]
 
 
 def _delete(
-    subqueue: int, count: int, before: Instant, queue: Queue, now: Instant, pages: Pages
+    subqueue: int,
+    count: int,
+    before: Instant,
+    session_id: str | None,
+    queue: Queue,
+    now: Instant,
+    pages: Pages,
 ) -> int | Need:
-    return browse.delete_batch(queue, subqueue, count, before, pages)
+    return browse.delete_batch(queue, subqueue, count, before, pages, session_id)
 
 
 def _send(messages: list[Message], engine: Engine, now: Instant, pages: Pages) -> list[int] | Need:

@@ -75,6 +75,8 @@ class EntityMeter:
         "refusals",
         "schedules",
         "sends",
+        "session_accepts",
+        "session_timeouts",
     )
 
     def __init__(self) -> None:
@@ -97,6 +99,8 @@ class EntityMeter:
         self.copies = 0
         self.arrivals = 0
         self.forwards = 0
+        self.session_accepts = 0
+        self.session_timeouts = 0
         self.dead_letters: dict[str, int] = {}
         self.refusals: dict[str, int] = {}
 

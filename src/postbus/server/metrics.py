@@ -42,6 +42,8 @@ class EntityReading(NamedTuple):
     senders: int
     receivers: int
     prefetch_lock_ratio: float
+    sessions_held: int | None = None
+    """None for an entity that has none."""
 
 
 _ENTITY = ("entity",)
@@ -92,6 +94,15 @@ ENTITY_COUNTERS: Final = (
         "duplicates",
     ),
     Family("postbus_forwards_total", _ENTITY, "Messages forwarded to other entities", "forwards"),
+    Family(
+        "postbus_session_accepts_total", _ENTITY, "Sessions given to receivers", "session_accepts"
+    ),
+    Family(
+        "postbus_session_timeouts_total",
+        _ENTITY,
+        "Receivers that waited for the next session in vain",
+        "session_timeouts",
+    ),
 )
 DEAD_LETTERS: Final = Family(
     "postbus_dead_letters_total",
@@ -110,6 +121,9 @@ MESSAGES: Final = Family(
     "`transfer`, `transfer_dead_letter`; absent until something has used the entity",
 )
 SIZE: Final = Family("postbus_size_bytes", _ENTITY, "Size of the messages there now")
+SESSIONS: Final = Family(
+    "postbus_sessions_held", _ENTITY, "Sessions that have a receiver now; absent without sessions"
+)
 LINKS: Final = Family(
     "postbus_links",
     ("entity", "role"),
@@ -154,7 +168,7 @@ INFO: Final = Family("postbus_info", ("version",), "Always 1; the label is the r
 
 FAMILIES: Final = (
     *ENTITY_COUNTERS,
-    *(DEAD_LETTERS, REFUSALS, MESSAGES, SIZE, LINKS, PREFETCH),
+    *(DEAD_LETTERS, REFUSALS, MESSAGES, SIZE, SESSIONS, LINKS, PREFETCH),
     *(CONNECTIONS, CARRIED, CERTIFICATE, ACCEPTED, TURNED_AWAY, HTTP_REQUESTS),
     *(COMMIT_SECONDS, COMMIT_RECORDS, WRITTEN, FAILURES, INFO),
 )
@@ -248,17 +262,19 @@ def _entity_counters(readings: list[EntityReading]) -> Iterator[Metric]:
 
 
 def _entity_gauges(readings: list[EntityReading]) -> Iterator[Metric]:
-    messages, size = _gauge(MESSAGES), _gauge(SIZE)
+    messages, size, sessions = _gauge(MESSAGES), _gauge(SIZE), _gauge(SESSIONS)
     links, prefetch = _gauge(LINKS), _gauge(PREFETCH)
     for one in readings:
         if one.counts is not None:
             for state in MESSAGE_STATES:
                 messages.add_metric([one.entity, state], getattr(one.counts, state))
             size.add_metric([one.entity], one.counts.size_bytes)
+        if one.sessions_held is not None:
+            sessions.add_metric([one.entity], one.sessions_held)
         links.add_metric([one.entity, "sender"], one.senders)
         links.add_metric([one.entity, "receiver"], one.receivers)
         prefetch.add_metric([one.entity], one.prefetch_lock_ratio)
-    yield from (messages, size, links, prefetch)
+    yield from (messages, size, sessions, links, prefetch)
 
 
 def _connections(meter: ConnectionMeter) -> Iterator[Metric]:

@@ -6,13 +6,14 @@ from functools import partial
 from postbus.broker.fragment import Fragment
 from postbus.broker.message import OWNER_BITS
 from postbus.model.instant import Instant
-from postbus.server.host import GIVEN_PER_TURN, Chore, Host
+from postbus.server.host import GIVEN_PER_TURN, Host, Request
+from postbus.server.session_serving import serve_sessions
 
 Output = tuple[Host, Callable[[], None]]
 """Something that leaves the process when its fragment's records are durable."""
 
 
-def serve(host: Host, now: Instant, outputs: list[Output]) -> list[Chore]:
+def serve(host: Host, now: Instant, outputs: list[Output]) -> list[Request]:
     """Let time act on the queues of a fragment, and hand out what is ready.
 
     Returns the work that has come up. Where there is more to hand out at once, the host has been
@@ -41,12 +42,15 @@ def serve(host: Host, now: Instant, outputs: list[Output]) -> list[Chore]:
         if line.dispatch(queue, now, GIVEN_PER_TURN, given):
             called[subqueue] = None
         outputs += [(host, output) for output in given]
+    found: list[Request] = []
+    if host.session_lines:
+        found = serve_sessions(host, engine, looked_at, now, outputs)
     # What went out of one line, expired, may have gone into another.
     called.update(stirred)
     stirred.clear()
     if engine.fragment.outboxes and host.on_outbox is not None:
         outputs += [(host, partial(host.on_outbox, n)) for n in engine.fragment.outboxes]
-    return host.due_chores(engine, looked_at, now)
+    return [*found, *host.due_chores(engine, looked_at, now)]
 
 
 def _tell_of_lost_sessions(host: Host, fragment: Fragment, outputs: list[Output]) -> None:

@@ -182,6 +182,7 @@ class Subscribing(ABC):
             detach_all(subscription, EntityNotFound(f"sb://{self.name}/{subscription.path}"))
             for kind in range(1 << OWNER_BITS):
                 parent.host.lines.pop(subscription.subqueue(kind), None)
+                parent.host.session_lines.pop(subscription.subqueue(kind), None)
             await self.call(parent.host, remove)
         log.info("entity deleted", entity=subscription.path)
 

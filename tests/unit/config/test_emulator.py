@@ -221,8 +221,8 @@ RULE_0 = f"{TOPIC_0}.Subscriptions[0].Rules[0].Properties"
             f"{QUEUE_0}.Properties.MaxDeliveryCount: must be a whole number, not '3'",
         ),
         (
-            emulator({"Name": "q", "Properties": {"RequiresSession": True}}),
-            f"{QUEUE_0}.Properties: The property 'RequiresSession' cannot be 'true'",
+            emulator({"Name": "q", "Properties": {"RequiresSession": True, "ForwardTo": "r"}}),
+            f"{QUEUE_0}.Properties: The property 'ForwardTo' cannot be set",
         ),
         (
             emulator({"Name": "q", "Properties": {"ForwardTo": "other/$management"}}),
@@ -243,8 +243,8 @@ RULE_0 = f"{TOPIC_0}.Subscriptions[0].Rules[0].Properties"
         (emulator(Topics=[{"Name": "t", "Subscriptions": {}}]), f"{TOPIC_0}.Subscriptions: must"),
         (with_subscription(Name="a/b"), f"{TOPIC_0}.Subscriptions[0].Name: 'URI_PATH' contains"),
         (
-            with_subscription(Properties={"RequiresSession": True}),
-            f"{TOPIC_0}.Subscriptions[0].Properties: The property 'RequiresSession'",
+            with_subscription(Properties={"RequiresSession": True, "ForwardTo": "r"}),
+            f"{TOPIC_0}.Subscriptions[0].Properties: The property 'ForwardTo' cannot be set",
         ),
         (
             emulator(Topics=[{"Name": "t", "Subscriptions": [{"Name": "a"}, {"Name": "A"}]}]),

@@ -279,3 +279,12 @@ def test_more_than_there_may_be_is_known_before_the_first_step(
 def test_a_step_is_told_the_same_after_a_journey_as_json() -> None:
     step = Told(Verb.CHANGE, "queue", "orders", (Change("status", '"Active"', '"Disabled"'),))
     assert Told.from_json(step.to_json()) == step
+
+
+def test_what_is_fixed_at_creation_is_not_changed_by_a_file(tmp_path: Path) -> None:
+    # R-PART-09
+    wanted = load_toml(tmp_path, "[queues.orders]\nrequires_session = true")
+    with pytest.raises(Wrong, match=r"queues.*RequiresSession property of an existing Queue"):
+        plan(wanted, queues("orders"))
+    present = Content((Queue("orders", QueueDescription(requires_session=True)),))
+    assert plan(wanted, present).steps == ()

@@ -215,7 +215,7 @@ def rule(text: str) -> str:
         ("[queues]\norders = 1", '[queues."orders"]: must be a table, not 1'),
         ("[queues.orders]\nlock = 1", '[queues."orders"] lock: there is no such key'),
         ("[queues.orders]\nlock_duration = 60", '[queues."orders"] lock_duration: must be a durat'),
-        ("[queues.orders]\nrequires_session = true", "message sessions yet"),
+        ("[queues.orders]\nrequires_session = true\nforward_to = 'x'", "'ForwardTo' cannot be set"),
         ("[queues.orders]\nenable_partitioning = true", "partitioned entities yet"),
         ("[queues.orders]\nmax_message_size_in_kilobytes = 1", "cannot be set for one entity"),
         ("[queues.'a b']", "disallowed characters"),

@@ -254,10 +254,34 @@ async def test_a_refused_update_changes_nothing(
     assert existing(namespace).description == before
 
 
+async def test_a_queue_with_sessions_keeps_them_through_an_update(client: Client) -> None:
+    sessions = "<RequiresSession>true</RequiresSession>"
+    created = await client.put("/orders" + V, entry(sessions))
+    assert created.status == 201 and sessions in created.text
+    reply = await client.put(
+        "/orders" + V, entry("<LockDuration>PT30S</LockDuration>"), headers={"If-Match": "*"}
+    )
+    assert reply.status == 200 and sessions in reply.text
+    no_more = entry("<RequiresSession>false</RequiresSession>")
+    refused = await client.put("/orders" + V, no_more, headers={"If-Match": "*"})
+    assert refused.status == 400
+    assert "RequiresSession property of an existing Queue cannot be changed" in refused.detail
+
+
+async def test_a_queue_with_sessions_does_not_forward(
+    client: Client, namespace: MemoryNamespace
+) -> None:
+    await client.put("/other" + V, entry())
+    both = "<RequiresSession>true</RequiresSession><ForwardTo>other</ForwardTo>"
+    reply = await client.put("/orders" + V, entry(both))
+    assert reply.status == 400
+    assert reply.detail.startswith("SubCode=40000. The property 'ForwardTo' cannot be set")
+    assert [queue.name for queue in namespace.queues()] == ["other"]
+
+
 @pytest.mark.parametrize(
     ("elements", "text"),
     [
-        ("<RequiresSession>true</RequiresSession>", "message sessions"),
         ("<RequiresDuplicateDetection>1</RequiresDuplicateDetection>", "duplicate detection"),
         ("<EnablePartitioning>true</EnablePartitioning>", "partitioned entities"),
         ("<IsAnonymousAccessible>true</IsAnonymousAccessible>", "anonymous access"),

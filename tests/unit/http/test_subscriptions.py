@@ -187,7 +187,6 @@ async def test_what_is_there_or_not_is_told_in_azures_words(
     ("body", "text"),
     [
         ("<LockDuration>PT6M</LockDuration>", "The supplied lock time exceeds the allowed maximum"),
-        ("<RequiresSession>true</RequiresSession>", "The property 'RequiresSession' cannot be"),
         ("<MaxSizeInMegabytes>1024</MaxSizeInMegabytes>", "The element 'MaxSizeInMegabytes' is"),
         ("<MaxDeliveryCount>0</MaxDeliveryCount>", "The value '0' of the property 'MaxDelivery"),
         (

@@ -22,6 +22,7 @@ from postbus.model.fields import (
     Form,
     Value,
     describe,
+    keep_fixed,
     read_text,
     read_value,
     refuse_changes,
@@ -149,7 +150,6 @@ def test_what_is_left_out_is_as_in_the_defaults() -> None:
 @pytest.mark.parametrize(
     ("element", "value"),
     [
-        ("RequiresSession", True),
         ("RequiresDuplicateDetection", True),
         ("EnablePartitioning", True),
         ("IsAnonymousAccessible", True),
@@ -168,13 +168,10 @@ def test_each_kind_refuses_what_is_not_there_yet(form: Form, blank: Description)
         if element in form.fields:
             with pytest.raises(NotSupported, match=feature):
                 describe(form, {element: True}, blank)
-    with pytest.raises(NotSupported, match="message sessions"):
-        describe(SUBSCRIPTION, {"RequiresSession": True}, SubscriptionDescription())
 
 
 def test_saying_no_to_what_is_not_there_is_fine() -> None:
     neutral: dict[str, Value] = {
-        "RequiresSession": False,
         "RequiresDuplicateDetection": False,
         "EnablePartitioning": False,
         "IsAnonymousAccessible": False,
@@ -295,8 +292,28 @@ def test_what_is_fixed_at_creation_cannot_be_changed() -> None:
         match="RequiresSession property of an existing Subscription cannot be changed",
     ):
         refuse_changes(SUBSCRIPTION, {"RequiresSession": True}, SubscriptionDescription())
+    with pytest.raises(InvalidArgument, match="RequiresSession property of an existing Queue"):
+        refuse_changes(QUEUE, {"RequiresSession": False}, QueueDescription(requires_session=True))
     neutral: dict[str, Value] = {"EnablePartitioning": False, "RequiresSession": False}
     refuse_changes(QUEUE, neutral, QueueDescription())
+
+
+def test_what_is_fixed_at_creation_stays_where_an_update_leaves_it_out() -> None:
+    present = QueueDescription(requires_session=True, lock_duration_ms=60_000)
+    defaults = keep_fixed(QUEUE, QueueDescription(), present)
+    assert defaults == QueueDescription(requires_session=True)
+    refuse_changes(QUEUE, {"LockDuration": 300_000_000}, present)
+
+
+@pytest.mark.parametrize(
+    ("form", "blank"), [(QUEUE, QueueDescription()), (SUBSCRIPTION, SubscriptionDescription())]
+)
+def test_what_requires_sessions_does_not_forward(form: Form, blank: Description) -> None:
+    # semantics part A §5.2
+    values: dict[str, Value] = {"RequiresSession": True, "ForwardDeadLetteredMessagesTo": "other"}
+    assert describe(form, values, blank).to_json()["requires_session"] is True
+    with pytest.raises(InvalidArgument, match=r"'ForwardTo' .* 'RequiresSession'"):
+        describe(form, {**values, "ForwardTo": "other"}, blank)
 
 
 @pytest.mark.parametrize(

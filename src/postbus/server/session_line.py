@@ -1,0 +1,65 @@
+"""Who holds which message session of an entity, and who waits for the next one."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from postbus.broker.session import Session
+    from postbus.server.session_links import SessionOutlet
+
+
+class SessionLine:
+    """The session receivers of one subqueue.
+
+    Waiting receivers are served in the order in which they came; a session that is held has one
+    receiver, which gets all its messages.
+    """
+
+    def __init__(self, subqueue: int, called: dict[int, None]) -> None:
+        self._subqueue = subqueue
+        self._called = called
+        """Where to say that somebody waits: the subqueues that the next turn looks at."""
+        self.waiting: OrderedDict[SessionOutlet, None] = OrderedDict()
+        """For whatever session is to be had next."""
+        self.accepting = False
+        """Somebody is looking for one already, and may have to read for it."""
+        self._holders: dict[str, SessionOutlet] = {}
+        self.wanting: OrderedDict[SessionOutlet, None] = OrderedDict()
+        """Holders with credit, or to be drained, that are to be looked at."""
+
+        self.reading: dict[SessionOutlet, None] = {}
+        """Holders for which there is nothing before something was read."""
+
+    @property
+    def held_count(self) -> int:
+        return len(self._holders)
+
+    def wait(self, outlet: SessionOutlet) -> None:
+        self.waiting[outlet] = None
+        self._called[self._subqueue] = None
+
+    def hold(self, session: Session, outlet: SessionOutlet) -> None:
+        """The session is the receiver's own from now on."""
+        self.waiting.pop(outlet, None)
+        outlet.session_id = session.id
+        self._holders[session.id] = outlet
+
+    def holder(self, session_id: str) -> SessionOutlet | None:
+        return self._holders.get(session_id)
+
+    def leave(self, outlet: SessionOutlet) -> None:
+        """The receiver waits no more, nor does it hold anything."""
+        self.waiting.pop(outlet, None)
+        self.wanting.pop(outlet, None)
+        self.reading.pop(outlet, None)
+        session_id = outlet.session_id
+        # Somebody else may hold it by now, where it was lost before.
+        if session_id is not None and self._holders.get(session_id) is outlet:
+            del self._holders[session_id]
+
+    def wants(self, outlet: SessionOutlet) -> None:
+        """The receiver has credit, asked to be drained, or there is something new for it."""
+        self.wanting[outlet] = None
+        self._called[self._subqueue] = None

@@ -1,0 +1,158 @@
+"""A client's session receiver: a link that is answered when it has a session, and no sooner.
+
+The attach waits; the other links of its AMQP session go on meanwhile (wire contract §10, 35).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from postbus.amqp.sending import SenderLink
+from postbus.amqp.terminus import Source
+from postbus.amqp.types import Long, Symbol
+from postbus.broker.session import Session
+from postbus.errors import (
+    DetachForced,
+    InvalidArgument,
+    OperationTimeout,
+    ServerBusy,
+    ServiceBusError,
+    SessionLockLost,
+)
+from postbus.model.duration import TICKS_PER_MS, format_timespan, ticks_of_instant
+from postbus.server.links import Outlet
+from postbus.server.session_filter import SessionFilter
+from postbus.server.session_requests import Accept, Leave
+
+if TYPE_CHECKING:
+    from postbus.server.entities import Received
+    from postbus.server.gateway import Gateway
+
+WAIT_DEFAULT_MS: Final = 60_000
+"""For a next session, where the client says nothing (semantics B §1)."""
+_TIMEOUT: Final = "com.microsoft:timeout"
+_LOCKED_UNTIL: Final = Symbol("com.microsoft:locked-until-utc")
+
+
+class SessionOutlet(Outlet):
+    """A receiver link that holds a session, or waits for one."""
+
+    _last_holder: ClassVar[int] = 0
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        link: SenderLink,
+        entity: Received,
+        subqueue: int,
+        wanted: SessionFilter,
+    ) -> None:
+        super().__init__(gateway, link, entity, subqueue)
+        SessionOutlet._last_holder += 1
+        # Of its own for each link: one connection may have many (wire contract §10, 34).
+        self.holder = SessionOutlet._last_holder
+        self.line = entity.host.session_line(subqueue)
+        self.session: Session | None = None
+        self.session_id: str | None = None
+        """Of the session that is its own, also while its client has not been told yet."""
+        self.gone = False
+        self._wanted = wanted
+        self._timer: asyncio.TimerHandle | None = None
+
+    # -- getting a session -------------------------------------------------------------------
+
+    def open(self) -> None:
+        wanted = self._wanted.session_id
+        wait_ms = self._wait_ms()
+        if wanted is None:
+            waits_max = self.gateway.service.settings.session_waits_max
+            if len(self.line.waiting) >= waits_max:
+                raise ServerBusy(
+                    f"{waits_max} receivers wait for a session of '{self.entity.path}' already."
+                )
+        super().open()
+        self.entity.touch(self.gateway.now)
+        if wanted is not None:
+            self._runtime.submit(Accept(self.host, self, wanted))
+            return
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(wait_ms / 1_000, self._timed_out, wait_ms)
+        self.host.used = True
+        self.line.wait(self)
+        self._runtime.wake(self.host)
+
+    def _wait_ms(self) -> int:
+        wanted = (self._link.properties or {}).get(_TIMEOUT)
+        if wanted is None:
+            wanted = WAIT_DEFAULT_MS
+        if isinstance(wanted, bool) or not isinstance(wanted, int):
+            raise InvalidArgument(f"The property '{_TIMEOUT}' of the link must be a whole number.")
+        return min(max(int(wanted), 0), self.gateway.service.settings.session_wait_max_ms)
+
+    def _timed_out(self, waited_ms: int) -> None:
+        self._timer = None
+        if self not in self.line.waiting:
+            return  # one is on its way
+        self.entity.meter.session_timeouts += 1
+        self.refused(OperationTimeout(format_timespan(waited_ms * TICKS_PER_MS)))
+
+    def accepted(self, session: Session) -> None:
+        """It has a session: let the client know which."""
+        if self.gone:
+            self._runtime.submit(Leave(self.host, self.subqueue, session))
+            return
+        self._stop_waiting()
+        self.session = session
+        self.entity.meter.session_accepts += 1
+        link, gateway = self._link, self.gateway
+        source = link.source
+        assert isinstance(source, Source)
+        source.filter = {**(source.filter or {}), **self._wanted.naming(session.id)}
+        properties: dict[Any, Any] = {
+            **gateway.service.link_properties(),
+            # .NET ticks, and not a timestamp (wire contract §3.3).
+            _LOCKED_UNTIL: Long(ticks_of_instant(session.locked_until)),
+        }
+        gateway.heard(link.accept(source=source, properties=properties))
+
+    def refused(self, error: ServiceBusError) -> None:
+        if not self.gone:
+            self.entity.meter.refused(error.condition)
+            self.gateway.detach(self._link, error, self.entity.path)
+
+    def lost(self) -> None:
+        """The session is its own no more: the lock has run out, or the entity was updated."""
+        session, self.session = self.session, None
+        if session is None or self.gone:
+            return
+        error: ServiceBusError = SessionLockLost()
+        if session.locked_until > self.gateway.service.clock():
+            error = DetachForced(f"The entity '{self.entity.path}' was updated.")
+        self.gateway.detach(self._link, error, self.entity.path)
+
+    def _lost(self, error: ServiceBusError) -> None:
+        self.session = None  # gone with the engine
+        super()._lost(error)
+
+    def close(self) -> None:
+        self.gone = True
+        self._stop_waiting()
+        session, self.session = self.session, None
+        self.line.leave(self)
+        super().close()
+        if session is not None:
+            # At once, however the link ended: nobody has failed (semantics B §1).
+            self._runtime.submit(Leave(self.host, self.subqueue, session))
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # -- messages ----------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        if self.session is not None:
+            self.line.wants(self)
+            self._runtime.wake(self.host)

@@ -1,0 +1,124 @@
+"""Message sessions over `$management`: their locks, their state, and which there are.
+
+Whoever knows a session's id may ask, over any connection, as long as somebody holds the session
+(wire contract §6.4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from postbus.amqp.types import AmqpArray, Int, Timestamp
+from postbus.broker import sessions
+from postbus.broker.pages import Need, Pages
+from postbus.broker.queue import Queue
+from postbus.broker.session_list import list_sessions
+from postbus.errors import InvalidArgument, MessageSizeExceeded
+from postbus.model.instant import NEVER, Instant
+from postbus.server.fields import Fields
+from postbus.server.nodes import NodeRequest
+
+if TYPE_CHECKING:
+    from postbus.server.entities import Entity
+
+SESSION_OPERATIONS: Final = frozenset(
+    {"renew-session-lock", "set-session-state", "get-session-state", "get-message-sessions"}
+)
+LISTED_AT_ONCE_MAX: Final = 1_000
+_OK: Final = 200
+_NO_CONTENT: Final = 204
+_STRING: Final = 0xB1
+_NOT_FOUND: Final = "com.microsoft:session-not-found"
+
+
+class Ask(Protocol):
+    """How a management node asks the queue it is of."""
+
+    def __call__(
+        self,
+        request: NodeRequest,
+        call: Callable[[Queue, Instant, Pages], Any],
+        done: Callable[[Any], None],
+        size: int = 0,
+    ) -> None: ...
+
+
+class SessionNode:
+    """The sessions of one entity, as its management node shows them."""
+
+    def __init__(self, entity: Entity, ask: Ask) -> None:
+        self._entity = entity
+        self._ask = ask
+
+    def operations(self) -> dict[str, Callable[[NodeRequest, Fields], None]]:
+        return {
+            "renew-session-lock": self._renew,
+            "set-session-state": self._set_state,
+            "get-session-state": self._get_state,
+            "get-message-sessions": self._list,
+        }
+
+    def _renew(self, request: NodeRequest, fields: Fields) -> None:
+        session_id = fields.text("session-id")
+
+        def renew(queue: Queue, now: Instant, pages: Pages) -> Instant:
+            return sessions.renew(queue, session_id, None, now)
+
+        def done(until: Instant) -> None:
+            self._entity.meter.lock_renewals += 1
+            request.respond(_OK, "OK", {"expiration": Timestamp(until)})
+
+        self._ask(request, renew, done)
+
+    def _set_state(self, request: NodeRequest, fields: Fields) -> None:
+        session_id = fields.text("session-id")
+        state = None if fields.get("session-state") is None else fields.binary("session-state")
+        size_max = self._entity.host.policy.message_size_max
+        if state is not None and len(state) > size_max:
+            # Before it is kept for anything.
+            raise MessageSizeExceeded(
+                f"The state of the session has {len(state)} bytes, {size_max} bytes are allowed."
+            )
+
+        def set_state(queue: Queue, now: Instant, pages: Pages) -> Need | None:
+            return sessions.set_state(queue, session_id, state, now, pages)
+
+        def done(result: None) -> None:
+            request.respond(_OK, "OK", {})
+
+        self._ask(request, set_state, done, 0 if state is None else len(state))
+
+    def _get_state(self, request: NodeRequest, fields: Fields) -> None:
+        session_id = fields.text("session-id")
+
+        def get_state(queue: Queue, now: Instant, pages: Pages) -> bytes | Need | None:
+            return sessions.get_state(queue, session_id, now, pages)
+
+        def done(state: bytes | None) -> None:
+            request.respond(_OK, "OK", {"session-state": state})
+
+        self._ask(request, get_state, done)
+
+    def _list(self, request: NodeRequest, fields: Fields) -> None:
+        skip, top = fields.number("skip"), fields.number("top")
+        if skip < 0 or top <= 0:
+            raise InvalidArgument("The skip must not be negative, and the top must be positive.")
+        asked = fields.optional_number("last-updated-time")
+        # The end of time, or a millisecond after it, asks for all there are (wire contract §6.2).
+        updated_after = None if asked is None or asked >= NEVER else asked
+        top = min(top, LISTED_AT_ONCE_MAX)
+
+        def look(queue: Queue, now: Instant, pages: Pages) -> list[str] | Need:
+            return list_sessions(queue, updated_after, skip, top, pages)
+
+        self._ask(request, look, partial(_listed, request, skip))
+
+
+def _listed(request: NodeRequest, skip: int, found: list[str]) -> None:
+    if not found:
+        request.respond(_NO_CONTENT, "No sessions", {}, _NOT_FOUND)
+        return
+    ids = AmqpArray(_STRING, list(found))
+    request.respond(_OK, "OK", {"sessions-ids": ids, "skip": Int(skip + len(found))})
