@@ -78,7 +78,7 @@ class Taker:
             if self.attached:
                 self._stage.delivered(self, parcel)
             else:
-                self._stage.runtime.submit(GiveBack(self.host, parcel))
+                self._stage.give_back(self, parcel)
 
     def drained(self) -> None: ...
 
@@ -123,6 +123,10 @@ class Stage:
 
     def taken(self, taker: Taker, message: Message) -> None:
         """A message was decided to be a receiver's."""
+
+    def give_back(self, taker: Taker, parcel: Parcel) -> None:
+        """A message came for a receiver that is gone."""
+        self.runtime.submit(GiveBack(taker.host, parcel))
 
     # -- the process ---------------------------------------------------------------------------
 
