@@ -38,7 +38,7 @@ class Company:
             self.grant: 6,
             self.go: 2,
             self.renew: 2,
-            self.set_state: 3,
+            self.set_state: 4,
             self.get_state: 2,
             self.list_all: 0.7,
             self.peek: 1,
@@ -65,7 +65,7 @@ class Company:
         if len(self.guests) < GUESTS_MAX:
             chance = self._chance
             wanted = chance.choice(SESSIONS) if chance.random() < 0.4 else None
-            self.invite(wanted, chance.random() < 0.15, chance.choice([0, 1, 2, 10]))
+            self.invite(wanted, chance.random() < 0.15, chance.choice([0, 2, 2, 10]))
 
     def invite(self, wanted: str | None, deletes: bool, credit: int) -> Guest:
         self._came += 1
@@ -86,7 +86,7 @@ class Company:
     def grant(self) -> None:
         guest = self._present()
         if guest is not None:
-            guest.credit += self._chance.choice([1, 1, 5])
+            guest.credit += self._chance.choice([1, 5])
             guest.wake()
 
     # -- what is done to a session -------------------------------------------------------------
@@ -127,12 +127,18 @@ class Company:
 
         def call(engine: Engine, now: int, _: Pages) -> None:
             holding = self._live.holders.get(session_id)
-            if named is not None and (holding is None or holding.holder != named):
-                return  # somebody else's by now
-            until = sessions.renew(engine.own, session_id, named, now)
-            self._live.holders[session_id].until = until
+            theirs = holding is None or named not in (None, holding.holder)
+            try:
+                until = sessions.renew(engine.own, session_id, named, now)
+            except SessionLockLost:
+                if not theirs and not self._live.is_free(session_id, now):
+                    raise Violation(HOLDER, None, f"{session_id!r} is held, not lost") from None
+                raise
+            if theirs or holding is None:
+                raise Violation(HOLDER, None, f"{named} has renewed {session_id!r} of {holding}")
+            holding.until = until
 
-        self._ask(session_id, call)
+        self._world.watch(WORK, call)
 
     def set_state(self) -> None:
         guest = self._held()

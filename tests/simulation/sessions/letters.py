@@ -15,7 +15,7 @@ WORK, ONCE, FAR = 21, 22, 23
 """A queue that requires sessions, one that finds duplicates, and one that others send to."""
 NAMES = {WORK: "work", ONCE: "once", FAR: "far"}
 SESSIONS = ["", "a", "b", "c", "d", "e", "ä"]
-LETTERS_MAX = 60
+LETTERS_MAX = 80
 
 
 @dataclass(eq=False)

@@ -58,8 +58,8 @@ class People:
             self.schedule: 2,
             self.cancel: 1,
             self.send_through: 2,
-            self.take: 6,
-            self.settle: 25,
+            self.take: 10,
+            self.settle: 10,
             self.settle_late: 1,
             self.fetch_deferred: 3,
             self.renew: 2,
@@ -79,7 +79,7 @@ class People:
 
     def _letters(self, to: int, due: int = 0) -> tuple[list[Letter], list[Message]]:
         count = self._chance.choice([1, 1, 1, 2, 5])
-        ttl = self._chance.choice([-1, -1, -1, 300])
+        ttl = self._chance.choice([-1, -1, -1, -1, -1, 300])
         written = [self._world.letters.write(to, due, ttl) for _ in range(count)]
         return [letter for letter, _ in written], [message for _, message in written]
 
@@ -158,13 +158,13 @@ class People:
             if chance.random() < 0.3:
                 world.detach(taker)
             else:
-                world.refresh(taker, chance.choice([1, 1, 5]))
+                world.refresh(taker, chance.choice([1, 5]))
             return
         fragment = chance.choice([WORK, ONCE, ONCE, FAR, FAR])
-        subqueue = chance.choice([MAIN, MAIN, MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER])
-        if fragment == WORK and subqueue == MAIN:
-            subqueue = DEAD_LETTER
-        world.attach(world.hosts[fragment], subqueue, chance.random() < 0.2, chance.randint(1, 4))
+        subqueue = MAIN
+        if fragment == WORK or chance.random() < 0.3:
+            subqueue = chance.choice([DEAD_LETTER, DEAD_LETTER, TRANSFER_DEAD_LETTER])
+        world.attach(world.hosts[fragment], subqueue, chance.random() < 0.15, chance.randint(1, 9))
 
     def _delivered(self, taker: Any, parcel: Parcel) -> None:
         name = self._check_body(parcel.message, parcel.raw)

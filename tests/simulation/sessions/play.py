@@ -31,7 +31,7 @@ from tests.simulation.sessions.people import People
 from tests.simulation.sessions.promises import OFFERED
 from tests.simulation.sessions.world import World
 
-STEPS = 700
+STEPS = 900
 _DRAIN_ROUNDS = 80
 
 
@@ -86,15 +86,15 @@ class Play(Playing):
         people = [self._people.weights, self._company.weights, self._dealers.weights]
         self._acts = {act: often for weights in people for act, often in weights.items()}
         self.weights |= {
-            self._act: 12,
+            self._act: chance.choice([15, 40]),
             self.time: chance.choice([0.2, 1]),
-            self.rest: chance.choice([0, 0.3, 2]),
+            self.rest: chance.choice([0.3, 2, 5]),
             world.trim: chance.choice([0, 0.5, 2]),
             world.forget_ids: chance.choice([0, 1]),
             world.want_checkpoint: chance.choice([0.1, 1]),
-            world.crash: chance.choice([0, 0.3, 1]),
+            world.crash: chance.choice([0, 0.1, 0.6]),
             world.forget_idle: chance.choice([0, 1]),
-            self.stop: chance.choice([0, 0.3]),
+            self.stop: chance.choice([0, 0.2]),
             self.audit: 0.2,
         }
 

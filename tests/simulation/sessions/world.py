@@ -186,9 +186,9 @@ class World(Stage):
 
 def random_policy(chance: random.Random, fragment: int) -> Policy:
     return Policy(
-        lock_ms=chance.choice([200, 5_000]),
-        max_delivery_count=chance.choice([1, 3, 10]),
-        default_ttl_ms=chance.choice([None, None, None, 2_000]),
+        lock_ms=chance.choice([300, 10_000, 60_000]),
+        max_delivery_count=chance.choice([1, 4, 10]),
+        default_ttl_ms=chance.choice([None, None, None, None, 2_000]),
         dead_letter_on_expiry=True,
         size_bytes_max=chance.choice([300, 1 << 20]) if fragment == FAR else 1 << 20,
         requires_session=fragment == WORK,
