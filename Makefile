@@ -10,6 +10,7 @@
 #   make bench-sdk, bench-hostile    an official client beside a stub; what others notice of a bad peer
 #   make bench-soak ARGS='--minutes 30'   what stays behind after a long time at full rate
 #   make bench-backlog ARGS='--large 1000000'   what a backlog costs in memory and speed
+#   make bench-duplicates            what duplicate detection costs with a full window
 #   make lock                        write the locked lists anew         make clean
 #
 # Needs python3 >= 3.11 with venv, make, and a C compiler for the tests. Node comes from the test list.
@@ -36,9 +37,10 @@ COMPILED := build/compiled/.ready
 CODE = $(shell $(MAKE) -q $(COMPILED) 2>/dev/null && echo PYTHONPATH=$(CURDIR)/build/compiled)
 
 .PHONY: help serve test test-compiled test-long compile simulate fuzz check format
-.PHONY: bench bench-backlog bench-hostile bench-sdk bench-soak bench-topics lock clean dev
+.PHONY: bench bench-backlog bench-duplicates bench-hostile bench-sdk bench-soak bench-topics
+.PHONY: bench-transactions lock clean dev
 help:
-	@sed -n '3,13s/^# \{0,3\}//p' Makefile
+	@sed -n '3,14s/^# \{0,3\}//p' Makefile
 
 # Compiled first, so that a start spends its time on starting, also where Python may write no cache.
 serve: $(RUNTIME)
@@ -86,12 +88,19 @@ bench-hostile: $(COMPILED)
 bench-topics: $(COMPILED)
 	@PYTHONPATH=build/compiled $(BIN)/python -m bench.topics $(ARGS)
 
+bench-transactions: $(COMPILED)
+	@PYTHONPATH=build/compiled $(BIN)/python -m bench.transactions $(ARGS)
+
 bench-soak: $(COMPILED)
 	@PYTHONPATH=build/compiled $(BIN)/python -m bench.soak $(ARGS)
 
 # Takes about ten minutes and 5 GB of disk with its default sizes.
 bench-backlog: $(COMPILED)
 	@PYTHONPATH=build/compiled $(BIN)/python -m bench.backlog $(ARGS)
+
+# Takes about ten minutes and 2 GB of disk with its default sizes.
+bench-duplicates: $(COMPILED)
+	@PYTHONPATH=build/compiled $(BIN)/python -m bench.duplicates $(ARGS)
 
 dev: $(DEV) $(NODE)
 

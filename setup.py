@@ -46,6 +46,10 @@ SHELL = {
     "server/requests.py",
     "server/runtime.py",
     "server/serving.py",
+    "server/session_line.py",
+    "server/session_links.py",
+    "server/session_requests.py",
+    "server/session_serving.py",
     "store/batch.py",
 }
 

@@ -48,6 +48,7 @@ from postbus.amqp.terminus import Source, Target
 MARK = b"BENCHMSG"
 STAMP = struct.Struct("<Q")
 SIZE_MIN = len(MARK) + STAMP.size
+ID_DIGITS = 10
 _READ_BYTES = 262_144
 _TICK_S = 1.0
 _CLOSE_WITHIN_S = 2.0
@@ -73,6 +74,8 @@ class Work:
     connections: int
     rcv_settle_mode: int
     stall_s: float
+    ids: str = ""
+    """What the ids of messages begin with, each being another; empty: all have the same."""
 
 
 @dataclass(slots=True)
@@ -184,11 +187,26 @@ class SendingWire(Wire):
         attach.snd_settle_mode = SND_UNSETTLED
         self.link = self.core.begin().attach(SenderLink, attach)
         body = encode_data(MARK + bytes(STAMP.size) + b"x" * (work.size - SIZE_MIN))
-        properties = encode_properties(Properties(message_id="bench-1"))
+        message_id = f"{work.ids}-{name}-{0:0{ID_DIGITS}}" if work.ids else "bench-1"
+        properties = encode_properties(Properties(message_id=message_id))
         message = encode_header(durable=True) + properties + body
         cut = len(message) - work.size + len(MARK)
         self._before, self._after = message[:cut], message[cut + STAMP.size :]
+        # The number in an id is written over, so that making ids costs next to nothing.
+        self._number_at = message.index(message_id.encode()) + len(message_id) - ID_DIGITS
         self._running = False
+
+    def _start_of(self, number: int) -> bytes:
+        """All of a message before its time stamp."""
+        if not self.work.ids:
+            return self._before
+        at = self._number_at
+        return b"%b%0*d%b" % (
+            self._before[:at],
+            ID_DIGITS,
+            number,
+            self._before[at + ID_DIGITS :],
+        )
 
     def start(self) -> None:
         self._running = True
@@ -208,7 +226,7 @@ class SendingWire(Wire):
             sent_ns = time.monotonic_ns()
             if not samples.first_ns:
                 samples.first_ns = sent_ns
-            payload = (self._before, STAMP.pack(sent_ns), self._after)
+            payload = (self._start_of(number), STAMP.pack(sent_ns), self._after)
             link.send(number.to_bytes(8, "big"), payload, context=sent_ns)
         self.started += room
         samples.started += room

@@ -173,6 +173,7 @@ def arguments() -> argparse.ArgumentParser:
         default="second",
         help="of receivers; either way they wait for the broker to confirm each settlement",
     )
+    parser.add_argument("--ids", default="", help="what message ids begin with; each is another")
     parser.add_argument("--stall", type=float, default=20, help="give up after s without progress")
     parser.add_argument("--limit", type=float, default=300, help="give up after s in all")
     return parser
@@ -208,6 +209,7 @@ def main() -> int:
         given.connections,
         SETTLE_MODES[given.settle_mode],
         given.stall,
+        given.ids,
     )
     outcome = run(work, SIDES[given.mode], given.processes, given.limit)
     asked = ("mode", "address", "size", "window", "credit", "connections", "processes")

@@ -84,11 +84,6 @@ class InvalidOperation(ServiceBusError):
     sub_code = 40301
 
 
-class SecondReceiver(InvalidOperation):
-    """A receiver of a second top-level entity in an AMQP session for cross-entity transactions;
-    the AMQP session ends by it."""
-
-
 class SessionRequired(ServiceBusError):
     """The entity requires sessions, and the receiver names none; none can be named over HTTP."""
 
@@ -100,6 +95,11 @@ class SessionRequired(ServiceBusError):
             "It is not possible for an entity that requires sessions to create a non-sessionful "
             "message receiver."
         )
+
+
+class SecondReceiver(InvalidOperation):
+    """A receiver of a second top-level entity in an AMQP session for cross-entity transactions;
+    the AMQP session ends by it."""
 
 
 class NotSupported(ServiceBusError):

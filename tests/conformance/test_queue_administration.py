@@ -166,7 +166,6 @@ async def test_runtime_counts_follow_the_messages(
     ("field", "named", "value"),
     [
         ("requires_session", "RequiresSession", True),
-        ("requires_duplicate_detection", "RequiresDuplicateDetection", True),
         ("enable_partitioning", "EnablePartitioning", True),
         ("forward_to", "ForwardTo", "elsewhere"),
         ("forward_dead_lettered_messages_to", "ForwardDeadLetteredMessagesTo", "elsewhere"),

@@ -108,7 +108,10 @@ def broken(change: Callable[[dict[str, Any]], object]) -> str:
         (broken(lambda p: p.update(LockDuration="PT9M")), "LockDuration"),
         (broken(lambda p: p.update(LockDuration="soon")), "LockDuration"),
         (broken(lambda p: p.update(RequiresSession=True)), "RequiresSession"),
-        (broken(lambda p: p.update(RequiresDuplicateDetection=True)), "RequiresDuplicateDetection"),
+        (
+            broken(lambda p: p.update(DuplicateDetectionHistoryTimeWindow="PT19S")),
+            "DuplicateDetectionHistoryTimeWindow",
+        ),
         (broken(lambda p: p.update(ForwardTo="elsewhere")), "ForwardTo"),
         ("{", "Config.json"),
     ],

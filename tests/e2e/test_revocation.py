@@ -19,6 +19,7 @@ from postbus.amqp.events import Closed
 from tests.support.access import Caller, Refused, ask, sas, with_key
 from tests.support.administration import administration_client
 from tests.support.bus import Bus, whole_text
+from tests.support.rest import RestClient
 from tests.support.server import Server
 from tests.support.waiting import until
 
@@ -124,6 +125,21 @@ def test_a_value_that_is_replaced_ends_what_it_proved_and_not_what_the_other_did
         assert by_second.detached(kept).condition == "amqp:link:detach-forced"
         attached(by_second, "send", queue)
         assert isinstance(by_first.attach("send", queue), Refused)
+
+
+def test_a_receive_over_http_that_waits_ends_with_its_key(
+    server: Server, admin: ServiceBusAdministrationClient, queue: str
+) -> None:
+    by_first = RestClient(server.connection_string, "q", ("k", FIRST))
+    by_second = RestClient(server.connection_string, "q", ("k", SECOND))
+    with by_first as loses, by_second as keeps:
+        for client in (loses, keeps):
+            client.begin("POST", "/q/messages/head?timeout=30")
+        change(admin, rule("k", THIRD, SECOND))
+        assert loses.reply().status == 401
+        with RestClient(server.connection_string) as sender:
+            assert sender.request("POST", "/q/messages", b"1").status == 201
+        assert keeps.reply().body == b"1"
 
 
 def test_a_right_that_is_taken_away_ends_the_links_that_need_it(

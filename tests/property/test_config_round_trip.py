@@ -83,6 +83,7 @@ shared = {
 }
 sized = {
     "max_size_mb": st.sampled_from(SIZES_MB),
+    "requires_duplicate_detection": st.booleans(),
     "duplicate_window_ms": st.integers(20_000, 600_000),
     "enable_express": st.booleans(),
     "support_ordering": st.booleans(),
@@ -112,7 +113,11 @@ def exact(description: QueueDescription) -> QueueDescription:
     )
 
 
-queue_descriptions = st.builds(QueueDescription, **shared, **sized, **received)
+def legal(description: QueueDescription | TopicDescription) -> bool:
+    return not (description.enable_express and description.requires_duplicate_detection)
+
+
+queue_descriptions = st.builds(QueueDescription, **shared, **sized, **received).filter(legal)
 subscriptions = st.builds(
     Subscription,
     names,
@@ -139,7 +144,7 @@ contents = st.lists(
     | st.builds(
         Topic,
         names,
-        st.builds(TopicDescription, **shared, **sized),
+        st.builds(TopicDescription, **shared, **sized).filter(legal),
         st.lists(subscriptions, max_size=2, unique_by=lambda each: each.name.casefold()).map(tuple),
     ),
     max_size=4,

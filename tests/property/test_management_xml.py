@@ -67,6 +67,7 @@ SHARED: dict[str, Any] = {
 }
 SENT_TO: dict[str, Any] = {
     "max_size_mb": st.sampled_from([1_024, 5_120]),
+    "requires_duplicate_detection": st.booleans(),
     "duplicate_window_ms": st.integers(20_000, 7 * 86_400_000),
     "enable_express": st.booleans(),
     "support_ordering": st.booleans(),
@@ -78,9 +79,15 @@ RECEIVED_FROM: dict[str, Any] = {
     "forward_to": st.none() | st.sampled_from(["orders", "eu/Orders.1"]),
     "forward_dead_letters_to": st.none() | st.just("errors"),
 }
+
+
+def legal(description: QueueDescription | TopicDescription) -> bool:
+    return not (description.enable_express and description.requires_duplicate_detection)
+
+
 DESCRIPTIONS: st.SearchStrategy[Description] = (
-    st.builds(QueueDescription, **SHARED, **SENT_TO, **RECEIVED_FROM)
-    | st.builds(TopicDescription, **SHARED, **SENT_TO)
+    st.builds(QueueDescription, **SHARED, **SENT_TO, **RECEIVED_FROM).filter(legal)
+    | st.builds(TopicDescription, **SHARED, **SENT_TO).filter(legal)
     | st.builds(
         SubscriptionDescription,
         **SHARED,

@@ -72,11 +72,12 @@ def any_filter(chance: random.Random) -> Filter:
     return SqlFilter(condition(chance, chance.choice((1, 1, 2))))
 
 
+def any_rule(chance: random.Random, number: int) -> Rule:
+    return rule(any_filter(chance), chance.choice((None, None, "SET z = 1")), f"rule {number}")
+
+
 def any_rules(chance: random.Random) -> list[Rule]:
-    return [
-        rule(any_filter(chance), chance.choice((None, None, "SET z = 1")), f"rule {number}")
-        for number in range(chance.choice((0, 1, 1, 1, 2, 3)))
-    ]
+    return [any_rule(chance, number) for number in range(chance.choice((0, 1, 1, 1, 2, 3)))]
 
 
 def asked_in_turn(rules_of: dict[int, Sequence[Rule]], facts: Sample) -> list[Any]:
@@ -105,9 +106,19 @@ def test_the_index_says_what_asking_every_rule_would_say(seed: int) -> None:
     kept: dict[int, Sequence[Rule]] = {}
     for _ in range(STEPS):
         owner = chance.randrange(OWNERS)
-        if chance.random() < 0.2:
+        dice = chance.random()
+        if dice < 0.1:
             made.remove(owner)
             kept.pop(owner, None)
+        elif dice < 0.3:
+            name = f"rule {chance.randrange(4)}"
+            made.remove_rule(owner, name.upper())
+            kept[owner] = [one for one in kept.get(owner, ()) if one.name != name]
+        elif dice < 0.7:
+            one = any_rule(chance, chance.randrange(4))
+            made.put_rule(owner, one)
+            others = [each for each in kept.get(owner, ()) if each.name != one.name]
+            kept[owner] = sorted([*others, one], key=lambda each: each.name)
         else:
             rules = any_rules(chance)
             made.set_rules(owner, rules)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from postbus.broker import browse, chores, records
 from postbus.broker import engine as broker
 from postbus.broker.fragment import Fragment
+from postbus.broker.history import History
 from postbus.broker.ledger import Layout, Ledger
 from postbus.broker.message import MAIN, Message
 from postbus.broker.pages import Need, Pages
@@ -90,7 +91,11 @@ class Engine:
     def _load(self) -> None:
         lease = self.store.acquire(self.fragment, "test", 0)
         ledger = Ledger(
-            Layout(batch.HEADER_SIZE, batch.RECORD_PREFIX_SIZE), 0, lease.checkpoint, lease.state
+            Layout(batch.HEADER_SIZE, batch.RECORD_PREFIX_SIZE),
+            0,
+            lease.checkpoint,
+            lease.state,
+            self._history(),
         )
         while ledger.head < lease.head:
             for stored in self.store.read(self.fragment, ledger.head, 1 << 20):
@@ -104,6 +109,10 @@ class Engine:
         self.engine = broker.Engine(self.name, self.policy, fragment)
         self.queue = self.engine.own
 
+    def _history(self) -> History | None:
+        window_ms = self.policy.duplicate_window_ms
+        return None if window_ms is None else History(window_ms)
+
     # -- pages -------------------------------------------------------------------------------
 
     def paged(self, call: Callable[[Pages], Any], pages: Pages | None = None) -> Any:
@@ -113,18 +122,25 @@ class Engine:
             result = self.turn(lambda: call(pages))
             if not isinstance(result, Need):
                 return result
-            if pages.checkpoint != self.queue.ledger.checkpoint:
-                pages.forget_rows()
-                pages.checkpoint = self.queue.ledger.checkpoint
-            for page in result.pages:
-                pages.add(page, load_page(self.store, self.fragment, page))
+            self.load(result, pages)
         raise AssertionError("the engine never has enough")
+
+    def load(self, need: Need, pages: Pages) -> None:
+        if pages.checkpoint != self.queue.ledger.checkpoint:
+            pages.forget_rows()
+            pages.checkpoint = self.queue.ledger.checkpoint
+        for page in need.pages:
+            pages.add(page, load_page(self.store, self.fragment, page))
 
     # -- what clients do ---------------------------------------------------------------------
 
     def send(self, *bodies: bytes, **fields: Any) -> list[int]:
         messages = [Message(body, f"id-{body[:20].decode()}", **fields) for body in bodies]
-        return self.turn(lambda: self.queue.send(messages, self.now))
+        return self.send_messages(*messages)
+
+    def send_messages(self, *messages: Message) -> list[int]:
+        numbers: list[int] = self.paged(lambda pages: self.engine.send(messages, self.now, pages))
+        return numbers
 
     def receive(self, subqueue: int = MAIN) -> Message | None:
         """Lock the next message, reading pages as long as it takes."""

@@ -8,6 +8,7 @@ from functools import partial
 from postbus.broker import chores, forwarding
 from postbus.broker.forwarding import Receipt, Shipment, outbox_id
 from postbus.broker.message import ACTIVE, MAIN, OUTBOX, OWNER_BITS, Message
+from postbus.broker.pages import Pages
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
 from postbus.broker.topic import Copy, fan_out
@@ -72,7 +73,7 @@ class Place(Engine):
         messages = [
             Message(f"{name}:body".encode(), name, None, ttl, scheduled_at) for name in names
         ]
-        return self.turn(lambda: self.engine.send(messages, self.now))
+        return self.send_messages(*messages)
 
     def spread_slice(self) -> bool:
         """One slice of what is kept; False when there is none."""
@@ -140,7 +141,13 @@ class Place(Engine):
     def accept(self, source: Place, subqueue: int, shipment: Shipment) -> Receipt:
         """Decided, and not committed yet."""
         origin = outbox_id(source.fragment, subqueue)
-        return forwarding.accept(self.engine, origin, shipment.messages, self.now)
+        pages = Pages()
+        for _ in range(10):
+            found = forwarding.accept(self.engine, origin, shipment.messages, self.now, pages)
+            if isinstance(found, Receipt):
+                return found
+            self.load(found, pages)
+        raise AssertionError("the destination never has enough")
 
     def settle(self, subqueue: int, shipment: Shipment, receipt: Receipt) -> None:
         numbers = [message.number for message, _ in shipment.messages[: receipt.arrived]]

@@ -30,7 +30,7 @@ from postbus.amqp.transactions import (
     TransactionalState,
 )
 from postbus.amqp.types import Described, Symbol, ULong
-from tests.support.raw_client import RawClient
+from tests.support.raw_client import RawClient, now_ms
 from tests.support.server import Server
 
 DATA = b"\x00\x53\x75\xa0"
@@ -114,6 +114,14 @@ class Transacting(RawClient):
                 if isinstance(event, LinkAttached) and event.link is link:
                     return
 
+    def read(self) -> list[Any]:
+        data = self.socket.recv(262_144)
+        if not data:
+            raise ConnectionResetError("the server has closed the connection")
+        events = self.core.receive_data(data, now_ms())
+        self.write()
+        return events
+
     def pump(self) -> list[Any]:
         """Read once; messages are kept for whoever asks for them."""
         events = self.read()
@@ -148,6 +156,11 @@ class Transacting(RawClient):
             expect(state)
         else:
             expect_in(state, transaction, Accepted())
+
+    def fill(self, queue: str, *bodies: str) -> None:
+        sender = self.sender(queue)
+        for body in bodies:
+            self.send(sender, body)
 
     def next(self, link: ReceiverLink) -> IncomingDelivery:
         """The next message on a link; credit is granted for it alone."""

@@ -101,6 +101,7 @@ def activate(engine: Engine, until: Instant, now: Instant, pages: Pages) -> Need
         number = message.enqueue_number = ledger.next_number()
         if engine.topic is not None:
             # What its subscriptions get of it is found out when its body has been read.
+            engine.topic.keep(message)
             ledger.move(Kind.ACTIVATED, message, MAIN, PUBLISHING, number)
         else:
             queue.activate(message, number)

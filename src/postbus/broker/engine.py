@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from postbus.broker.alarms import Alarms
 from postbus.broker.fragment import Fragment
 from postbus.broker.ledger import Ledger
 from postbus.broker.message import LANES, MAIN, OUTBOX, OWNER_BITS, Message
@@ -18,7 +19,18 @@ from postbus.model.instant import Instant
 class Engine:
     """Owner 0 is the queue or the topic itself, the others are subscriptions."""
 
-    __slots__ = ("_received", "fragment", "ledger", "name", "queues", "removed", "topic")
+    __slots__ = (
+        "_expiries",
+        "_lock_ends",
+        "_overdue",
+        "_received",
+        "fragment",
+        "ledger",
+        "name",
+        "queues",
+        "removed",
+        "topic",
+    )
 
     def __init__(self, name: str, policy: Policy, fragment: Fragment) -> None:
         self.name = name
@@ -29,9 +41,15 @@ class Engine:
         self.removed: dict[int, None] = {}
         """Owners that are gone and have left messages behind."""
         self._received: dict[int, Queue] = {}
+        self._lock_ends = Alarms()
+        self._expiries = Alarms()
+        """Of the queues that somebody receives from."""
+        self._overdue: dict[int, Queue] = {}
+        """Those of them with messages that have expired, and are not swept yet."""
         for subqueue, lane in self.ledger.counts:
             if lane == OUTBOX and self.ledger.count(subqueue, lane):
                 fragment.outboxes[subqueue] = 0
+                fragment.departing[subqueue] = None
 
     @property
     def own(self) -> Queue:
@@ -59,6 +77,8 @@ class Engine:
 
     def add_subscription(self, owner: int, name: str, policy: Policy) -> None:
         self.queues[owner] = _make(name, owner, policy, self.fragment)
+        if self.topic is not None:
+            self.topic.newest = max(self.topic.newest, owner)
         self._share_room()
 
     def remove_subscription(self, owner: int) -> None:
@@ -66,11 +86,15 @@ class Engine:
         queue = self.queues.pop(owner, None)
         for subqueue in () if queue is None else queue.subqueues:
             self.fragment.outboxes.pop(subqueue, None)
+            self.fragment.departing.pop(subqueue, None)
         if queue is not None and queue.sessions is not None:
             queue.sessions.abolish()
-        self.fragment.locked.pop(owner, None)
-        self.fragment.forwards.pop(owner, None)
+        for marks in (self.fragment.locked, self.fragment.expiring, self.fragment.diverting):
+            marks.pop(owner, None)
+        for alarms in (self._lock_ends, self._expiries):
+            alarms.forget(owner)
         self._received.pop(owner, None)
+        self._overdue.pop(owner, None)
         self.removed[owner] = None
         self._share_room()
 
@@ -109,40 +133,66 @@ class Engine:
         queue.receivers[subqueue] = count
         if queue.receivers[queue.main]:
             self._received[queue.owner] = queue
+            self._expiries.set(queue.owner, queue.next_expiry)
         else:
             self._received.pop(queue.owner, None)
 
     # -- time --------------------------------------------------------------------------------
 
     def tick(self, now: Instant) -> None:
-        """Take back the messages whose locks ran out."""
-        locked = self.fragment.locked
-        if not locked:
-            return
-        for owner, queue in list(locked.items()):
+        """Take back the messages whose locks ran out, and find the queues where some expired."""
+        self._look_at_marks()
+        for owner in self._lock_ends.due(now):
+            queue = self.queues[owner]
             queue.tick(now)
-            if not queue.has_locks:
-                del locked[owner]
+            self._lock_ends.set(owner, queue.first_lock_end())
+        for owner in self._expiries.due(now):
+            queue = self.queues[owner]
+            if self._is_received(queue):
+                self._overdue[owner] = queue
+
+    def _is_received(self, queue: Queue) -> bool:
+        """Expired messages are swept only while somebody receives (R-DLQ-06), be it a session."""
+        sessions = queue.sessions
+        return queue.owner in self._received or (sessions is not None and bool(sessions.held))
 
     def next_deadline(self) -> Instant:
         """When tick() or a chore next has work, or earlier: waking for nothing is harmless."""
-        deadline = self.queues[0].next_due
-        for queue in self.fragment.locked.values():
-            deadline = min(deadline, queue.first_lock_end())
-        # Expired messages are swept only while somebody receives (R-DLQ-06).
-        for queue in self.expiring:
-            deadline = min(deadline, queue.next_expiry)
-        return deadline
+        self._look_at_marks()
+        return min(self.queues[0].next_due, self._lock_ends.first(), self._expiries.first())
+
+    def _look_at_marks(self) -> None:
+        locked, expiring = self.fragment.locked, self.fragment.expiring
+        if locked:
+            for owner, queue in locked.items():
+                self._lock_ends.set(owner, queue.first_lock_end())
+                if queue.sessions is not None:
+                    expiring[owner] = queue  # perhaps it is a session that was accepted
+            locked.clear()
+        if expiring:
+            for owner, queue in expiring.items():
+                if self._is_received(queue):
+                    self._expiries.set(owner, queue.next_expiry)
+            expiring.clear()
+
+    def expired(self, now: Instant) -> list[Queue]:
+        """Queues whose expired messages may be swept."""
+        if not self._overdue:
+            return []
+        found: list[Queue] = []
+        for owner, queue in list(self._overdue.items()):
+            is_received = self._is_received(queue)
+            if is_received and queue.next_expiry <= now:
+                found.append(queue)
+                continue
+            del self._overdue[owner]
+            if is_received:
+                self._expiries.set(owner, queue.next_expiry)
+        return found
 
     @property
-    def expiring(self) -> list[Queue]:
-        """Queues whose expired messages may be swept: somebody receives from them, or holds a
-        session of theirs."""
-        found = list(self._received.values())
-        for owner, queue in self.fragment.locked.items():
-            if queue.sessions is not None and queue.sessions.held and owner not in self._received:
-                found.append(queue)
-        return found
+    def holds_locks(self) -> bool:
+        return any(queue.has_locks for queue in self.queues.values())
 
 
 def _make(name: str, owner: int, policy: Policy, fragment: Fragment) -> Queue:

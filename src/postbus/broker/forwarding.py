@@ -18,6 +18,7 @@ from postbus.broker.admission import admit
 from postbus.broker.browse import by_number
 from postbus.broker.chores import missing
 from postbus.broker.engine import Engine
+from postbus.broker.fragment import Fragment
 from postbus.broker.history import History
 from postbus.broker.lanes import first_messages
 from postbus.broker.message import (
@@ -31,9 +32,10 @@ from postbus.broker.message import (
 )
 from postbus.broker.once import digests_of, drop, lookup, repeated
 from postbus.broker.pages import BodyPage, Need, Page, Pages
+from postbus.broker.placing import HOPS_EXCEEDED, HOPS_MAX, choose_place, passes_on
 from postbus.broker.policy import NOWHERE
 from postbus.broker.posting import is_posted
-from postbus.broker.queue import HOPS_EXCEEDED, HOPS_MAX, Queue
+from postbus.broker.queue import Queue
 from postbus.broker.records import Kind
 from postbus.broker.seen import digest_of
 from postbus.errors import EntityDisabled, ServiceBusError
@@ -62,6 +64,11 @@ class Receipt(NamedTuple):
 def outbox_id(fragment: int, subqueue: int) -> int:
     """One number for one outbox of one fragment: marks are kept by it."""
     return fragment << SUBQUEUE_BITS | subqueue
+
+
+def outbox_of(origin: int) -> tuple[int, int]:
+    """The fragment and the subqueue that `outbox_id` made one number of."""
+    return origin >> SUBQUEUE_BITS, origin & (1 << SUBQUEUE_BITS) - 1
 
 
 def collect(
@@ -117,6 +124,7 @@ def accept(
     pages: Pages | None = None,
 ) -> Receipt | Need:
     """Take messages from an outbox, in order, up to the first that cannot be taken."""
+    engine.ledger.outdated.discard(origin)
     mark = engine.ledger.marks.get(origin, -1)
     history = engine.ledger.history
     if history is not None:
@@ -167,6 +175,7 @@ def _take_in(engine: Engine, origin: int, sent: Message, raw: bytes, now: Instan
     trail.origin, trail.origin_number = origin, sent.number
     made.trail = trail
     made.properties, made.source = sent.properties, sent.source
+    trail.size += len(trail.envelope) + len(trail.annotations) + len(made.properties or b"")
     made.reason, made.description = sent.reason, sent.description
     made.number = engine.ledger.next_number()
     # The first number it was ever given stays with it (semantics B §8).
@@ -183,7 +192,7 @@ def _take_in(engine: Engine, origin: int, sent: Message, raw: bytes, now: Instan
     if engine.topic is not None:
         engine.topic.arrive(made, now)
         return
-    own.choose_place(made)
+    choose_place(own, made)
     engine.ledger.arrive(made, raw)
     own.placed(made)
 
@@ -265,6 +274,21 @@ def diverts(queue: Queue) -> int | None:
     return queue.dead_letters if ledger.count(queue.dead_letters, ACTIVE) else None
 
 
+def diverted(fragment: Fragment) -> list[int]:
+    """The subqueues whose messages have to set out. A queue that has none is not asked again
+    before something becomes ready in it."""
+    if not fragment.diverting:
+        return []
+    found: list[int] = []
+    for owner, queue in list(fragment.diverting.items()):
+        subqueue = diverts(queue)
+        if subqueue is None:
+            del fragment.diverting[owner]
+        else:
+            found.append(subqueue)
+    return found
+
+
 def divert(queue: Queue, subqueue: int, now: Instant, pages: Pages) -> Need | None:
     """Send off what was there before the queue began to forward, a slice at a time."""
     start = queue.diverted_to if subqueue == queue.dead_letters else 0
@@ -277,12 +301,18 @@ def divert(queue: Queue, subqueue: int, now: Instant, pages: Pages) -> Need | No
         # Those that may not go on stay, so it is gone through once, and not until it is empty.
         last = queue.diverts_up_to
         queue.diverted_to = NEVER if end is None or end >= last else end + 1
-        found = [each for each in found if each.number <= last]
+        found = [each for each in found if each.number <= last and _may_leave(queue, each)]
     for each in found:
         message = queue.itself(each)
         if message.token is None:
             _set_out(queue, message, now)
     return None
+
+
+def _may_leave(queue: Queue, dead: Message) -> bool:
+    """A dead letter that still has its destination was refused there, and stays."""
+    was_refused = _destination(dead) == queue.policy.forward_dead_letters_to
+    return queue.tries_refused or not was_refused
 
 
 def _set_out(queue: Queue, message: Message, now: Instant) -> None:
@@ -292,7 +322,7 @@ def _set_out(queue: Queue, message: Message, now: Instant) -> None:
         queue.expire(message)
         return
     if message.subqueue == queue.dead_letters:
-        if not queue.passes_on(message):
+        if not passes_on(queue, message):
             return
     else:
         trail = message.trail or Trail(message.length)

@@ -29,8 +29,10 @@ class Fragment:
         "_proofs",
         "_secret",
         "_token_prefix",
+        "departing",
+        "diverting",
         "enlisted",
-        "forwards",
+        "expiring",
         "ledger",
         "limits",
         "locked",
@@ -53,11 +55,15 @@ class Fragment:
         self.lost_sessions: list[tuple[int, str, int]] = []
         """Sessions whose locks ended before they were given up: subqueue, id and holder."""
         self.locked: dict[int, Queue] = {}
-        """Queues that have locks, or had some a moment ago."""
-        self.forwards: dict[int, Queue] = {}
-        """Queues that forward their messages or their dead letters."""
+        """Queues that have given out locks since somebody looked when the first of them ends."""
+        self.expiring: dict[int, Queue] = {}
+        """Queues with a message that expires before all that were known there."""
+        self.diverting: dict[int, Queue] = {}
+        """Queues that forward, and may have messages from before they did."""
         self.outboxes: dict[int, int] = {}
         """Subqueues with messages on their way to another entity: none has a lower number."""
+        self.departing: dict[int, None] = {}
+        """Those of them to which one was added since whoever empties them was told."""
         self.transactions: dict[Transaction, None] = {}
         """Those that have work to do here when they are committed."""
         self.enlisted: dict[bytes, Transaction] = {}

@@ -32,8 +32,9 @@ KIND_MASK: Final = 3
 
 NO_TTL: Final = -1
 
-# enqueued_at, ttl, delivery_count, enqueue_number, message id, session id, extras lengths
-DETAILS: Final = "qqIQHHI"
+# enqueued_at, ttl, delivery_count, enqueue_number, header size, and the lengths of message id,
+# session id and extras
+DETAILS: Final = "qqIQIHHI"
 _DETAILS = struct.Struct("<" + DETAILS)
 _EXTRA = struct.Struct("<BI")
 NO_SESSION: Final = 0xFFFF  # the empty string is a legal session id (wire contract §3.3)
@@ -44,8 +45,8 @@ _DESCRIPTION: Final = 3
 _SOURCE: Final = 4
 _TRAIL: Final = 5
 
-# hops, share, cursor, destination, source fragment, source number, envelope length
-_TRAIL_HEAD = struct.Struct("<BIIqqQI")
+# hops, size, cursor, newest, destination, source fragment, source number, envelope length
+_TRAIL_HEAD = struct.Struct("<BIIIqqQI")
 
 
 class CorruptRow(Exception):
@@ -67,18 +68,21 @@ class Trail:
         "destination",
         "envelope",
         "hops",
+        "newest",
         "origin",
         "origin_number",
-        "share",
+        "size",
     )
 
-    def __init__(self, share: int) -> None:
-        self.share = share
-        """Bytes it counts with: copies of one message share one body."""
+    def __init__(self, size: int) -> None:
+        self.size = size
+        """Bytes it counts with: its body, and what has been written to go with it."""
         self.hops = 0
         """How often it was forwarded (semantics B §8)."""
         self.cursor = 0
         """The last subscription it was given to, while it is being published."""
+        self.newest = 0
+        """The last subscription that there was when its topic took it: later ones do not get it."""
         self.destination = -1
         """The fragment it is on its way to; -1 for none."""
         self.origin = -1
@@ -89,9 +93,9 @@ class Trail:
         self.annotations = b""
         """The message annotations, likewise."""
 
-    def next_leg(self, share: int) -> "Trail":
+    def next_leg(self, size: int) -> "Trail":
         """What a copy of the message, or the same one in another entity, takes over."""
-        other = Trail(share)
+        other = Trail(size)
         other.hops = self.hops
         other.envelope, other.annotations = self.envelope, self.annotations
         return other
@@ -144,6 +148,7 @@ class Message:
         # In lane SCHEDULED this is when the message will be enqueued.
         self.enqueued_at: Instant = scheduled_at
         self.header_size = header_size
+        """Bytes of everything but the body: an entity that it is forwarded to asks again."""
         self.length = len(raw) if raw is not None else 0
         self.subqueue = MAIN
         self.lane = ACTIVE
@@ -184,7 +189,7 @@ class Message:
     @property
     def charge(self) -> int:
         """Bytes it counts with in the size of its entity."""
-        return self.length if self.trail is None else self.trail.share
+        return self.length if self.trail is None else self.trail.size
 
     @property
     def wake_at(self) -> Instant | None:
@@ -216,8 +221,9 @@ def encode_extras(message: Message) -> bytes:
             _EXTRA.pack(_TRAIL, _TRAIL_HEAD.size + len(data)),
             _TRAIL_HEAD.pack(
                 trail.hops,
-                trail.share,
+                trail.size,
                 trail.cursor,
+                trail.newest,
                 trail.destination,
                 trail.origin,
                 trail.origin_number,
@@ -232,8 +238,9 @@ def _decode_trail(value: bytes) -> Trail:
     trail = Trail(0)
     (
         trail.hops,
-        trail.share,
+        trail.size,
         trail.cursor,
+        trail.newest,
         trail.destination,
         trail.origin,
         trail.origin_number,
@@ -291,6 +298,7 @@ def encode_details(message: Message) -> bytes:
                 message.ttl,
                 message.delivery_count,
                 message.enqueue_number,
+                message.header_size,
                 len(message_id),
                 session_length,
                 len(extras),
@@ -309,6 +317,7 @@ def decode_details(message: Message, data: bytes, at: int) -> int:
         message.ttl,
         message.delivery_count,
         message.enqueue_number,
+        message.header_size,
         id_length,
         session_length,
         extras_length,

@@ -22,6 +22,6 @@ class Policy(NamedTuple):
     """The fragment of the entity that its messages go on to, and that of its dead letters."""
     forward_dead_letters_to: int = NOWHERE
     dead_letter_on_filter_errors: bool = True
+    requires_session: bool = False
     duplicate_window_ms: int | None = None
     """For how long a message id counts as seen; None: ids are not looked at."""
-    requires_session: bool = False

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from postbus.broker.admission import admit
 from postbus.broker.engine import Engine
 from postbus.broker.message import KIND_MASK, OUTBOX, TRANSFER_DEAD_LETTER, Message, Trail
+from postbus.broker.policy import Policy
 from postbus.broker.records import Kind
 from postbus.model.instant import Instant
 
@@ -23,11 +24,16 @@ def is_posted(subqueue: int) -> bool:
 def admit_posts(engine: Engine, size_bytes: int, messages: Sequence[Message]) -> None:
     """Raise the reason why they cannot be kept here for a while, if there is one.
 
-    Whether the entity takes messages for itself does not matter: these are not for it.
+    Only its limits matter, and not what it asks of messages for itself: these are not for it.
     """
     own = engine.own
     kind = "Queue" if engine.topic is None else "Topic"
-    admit(kind, own.name, own.policy._replace(sends=True), size_bytes, messages)
+    limits = Policy(
+        size_bytes_max=own.policy.size_bytes_max,
+        message_size_max=own.policy.message_size_max,
+        header_size_max=own.policy.header_size_max,
+    )
+    admit(kind, own.name, limits, size_bytes, messages)
 
 
 def post(engine: Engine, destination: int, messages: Sequence[Message], now: Instant) -> None:

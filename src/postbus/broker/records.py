@@ -65,14 +65,14 @@ class Kind(IntEnum):
     """Arrived there, and is gone here."""
     ARRIVED = 22
     """Came from an entity that forwards to this one."""
-    DUPLICATE = 25
-    """Its id was seen already, so it was accepted and dropped; it has a number and no body."""
-    POSTED = 26
-    """Sent through this entity, for another one (`postbus.broker.posting`)."""
     STATE_SET = 23
     """A session has a state, which is the body. One that it had before was cleared just now."""
     STATE_CLEARED = 24
     """A session's state is gone."""
+    DUPLICATE = 25
+    """Its id was seen already, so it was accepted and dropped; it has a number and no body."""
+    POSTED = 26
+    """Sent through this entity, for another one (`postbus.broker.posting`)."""
 
 
 BRINGS_BODY: Final = frozenset(
@@ -83,8 +83,8 @@ BRINGS_BODY: Final = frozenset(
         Kind.PUBLISHED,
         Kind.STAGED,
         Kind.ARRIVED,
-        Kind.POSTED,
         Kind.STATE_SET,
+        Kind.POSTED,
     }
 )
 REMOVES: Final = frozenset(
@@ -99,9 +99,20 @@ REMOVES: Final = frozenset(
         Kind.STATE_CLEARED,
     }
 )
-BRINGS_ID: Final = BRINGS_BODY - {Kind.COPIED, Kind.POSTED, Kind.STATE_SET}
-"""A message comes in that was not here: its id counts as seen from then on."""
-ADDS: Final = BRINGS_BODY - {Kind.COPIED, Kind.PUBLISHED} | {Kind.DISTRIBUTED}
+BRINGS_ID: Final = BRINGS_BODY - {Kind.COPIED, Kind.STATE_SET, Kind.POSTED}
+"""A message comes in that was not here: its id counts as seen from then on. One that is sent
+through here does so where it arrives."""
+ADDS: Final = frozenset(
+    {
+        Kind.ENQUEUED,
+        Kind.SCHEDULED,
+        Kind.STAGED,
+        Kind.DISTRIBUTED,
+        Kind.ARRIVED,
+        Kind.STATE_SET,
+        Kind.POSTED,
+    }
+)
 
 _HEAD_FIELDS: Final = "BBBBIIQQqqII"
 _HEAD = struct.Struct("<" + _HEAD_FIELDS)
@@ -193,6 +204,7 @@ def _encode_usual(
                 message.ttl,
                 message.delivery_count,
                 message.enqueue_number,
+                message.header_size,
                 len(message_id),
                 session_length,
                 0,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from postbus.broker.fragment import Fragment
 from postbus.broker.message import Message
 from postbus.broker.window import Window
+from postbus.errors import InvalidOperation
 from postbus.model.instant import NEVER, Instant
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 READY_MAX: Final = 1_024
 """Ids of free sessions in memory, and those that are read at once."""
-ROUNDS_OF: Final = 4
-"""A round ends after so many times as many ids as there were messages at its beginning."""
+ROUND_SHARE: Final = 4
+"""A round ends after so many times as many sessions as there were messages at its beginning."""
 LISTINGS_MAX: Final = 16
 
 
@@ -52,7 +53,7 @@ class ReadyLine:
     which go round, so that each has its turn whatever the others do.
     """
 
-    __slots__ = ("_left", "complete", "cursor", "duds", "ids")
+    __slots__ = ("_ends_round", "_left", "_nobody_missed", "complete", "cursor", "duds", "ids")
 
     def __init__(self, complete: bool) -> None:
         self.ids: dict[str, None] = {}
@@ -62,26 +63,47 @@ class ReadyLine:
         self.duds = 0
         """Sessions without messages that were met since one was accepted."""
         self._left = 0
+        self._nobody_missed = False
+        self._ends_round = False
 
     def add(self, session_id: str) -> None:
         """A free session has messages."""
-        if not self.complete or session_id in self.ids:
+        if session_id in self.ids:
             return
-        if len(self.ids) < READY_MAX:
+        if self.complete and len(self.ids) < READY_MAX:
             self.ids[session_id] = None
         else:
-            self.complete = False
+            self.complete = self._nobody_missed = False
 
     def fill(self, found: list[str], end: str | None, held: OrderedDict[str, Session]) -> None:
         """The next page, which reaches to `end`; None for the last there is."""
         self.complete = self.cursor is None and end is None
         self.ids.update((session_id, None) for session_id in found if session_id not in held)
-        self._left -= len(found)
+        self._ends_round = end is None
         # Ids that grow with time would lengthen a round for ever.
         self.cursor = end if self._left > 0 else None
 
     def begin_round(self, messages: int) -> None:
-        self._left = ROUNDS_OF * messages + READY_MAX
+        """The next page is the first, and there are so many messages."""
+        self._left = ROUND_SHARE * messages + READY_MAX
+        self._nobody_missed = True
+
+    def accepted(self) -> None:
+        """One of the line has found a holder."""
+        self.duds = 0
+        self._left -= 1
+
+    def is_empty_for_good(self) -> bool:
+        """The line is empty: is that so because no free session has messages?"""
+        if self._ends_round and self._nobody_missed:
+            self.complete = True  # each was looked at since the round began
+        return self.complete
+
+    def clear(self) -> None:
+        """There are no messages at all."""
+        self.ids.clear()
+        self.complete = True
+        self.cursor = None
 
 
 class Sessions:
@@ -214,3 +236,13 @@ class Sessions:
 
     def _share_room(self) -> None:
         self._limits.be_share_of(self._fragment.limits, max(len(self.held), 1))
+
+
+def sessions_of(queue: Queue) -> Sessions:
+    """Those of an entity that requires sessions; others are refused."""
+    if queue.sessions is None:
+        raise InvalidOperation(
+            "It is not possible for an entity that doesn't require sessions to create a "
+            "sessionful message receiver."
+        )
+    return queue.sessions

@@ -12,11 +12,11 @@ from postbus.broker.message import ACTIVE, STATE, Message, no_body
 from postbus.broker.pages import BodyPage, GroupPage, GroupsPage, Need, Page, Pages
 from postbus.broker.queue import Queue
 from postbus.broker.records import Kind
-from postbus.broker.session import READY_MAX, Session, Sessions
+from postbus.broker.session import READY_MAX, Session, Sessions, sessions_of
 from postbus.broker.session_chores import first_of_session
+from postbus.broker.session_list import list_sessions
 from postbus.errors import (
     InvalidArgument,
-    InvalidOperation,
     MessageSizeExceeded,
     QuotaExceeded,
     SessionCannotBeLocked,
@@ -24,19 +24,21 @@ from postbus.errors import (
 )
 from postbus.model.instant import Instant
 
+__all__ = [
+    "accept",
+    "accept_next",
+    "get_state",
+    "held",
+    "leave",
+    "list_sessions",
+    "renew",
+    "set_state",
+]
+
 FIRST_ROWS: Final = 64
 """Messages of a session that are read with it when it is accepted."""
 LOOKED_AT_MAX: Final = 32
 """Sessions that are looked at together, where many have turned out to be empty."""
-
-
-def sessions_of(queue: Queue) -> Sessions:
-    if queue.sessions is None:
-        raise InvalidOperation(
-            "It is not possible for an entity that doesn't require sessions to create a "
-            "sessionful message receiver."
-        )
-    return queue.sessions
 
 
 # -- accept and give up ----------------------------------------------------------------------
@@ -62,11 +64,13 @@ def accept_next(queue: Queue, holder: int, now: Instant, pages: Pages) -> Sessio
     queue.check_receives()
     sessions.expire(queue, now, 1)
     line = sessions.line
+    if not queue.ledger.count(queue.main):
+        line.clear()
     round_begun = False
     while True:
         session_id = next(iter(line.ids), None)
         if session_id is None:
-            if line.complete or (round_begun and line.cursor is None):
+            if line.is_empty_for_good() or (round_begun and line.cursor is None):
                 return None
             round_begun = round_begun or line.cursor is None
             need = _fill_line(queue, sessions, pages)
@@ -81,7 +85,7 @@ def accept_next(queue: Queue, holder: int, now: Instant, pages: Pages) -> Sessio
             line.duds += 1
             del line.ids[session_id]
             continue
-        line.duds = 0
+        line.accepted()
         session = _open(queue, sessions, session_id, holder, now)
         session.window.extend(messages, end)
         return session
@@ -90,8 +94,7 @@ def accept_next(queue: Queue, holder: int, now: Instant, pages: Pages) -> Sessio
 def leave(queue: Queue, session: Session, now: Instant) -> None:
     """Its holder gives it up, or is gone: all of it is available at once, and no delivery has
     failed (semantics B §1)."""
-    # It may be of an engine that was thrown away, and somebody else's here by now.
-    if queue.sessions is not None and queue.sessions.held.get(session.id) is session:
+    if queue.sessions is not None and not session.lost:
         queue.sessions.end(queue, session, failed=False, now=now)
 
 

@@ -13,6 +13,7 @@ from postbus.broker.admission import admit
 from postbus.broker.lanes import first_messages
 from postbus.broker.message import MAIN, PUBLISHING, Message, Trail, no_body
 from postbus.broker.pages import BodyPage, Need, Page, Pages
+from postbus.broker.placing import choose_grave, choose_place
 from postbus.broker.queue import HEADERS_TOO_LARGE, Queue
 from postbus.broker.records import Kind
 from postbus.model.instant import Instant
@@ -21,7 +22,7 @@ COPIES_AT_ONCE: Final = 512
 """Copies that one turn makes. Those of a single message may be a few more where several rules of
 one subscription match."""
 COPY_BYTES: Final = 128
-"""What a copy counts with at the least, however small its share of the body is: it has a row."""
+"""What a copy counts with at the least, however small the body is: it has a row."""
 NO_SESSION: Final = (
     "Session ID is null",
     "Session enabled entity doesn't allow a message whose session identifier is null.",
@@ -63,7 +64,7 @@ class Sorter(Protocol):
 class Topic:
     """What makes a fragment that of a topic."""
 
-    __slots__ = ("_own", "_queues", "room", "sorter", "spread_to")
+    __slots__ = ("_own", "_queues", "newest", "room", "sorter", "spread_to", "usual_copies")
 
     def __init__(self, own: Queue, queues: dict[int, Queue], sorter: Sorter) -> None:
         self._own = own
@@ -73,6 +74,10 @@ class Topic:
         self.sorter = sorter
         self.room = COPIES_AT_ONCE
         """Copies that may still be made in this turn; looking at a message counts too."""
+        self.newest = max(queues)
+        """The last subscription that was made: their numbers rise, and none is used twice."""
+        self.usual_copies = len(queues)
+        """Copies of the last message that was looked at: most likely the next has as many."""
         self.spread_to = 0
         """Messages with lower numbers are not kept any more: the oldest is spread first."""
 
@@ -104,6 +109,7 @@ class Topic:
         raw = message.raw
         assert raw is not None
         message.enqueued_at = now
+        self.keep(message)
         message.lane = PUBLISHING
         self._own.ledger.arrive(message, raw)
         message.raw = None
@@ -115,62 +121,70 @@ class Topic:
         assert raw is not None
         if not self.behind and self.room > 0:
             copies = self.sorter.copies(message, raw)
+            self.usual_copies = len(copies)
             self.room -= max(len(copies), self.sorter.cost)
             if len(copies) <= COPIES_AT_ONCE:
                 ledger.pass_on(message, raw)
-                self._place(message, raw, copies, len(copies))
+                self._place(message, raw, copies)
                 return
+        self.keep(message)
         message.lane = PUBLISHING
         ledger.add(Kind.STAGED, message, raw)
         message.raw = None
 
+    def keep(self, message: Message) -> None:
+        """The message is about to be kept: note who may get it, for others may subscribe until it
+        is spread."""
+        trail = message.trail = message.trail or Trail(message.length)
+        trail.newest = self.newest
+
     def spread(self, message: Message, raw: bytes, room: int) -> int:
         """Give a message that was kept to the next subscriptions; returns how many copies it
         took."""
-        ledger = self._own.ledger
-        done = 0 if message.trail is None else message.trail.cursor
+        ledger, trail = self._own.ledger, message.trail
+        assert trail is not None
         copies = self.sorter.copies(message, raw)
-        left = [copy for copy in copies if copy.owner > done]
+        self.usual_copies = len(copies)
+        left = [copy for copy in copies if trail.cursor < copy.owner <= trail.newest]
         now = left[:room]
         # A subscription gets all of its copies at once, or the cursor could not tell.
         while now and len(now) < len(left) and left[len(now)].owner == now[-1].owner:
             now.append(left[len(now)])
-        self._place(message, raw, now, len(copies))
+        self._place(message, raw, now)
         if len(now) == len(left):
             self.spread_to = message.number + 1
             ledger.remove(Kind.SPREAD, message)
         else:
-            if message.trail is None:
-                message.trail = Trail(message.length)
-            message.trail.cursor = now[-1].owner
+            trail.cursor = now[-1].owner
             ledger.change(Kind.ADVANCED, message)
         return len(now)
 
-    def _place(self, message: Message, raw: bytes, copies: list[Copy], shared_by: int) -> None:
+    def _place(self, message: Message, raw: bytes, copies: list[Copy]) -> None:
         ledger = self._own.ledger
-        share = max(message.length // shared_by, COPY_BYTES) if shared_by else 0
+        # Each counts with all of the body, for any of them may be the last that keeps it.
+        size = max(message.length, COPY_BYTES)
         for copy in copies:
             queue = self._queues.get(copy.owner)
             if queue is None:
                 continue
-            made = _copy_of(message, raw, copy, share)
+            made = _copy_of(message, raw, copy, size)
             queue.limit_ttl(made)
             if copy.failure is not None:
                 if not queue.policy.dead_letter_on_filter_errors:
                     continue
-                queue.choose_grave(made, *copy.failure)
+                choose_grave(queue, made, *copy.failure)
             elif copy.header_size > queue.policy.header_size_max:
-                queue.choose_grave(made, *HEADERS_TOO_LARGE)
+                choose_grave(queue, made, *HEADERS_TOO_LARGE)
             elif queue.policy.requires_session and made.session_id is None:
-                queue.choose_grave(made, *NO_SESSION)
+                choose_grave(queue, made, *NO_SESSION)
             else:
-                queue.choose_place(made)
+                choose_place(queue, made)
             made.number = ledger.next_number()
             ledger.place(made)
             queue.placed(made)
 
 
-def _copy_of(message: Message, raw: bytes, copy: Copy, share: int) -> Message:
+def _copy_of(message: Message, raw: bytes, copy: Copy, size: int) -> Message:
     made = Message(
         raw,
         message.message_id if copy.message_id is None else copy.message_id,
@@ -185,27 +199,30 @@ def _copy_of(message: Message, raw: bytes, copy: Copy, share: int) -> Message:
     made.properties = message.properties if copy.properties is None else copy.properties
     made.reason, made.description = message.reason, message.description
     made.source = message.source
-    trail = Trail(share) if message.trail is None else message.trail.next_leg(share)
+    trail = Trail(size) if message.trail is None else message.trail.next_leg(size)
     if copy.envelope is not None:
         trail.envelope = copy.envelope
     if copy.annotations is not None:
         trail.annotations = copy.annotations
-    # What an action has written is the copy's alone.
-    trail.share += len(trail.envelope) + len(trail.annotations) + len(copy.properties or b"")
+    trail.size += len(trail.envelope) + len(trail.annotations) + len(made.properties or b"")
     made.trail = trail
     return made
 
 
 def fan_out(topic: Topic, own: Queue, pages: Pages) -> Need | None:
     """Spread what was kept, the oldest first, as far as one turn goes."""
+    if topic.room <= 0:
+        return None
     delta = own.ledger.delta
     found = first_messages(delta, pages, MAIN, PUBLISHING, topic.spread_to, STAGED_ROWS)
     if isinstance(found, Need):
         return found
     messages, _ = found
     bytes_left = STAGED_BYTES
+    # No more bodies than the turn has room for: what it has no use for is read once more.
+    room = topic.room // max(topic.usual_copies, topic.sorter.cost, 1) + 1
     wanted: list[tuple[Message, BodyPage]] = []
-    for message in messages:
+    for message in messages[:room]:
         bytes_left -= message.length
         if wanted and bytes_left < 0:
             break

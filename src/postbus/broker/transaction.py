@@ -234,9 +234,9 @@ class Transaction:
             sent = [*self._sends, *(each for _, posted in self._posts for each in posted)]
             admit_posts(engine, engine.ledger.size_bytes, sent)
         if self._sends:
-            stored = engine.send(self._sends, now, pages)
-            if isinstance(stored, Need):
-                return stored  # which of them are duplicates
+            sent_now = engine.send(self._sends, now, pages)
+            if isinstance(sent_now, Need):
+                return sent_now
         # From here on nothing is refused.
         self._over = True
         self._leave(engine)
@@ -250,16 +250,15 @@ class Transaction:
 
     def _judge(self, engine: Engine, now: Instant, pages: Pages) -> list[_Ruling] | Need:
         """Look at the settlements again: locks may have run out, and subscriptions be gone."""
-        held = [(each, *_held(engine, each, now)) for each in self._settlements]
-        bodies: list[Page] = [
-            BodyPage(message.base, message.position, message.length)
-            for settlement, _, message in held
-            if settlement.rewrite is not None and _needs_body(message)
-        ]
+        held = [_held(engine, settlement, now) for settlement in self._settlements]
+        bodies: list[Page] = []
+        for settlement, (_, message) in zip(self._settlements, held, strict=True):
+            if settlement.rewrite is not None and _needs_body(message):
+                bodies.append(BodyPage(message.base, message.position, message.length))
         if need := missing(pages, bodies):
             return need
         rulings = []
-        for settlement, queue, message in held:
+        for settlement, (queue, message) in zip(self._settlements, held, strict=True):
             properties = None
             if settlement.rewrite is not None:
                 raw = message.raw

@@ -6,6 +6,7 @@ one and a topic in the other, a destination that is nowhere, more of something t
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from postbus.config.content import (
@@ -169,13 +170,14 @@ class _Comparison:
         entity: str,
         subscription: str | None,
     ) -> None:
-        result, changes = _merged(wanted, description, present.description)
+        result, changed, changes = _merged(wanted, description, present.description)
         if changes:
             self.changed.append(
                 Step(
                     *(Verb.CHANGE, _kind(wanted), entity, subscription),
                     changes=changes,
                     description=result,
+                    merge=partial(_with_fields, changed, description),
                 )
             )
 
@@ -196,9 +198,10 @@ class _Comparison:
 
 def _merged(
     wanted: Queue | Topic | Subscription, description: Chosen, present: Chosen
-) -> tuple[Chosen, tuple[Change, ...]]:
+) -> tuple[Chosen, tuple[Field, ...], tuple[Change, ...]]:
     """What is there, with all that the file decides as the file has it, and what that changes."""
     result = present
+    changed: list[Field] = []
     changes = []
     for field in chosen_fields(form_of(wanted)):
         if field.element not in wanted.said or _is_same(field, description, present):
@@ -211,8 +214,9 @@ def _merged(
             if before_text == after_text:
                 after_text += " with other keys"
             changes.append(Change(field.key, before_text, after_text))
+            changed.append(field)
             result = after
-    return result, tuple(changes)
+    return result, tuple(changed), tuple(changes)
 
 
 def _is_same(field: Field, wanted: Chosen, present: Chosen) -> bool:
@@ -220,6 +224,12 @@ def _is_same(field: Field, wanted: Chosen, present: Chosen) -> bool:
     name = str(field.attribute)
     same: bool = getattr(wanted, name) == getattr(present, name)
     return same and (name != _TTL or wanted.default_ttl_sent == present.default_ttl_sent)
+
+
+def _with_fields(fields: Sequence[Field], wanted: Chosen, present: Chosen) -> Chosen:
+    for field in fields:
+        present = _with_field(present, field, wanted)
+    return present
 
 
 def _with_field(present: Chosen, field: Field, wanted: Chosen) -> Chosen:

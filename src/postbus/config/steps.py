@@ -1,7 +1,7 @@
 """What would make a namespace like a file, step by step, and how that is told."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NamedTuple, Self
 
@@ -42,6 +42,9 @@ class Step:
     changes: tuple[Change, ...] = ()
     description: Chosen | None = None
     """As it is to be; None for a rule, and for what is deleted or left."""
+    merge: Callable[[Any], Any] | None = field(default=None, compare=False, repr=False)
+    """Of a change: makes of what is there by then what it is to be. Only the fields that differed
+    are the file's; others may have been changed since, keys among them."""
     rules: tuple[RuleDescription, ...] = ()
     """The first rules of a new subscription; the one rule that a step is about."""
 

@@ -71,7 +71,7 @@ def build_app(
 ) -> Starlette:
     """The ASGI application. `defaults` is what a queue is whose creator says nothing; no receive
     waits longer than `wait_max_ms`."""
-    messages = Messages(mailbox, wait_max_ms)
+    messages = Messages(mailbox, authority.review, wait_max_ms)
     front = Front(namespace, authority, clock, tracking, health, metrics, defaults, messages)
     return Starlette(
         routes=[Route("/{path:path}", front)],

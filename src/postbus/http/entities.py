@@ -96,15 +96,19 @@ class EntityResource:
             raise InvalidArgument(
                 f"The entity '{entity.name}' is a {_form(entity).word}, not a {form.word}."
             )
-        require_version(etag, etag_of(entity.updated_at), form.word.lower())
+
+        def check(there: QueueEntity | TopicEntity) -> None:
+            require_version(etag, etag_of(there.updated_at), form.word.lower())
+
+        check(entity)  # at once, before anything else is looked at
         refuse_changes(form, values, entity.description)
         try:
             if form is QUEUE:
                 description = await self._queue(values, asked, entity.description)
-                entity = await self._namespace.update_queue(self._name, description)
+                entity = await self._namespace.update_queue(self._name, description, check)
             else:
                 topic = self._topic(values, entity.description)
-                entity = await self._namespace.update_topic(self._name, topic)
+                entity = await self._namespace.update_topic(self._name, topic, check)
         except EntityNotFound:
             raise missing_for_update() from None
         counts = await _counts(self._namespace, self._name)

@@ -6,6 +6,7 @@ nothing about messages. A message is bounded before it is read, and answered aft
 
 import asyncio
 import re
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import Final, NamedTuple, Protocol
 from urllib.parse import quote, unquote
@@ -66,9 +67,15 @@ class Mailbox(Protocol):
         """Store all of them or none."""
 
     async def receive(
-        self, address: Address, deletes: bool, wait_ms: int, gone: asyncio.Future[None]
+        self,
+        address: Address,
+        deletes: bool,
+        wait_ms: int,
+        gone: asyncio.Future[None],
+        check: Callable[[], None],
     ) -> ReceivedMessage | None:
-        """The next message, or None: none came in time, or `gone` is done."""
+        """The next message, or None: none came in time, or `gone` is done. `check` refuses who may
+        not receive any more, and is asked whenever keys were taken away meanwhile."""
 
     async def complete(self, address: Address, reference: str, token: UUID) -> None: ...
     async def unlock(self, address: Address, reference: str, token: UUID) -> None: ...
@@ -104,10 +111,14 @@ def _entity(parts: list[str]) -> str:
 class Messages:
     """Send, receive and settle, for clients that hold Send or Listen."""
 
-    __slots__ = ("_mailbox", "_reading_bytes", "_wait_max_ms")
+    __slots__ = ("_mailbox", "_reading_bytes", "_review", "_wait_max_ms")
 
-    def __init__(self, mailbox: Mailbox, wait_max_ms: int) -> None:
+    def __init__(
+        self, mailbox: Mailbox, review: Callable[[Claims], Claims | None], wait_max_ms: int
+    ) -> None:
+        """`review` gives what is left of claims whose keys may be gone by now."""
         self._mailbox = mailbox
+        self._review = review
         self._wait_max_ms = wait_max_ms
         self._reading_bytes = 0
 
@@ -118,16 +129,22 @@ class Messages:
         if address.management:
             raise InvalidArgument(f"'{address.path}' holds no messages.")
         right = Right.SEND if target.place is Place.ALL else Right.LISTEN
-        # Rights before existence: a stranger does not learn what there is (semantics A §6). Quoted,
-        # because claims are about URLs and the id of a message may have a question mark.
-        if not claims.allows_request(right, quote(address.path), quote(request.scope["path"])):
-            raise missing_claim(right, site.address(address.path))
+        # Quoted, because claims are about URLs and the id of a message may have a question mark.
+        path, url_path = quote(address.path), quote(request.scope["path"])
+
+        def check() -> None:
+            left = self._review(claims)
+            if left is None or not left.allows_request(right, path, url_path):
+                raise missing_claim(right, site.address(address.path))
+
+        # Rights before existence: a stranger does not learn what there is (semantics A §6).
+        check()
         try:
             match target.place:
                 case Place.ALL:
                     return await self._send(request, address)
                 case Place.HEAD:
-                    return await self._receive(request, address, site)
+                    return await self._receive(request, address, site, check)
             return await self._settle(request.method, address, target)
         except ServiceBusError as error:
             self._mailbox.refused(address, error)
@@ -168,7 +185,9 @@ class Messages:
 
     # -- receive -------------------------------------------------------------------------------
 
-    async def _receive(self, request: Request, address: Address, site: Site) -> Response:
+    async def _receive(
+        self, request: Request, address: Address, site: Site, check: Callable[[], None]
+    ) -> Response:
         if request.method not in ("POST", "DELETE"):
             raise wrong_method(request.method, "POST, DELETE")
         wait_ms = min(_wait_ms(request.query_params.get("timeout")), self._wait_max_ms)
@@ -177,7 +196,7 @@ class Messages:
         deletes = request.method == "DELETE"
         gone = asyncio.ensure_future(_gone(request))
         try:
-            received = await self._mailbox.receive(address, deletes, wait_ms, gone)
+            received = await self._mailbox.receive(address, deletes, wait_ms, gone, check)
             if gone.done():
                 raise ClientDisconnect
         finally:

@@ -4,7 +4,7 @@ Names compare case-insensitively. Whatever is asked for was looked up before; wh
 the time it is used, EntityNotFound is raised.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from postbus.model.description import QueueCounts, QueueDescription
@@ -87,11 +87,16 @@ class Namespace(Protocol):
     async def create_topic(self, name: str, description: TopicDescription) -> TopicEntity:
         """Raises EntityAlreadyExists, QuotaExceeded, InvalidArgument."""
 
-    async def update_queue(self, name: str, description: QueueDescription) -> QueueEntity:
-        """Raises EntityNotFound, InvalidArgument."""
+    async def update_queue(
+        self, name: str, description: QueueDescription, check: Callable[[QueueEntity], None]
+    ) -> QueueEntity:
+        """Raises EntityNotFound, InvalidArgument, and what `check` raises: that is asked when
+        nothing else changes any more."""
 
-    async def update_topic(self, name: str, description: TopicDescription) -> TopicEntity:
-        """Raises EntityNotFound, InvalidArgument."""
+    async def update_topic(
+        self, name: str, description: TopicDescription, check: Callable[[TopicEntity], None]
+    ) -> TopicEntity:
+        """Likewise."""
 
     async def delete_entity(self, name: str) -> None:
         """Raises EntityNotFound."""
@@ -110,9 +115,13 @@ class Namespace(Protocol):
         InvalidArgument."""
 
     async def update_subscription(
-        self, topic: str, name: str, description: SubscriptionDescription
+        self,
+        topic: str,
+        name: str,
+        description: SubscriptionDescription,
+        check: Callable[[SubscriptionEntity], None],
     ) -> SubscriptionEntity:
-        """Raises EntityNotFound, InvalidArgument."""
+        """Likewise."""
 
     async def delete_subscription(self, topic: str, name: str) -> None:
         """Raises EntityNotFound."""
@@ -124,8 +133,14 @@ class Namespace(Protocol):
         """Raises EntityNotFound, EntityAlreadyExists, QuotaExceeded, and InvalidArgument where its
         SQL cannot be compiled."""
 
-    async def update_rule(self, topic: str, subscription: str, rule: RuleDescription) -> None:
-        """Raises EntityNotFound, InvalidArgument."""
+    async def update_rule(
+        self,
+        topic: str,
+        subscription: str,
+        rule: RuleDescription,
+        check: Callable[[RuleDescription], None],
+    ) -> None:
+        """Likewise."""
 
     async def delete_rule(self, topic: str, subscription: str, name: str) -> None:
         """Raises EntityNotFound."""

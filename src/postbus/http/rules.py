@@ -85,10 +85,14 @@ class RuleResource:
             before = subscription.rule(self._name)
             if before is None:
                 raise self._below.missing_for_update()
-            require_version(etag, _etag(before), "rule")
+
+            def check(there: RuleDescription) -> None:
+                require_version(etag, _etag(there), "rule")
+
+            check(before)
             rule = replace(rule, name=before.name, created_at=before.created_at)
             try:
-                await self._namespace.update_rule(*self._parent, rule)
+                await self._namespace.update_rule(*self._parent, rule, check)
             except EntityNotFound:
                 raise self._below.missing_for_update() from None
         return _reply(subscription, rule, asked.site, stored=True, published=False)

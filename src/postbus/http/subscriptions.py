@@ -105,7 +105,11 @@ class SubscriptionResource:
             subscription = self._find()
             if subscription is None:
                 raise self._below.missing_for_update()
-            require_version(etag, etag_of(subscription.updated_at), "subscription")
+
+            def check(there: SubscriptionEntity) -> None:
+                require_version(etag, etag_of(there.updated_at), "subscription")
+
+            check(subscription)  # at once, before anything else is looked at
             if _first_rule(content) is not None:
                 raise InvalidArgument(
                     f"The element '{DEFAULT_RULE}' is only part of a request that creates a "
@@ -115,7 +119,7 @@ class SubscriptionResource:
             description = await self._describe(values, asked, subscription.description)
             try:
                 subscription = await self._namespace.update_subscription(
-                    self._topic, self._name, description
+                    self._topic, self._name, description, check
                 )
             except EntityNotFound:
                 raise self._below.missing_for_update() from None

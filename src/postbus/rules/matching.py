@@ -7,7 +7,7 @@ comes out is what asking every rule would have said (tests/property/test_rule_ma
 """
 
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple
 
@@ -38,31 +38,71 @@ class Match(NamedTuple):
 class _Entry:
     """One rule in the index."""
 
-    __slots__ = ("alone", "keys", "order", "owner", "rule")
+    __slots__ = ("alone", "key", "keys", "owner", "rule")
 
-    def __init__(self, owner: int, order: int, rule: Rule, is_only: bool) -> None:
+    def __init__(self, owner: int, key: str, rule: Rule) -> None:
         self.owner = owner
-        self.order = order
+        self.key = key
+        """Its name, as rules are told apart and put in order."""
         self.rule = rule
         self.keys: Collection[Key] | None = None
-        """Where it lies in the index; None if every message asks it."""
+        """Where it lies in the index; None if every message asks it, or none does."""
         self.alone: Match | None = None
         """The whole match, where its subscription has no other rule and this one no action."""
-        if is_only and rule.action is None:
-            self.alone = Match(owner, True, (), None)
 
 
 # Ordered sets: an entry leaves as cheaply as it came.
 _Bucket = dict[_Entry, None]
 
 
+class _Owned:
+    """The rules of one subscription. As long as each of them is always true or never, what it gets
+    is fixed, and none of them lies in the index."""
+
+    __slots__ = ("conditional", "entries", "plain", "with_action")
+
+    def __init__(self) -> None:
+        self.entries: dict[str, _Entry] = {}
+        self.conditional = 0
+        """Rules that depend on the message; of those that are always true: how many have no action,
+        and the others."""
+        self.plain = 0
+        self.with_action: dict[str, _Entry] = {}
+
+    def note(self, entry: _Entry, step: int) -> None:
+        """An entry comes or goes."""
+        constant = entry.rule.selector.constant
+        if constant is None:
+            self.conditional += step
+        elif constant and entry.rule.action is None:
+            self.plain += step
+        elif constant and step > 0:
+            self.with_action[entry.key] = entry
+        elif constant:
+            del self.with_action[entry.key]
+
+    def fixed(self, owner: int) -> Match | None:
+        """What every message gets; None for nothing."""
+        if self.conditional or not (self.plain or self.with_action):
+            return None
+        entries = [entry for _, entry in sorted(self.with_action.items())]
+        actions = [(each.rule.name, each.rule.action) for each in entries]
+        return Match(
+            owner,
+            self.plain > 0,
+            tuple([(name, action) for name, action in actions if action is not None]),
+            None,
+        )
+
+
 class RuleSet:
-    """The rules of all subscriptions of one topic. A subscription is a number, its owner."""
+    """The rules of all subscriptions of one topic. A subscription is a number, its owner. Rules of
+    one are told apart by their names, whatever their case."""
 
     def __init__(self) -> None:
         self.sql_count = 0
         self.correlation_count = 0
-        self._entries: dict[int, list[_Entry]] = {}
+        self._owned: dict[int, _Owned] = {}
         self._index: dict[Slot, dict[Hashable, _Bucket]] = {}
         self._system_slots: dict[str, Slot] = {}
         self._asked: _Bucket = {}
@@ -83,25 +123,32 @@ class RuleSet:
     def set_rules(self, owner: int, rules: Sequence[Rule]) -> None:
         """Replace all rules of a subscription."""
         self._take_out(owner)
-        is_only = len(rules) == 1
-        entries = [_Entry(owner, order, rule, is_only) for order, rule in enumerate(rules)]
-        self._entries[owner] = entries
-        for entry in entries:
-            self._count(entry, 1)
-        if all(rule.selector.constant is not None for rule in rules):
-            selected = [rule for rule in rules if rule.selector.constant]
-            if selected:
-                self._fixed[owner] = _fixed_match(owner, selected)
-        else:
-            for entry in entries:
-                if entry.rule.selector.constant is not False:
-                    self._put_in(entry)
-        self._summarize()
+        for rule in rules:
+            self._drop(owner, rule.name)
+            self._add(owner, rule)
+        self._summarize(owner)
+
+    def put_rule(self, owner: int, rule: Rule) -> None:
+        """Add a rule, or replace the one of its name. The others are not touched: there may be
+        thousands, and each came by itself."""
+        self._drop(owner, rule.name)
+        self._add(owner, rule)
+        self._summarize(owner)
+
+    def remove_rule(self, owner: int, name: str) -> None:
+        """One that is not known is no error."""
+        self._drop(owner, name)
+        self._summarize(owner)
+
+    def rule(self, owner: int, name: str) -> Rule | None:
+        owned = self._owned.get(owner)
+        entry = None if owned is None else owned.entries.get(name.casefold())
+        return None if entry is None else entry.rule
 
     def remove(self, owner: int) -> None:
         """Forget a subscription; one that is not known is no error."""
         self._take_out(owner)
-        self._summarize()
+        self._summarize(owner)
 
     def match(self, facts: Facts) -> Sequence[Match]:
         """The subscriptions that get this message, or failed to say so, by their number."""
@@ -152,8 +199,45 @@ class RuleSet:
                     if bucket:
                         yield bucket
 
+    def _add(self, owner: int, rule: Rule) -> None:
+        owned = self._owned.get(owner)
+        if owned is None:
+            owned = self._owned[owner] = _Owned()
+        entry = _Entry(owner, rule.name.casefold(), rule)
+        was_fixed = not owned.conditional
+        owned.entries[entry.key] = entry
+        owned.note(entry, 1)
+        self._count(entry, 1)
+        if owned.conditional:
+            for each in owned.entries.values() if was_fixed else (entry,):
+                self._put_in(each)
+        _find_alone(owned)
+
+    def _drop(self, owner: int, name: str) -> None:
+        owned = self._owned.get(owner)
+        entry = None if owned is None else owned.entries.pop(name.casefold(), None)
+        if owned is None or entry is None:
+            return
+        was_fixed = not owned.conditional
+        owned.note(entry, -1)
+        self._count(entry, -1)
+        self._pull_out(entry)
+        if not owned.conditional and not was_fixed:
+            for each in owned.entries.values():
+                self._pull_out(each)
+        _find_alone(owned)
+
+    def _take_out(self, owner: int) -> None:
+        owned = self._owned.pop(owner, None)
+        for entry in () if owned is None else owned.entries.values():
+            self._count(entry, -1)
+            self._pull_out(entry)
+
     def _put_in(self, entry: _Entry) -> None:
-        alternatives = entry.rule.selector.alternatives
+        selector = entry.rule.selector
+        if selector.constant is False:
+            return
+        alternatives = selector.alternatives
         if not alternatives:
             self._asked[entry] = None
             return
@@ -167,20 +251,18 @@ class RuleSet:
     def _crowd(self, keys: Collection[Key]) -> int:
         return sum(len(self._index.get(slot, {}).get(value, ())) for slot, value in keys)
 
-    def _take_out(self, owner: int) -> None:
-        self._fixed.pop(owner, None)
-        for entry in self._entries.pop(owner, ()):
-            self._count(entry, -1)
-            self._asked.pop(entry, None)
-            for slot, value in entry.keys or ():
-                values = self._index[slot]
-                del values[value][entry]
-                if not values[value]:
-                    del values[value]
-                if not values:
-                    del self._index[slot]
-                    if slot.system:
-                        del self._system_slots[slot.name]
+    def _pull_out(self, entry: _Entry) -> None:
+        self._asked.pop(entry, None)
+        for slot, value in entry.keys or ():
+            values = self._index[slot]
+            del values[value][entry]
+            if not values[value]:
+                del values[value]
+            if not values:
+                del self._index[slot]
+                if slot.system:
+                    del self._system_slots[slot.name]
+        entry.keys = None
 
     def _count(self, entry: _Entry, step: int) -> None:
         if entry.rule.is_correlation:
@@ -188,19 +270,30 @@ class RuleSet:
         else:
             self.sql_count += step
 
-    def _summarize(self) -> None:
-        self._fixed = dict(sorted(self._fixed.items()))
-        conditional = self._asked or self._index
-        self._answer = None if conditional else tuple(self._fixed.values())
+    def _summarize(self, owner: int) -> None:
+        """The rules of an owner have changed."""
+        owned = self._owned.get(owner)
+        if owned is not None and not owned.entries:
+            del self._owned[owner]
+        fixed = None if owned is None else owned.fixed(owner)
+        if fixed != self._fixed.get(owner):
+            self._fixed.pop(owner, None)
+            if fixed is not None:
+                self._fixed[owner] = fixed
+            self._fixed = dict(sorted(self._fixed.items()))
+            self._answer = tuple(self._fixed.values())
+        if self._asked or self._index:
+            self._answer = None
+        elif self._answer is None:
+            self._answer = tuple(self._fixed.values())
 
 
-def _fixed_match(owner: int, selected: Sequence[Rule]) -> Match:
-    return Match(
-        owner,
-        any(rule.action is None for rule in selected),
-        tuple((rule.name, rule.action) for rule in selected if rule.action is not None),
-        None,
-    )
+def _find_alone(owned: _Owned) -> None:
+    """See which of the first two rules is the only one: there is no third that could be."""
+    only = len(owned.entries) == 1
+    for entry in islice(owned.entries.values(), 2):
+        plain = only and entry.rule.action is None
+        entry.alone = Match(entry.owner, True, (), None) if plain else None
 
 
 def _bucket_of(values: Mapping[Hashable, _Bucket], value: Value) -> _Bucket | None:
@@ -228,4 +321,4 @@ def _gathered(
 
 _OWNER: Final = itemgetter(0)
 _OWNER_OF_ENTRY: Final = attrgetter("owner")
-_PLACE: Final = attrgetter("owner", "order")
+_PLACE: Final = attrgetter("owner", "key")

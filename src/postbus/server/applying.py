@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from postbus.config.content import destinations
 from postbus.config.steps import Step, Verb
@@ -13,10 +14,13 @@ from postbus.server.namespace import Namespace
 
 
 class StepFailed(Exception):
-    """A step was refused; those before it are done, those behind it are not."""
+    """A step could not be taken; those before it are done, those behind it are not."""
 
-    def __init__(self, step: Step, done: int, error: ServiceBusError) -> None:
-        super().__init__(" ".join(str(error).split()))
+    def __init__(self, step: Step, done: int, error: Exception) -> None:
+        self.expected = isinstance(error, ServiceBusError)
+        """It was refused; otherwise something is wrong with the broker, or with its disk."""
+        text = " ".join(str(error).split())
+        super().__init__(text if self.expected else f"{type(error).__name__}: {text}")
         self.step = step
         self.done = done
 
@@ -32,13 +36,13 @@ async def carry_out(
                 await _close_circles(namespace, circular)
             if await _take(namespace, step):
                 circular.append(step)
-        except ServiceBusError as error:
+        except Exception as error:  # whatever it is, whoever asked is told how far it went
             raise StepFailed(step, done, error) from error
         tell(step)
     if circular:
         try:
             await _close_circles(namespace, circular)
-        except ServiceBusError as error:
+        except Exception as error:  # as above
             raise StepFailed(steps[-1], len(steps) - 1, error) from error
 
 
@@ -51,8 +55,16 @@ async def _close_circles(namespace: Namespace, waiting: list[Step]) -> None:
     while waiting:
         step = waiting[0]
         assert isinstance(step.description, QueueDescription)
-        await namespace.update_queue(step.entity, step.description)
+        await namespace.change_queue(step.entity, partial(_aimed, step.description))
         waiting.pop(0)
+
+
+def _aimed(wanted: QueueDescription, present: QueueDescription) -> QueueDescription:
+    return replace(
+        present,
+        forward_to=wanted.forward_to,
+        forward_dead_letters_to=wanted.forward_dead_letters_to,
+    )
 
 
 async def _take(namespace: Namespace, step: Step) -> bool:
@@ -76,17 +88,25 @@ async def _take(namespace: Namespace, step: Step) -> bool:
         case Verb.CREATE, SubscriptionDescription() as subscription:
             name = str(step.subscription)
             await namespace.create_subscription_with(step.entity, name, subscription, step.rules)
-        case Verb.CHANGE, QueueDescription() as queue:
-            await namespace.update_queue(step.entity, queue)
-        case Verb.CHANGE, TopicDescription() as topic:
-            await namespace.update_topic(step.entity, topic)
-        case Verb.CHANGE, SubscriptionDescription() as subscription:
-            await namespace.update_subscription(step.entity, str(step.subscription), subscription)
+        case Verb.CHANGE, _:
+            await _change(namespace, step)
         case Verb.DELETE, _ if step.subscription is not None:
             await namespace.delete_subscription(step.entity, step.subscription)
         case Verb.DELETE, _:
             await namespace.delete_entity(step.entity)
     return False
+
+
+async def _change(namespace: Namespace, step: Step) -> None:
+    assert step.merge is not None
+    match step.kind:
+        case "queue":
+            await namespace.change_queue(step.entity, step.merge)
+        case "topic":
+            await namespace.change_topic(step.entity, step.merge)
+        case _:
+            name = str(step.subscription)
+            await namespace.change_subscription(step.entity, name, step.merge)
 
 
 async def _take_rule(namespace: Namespace, step: Step) -> None:

@@ -161,6 +161,7 @@ def _accept_outlet(gateway: Gateway, link: SenderLink, address: Address) -> list
     join_as_receiver(link, entity)
     subqueue = entity.subqueue(_SUBQUEUES[address.subqueue])
     if wanted is not None:
+        assert isinstance(entity, Received)
         waiting = SessionOutlet(gateway, link, entity, subqueue, wanted)
         waiting.open()
         link.owner = waiting
@@ -192,7 +193,9 @@ def refuse_forwarding(entity: Received | TopicEntity, address: Address) -> None:
         )
 
 
-def _session_wanted(entity: Received, address: Address, source: Source) -> SessionFilter | None:
+def _session_wanted(
+    entity: Received | TopicEntity, address: Address, source: Source
+) -> SessionFilter | None:
     """The session that a receiver asks for, which it must do where there are any, and nowhere
     else. A dead-letter queue has none (semantics B §1)."""
     wanted = read_session_filter(source)
@@ -207,6 +210,8 @@ def _session_wanted(entity: Received, address: Address, source: Source) -> Sessi
     return wanted
 
 
-def needs_session(entity: Received, address: Address) -> bool:
+def needs_session(entity: Received | TopicEntity, address: Address) -> bool:
     """Can its messages be received within their sessions only?"""
+    if isinstance(entity, TopicEntity):
+        return False
     return address.subqueue is SubQueue.MAIN and bool(entity.description.requires_session)

@@ -15,7 +15,8 @@ import structlog
 
 from postbus.broker import forwarding
 from postbus.broker.engine import Engine
-from postbus.broker.forwarding import Receipt, Shipment, outbox_id
+from postbus.broker.forwarding import Receipt, Shipment, outbox_id, outbox_of
+from postbus.broker.message import OWNER_BITS
 from postbus.broker.pages import Need, Pages
 from postbus.broker.posting import is_posted
 from postbus.errors import EntityNotFound, InternalError, QuotaExceeded, ServiceBusError
@@ -25,6 +26,8 @@ from postbus.server.requests import Call
 from postbus.server.runtime import Runtime
 
 TRY_AGAIN_S = 1.0
+SEE_AGAIN_S = 60.0
+"""After a destination that cannot be read, which lasts until somebody has seen to it."""
 SHIPMENTS_MAX = 64
 """Under way at once: a topic may have two thousand subscriptions that forward, and each shipment
 holds up to a megabyte of bodies."""
@@ -59,6 +62,36 @@ class Courier:
     def serve(self, host: Host) -> None:
         """See to the outboxes of this host from now on."""
         host.on_outbox = partial(self._called, host)
+
+    def forget_marks(self, host: Host) -> None:
+        """Have a destination forget the outboxes from which nothing can come any more."""
+        engine = host.engine
+        if engine is None or not engine.ledger.marks:
+            return
+        # A shipment may be under way still, and be repeated, though its entity is gone.
+        busy = {
+            outbox_id(source.fragment, subqueue)
+            for outboxes in (self._under_way, self._waiting, self._resting)
+            for source, subqueue in outboxes
+        }
+        engine.ledger.outdated.update(
+            origin
+            for origin in engine.ledger.marks
+            if origin not in busy and not self._may_send(origin)
+        )
+        if engine.ledger.outdated:
+            host.checkpoint_wanted = True
+            self._runtime_of(host).wake(host)
+
+    def _may_send(self, origin: int) -> bool:
+        """Is the entity of an outbox there? Neither fragments nor owners are used twice."""
+        fragment, subqueue = outbox_of(origin)
+        host, owner = self._host_of(fragment), subqueue >> OWNER_BITS
+        if host is None:
+            return False
+        if owner == 0 or owner in host.subscriptions:
+            return True
+        return host.engine is not None and owner in host.engine.queues
 
     def _called(self, host: Host, subqueue: int) -> None:
         outbox = host, subqueue
@@ -142,20 +175,23 @@ class Courier:
     ) -> None:
         def failed(error: ServiceBusError) -> None:
             log.warning("forwarding interrupted", entity=host.name, error=str(error))
-            if isinstance(error, InternalError):
-                # What cannot be read stays so until somebody has seen to it.
+            if not isinstance(error, InternalError):
+                self._later(outbox)
+            elif host is outbox[0]:
+                # It calls again when it has been seen to, and is loaded.
                 self._done(outbox, has_more=False)
             else:
-                self._later(outbox)
+                self._later(outbox, lasting=True)
 
         runtime = self._runtime_of(host)
         runtime.attend(Call(host, call, done, failed, size, exclusive=False))
 
-    def _later(self, outbox: Outbox) -> None:
+    def _later(self, outbox: Outbox, lasting: bool = False) -> None:
         """A store or an engine did not answer: nothing is lost, so try again in a while."""
         if outbox[0].gone is None:
             self._resting.add(outbox)
-            asyncio.get_running_loop().call_later(TRY_AGAIN_S, self._rested, outbox)
+            delay_s = SEE_AGAIN_S if lasting else TRY_AGAIN_S
+            asyncio.get_running_loop().call_later(delay_s, self._rested, outbox)
         self._done(outbox, has_more=False)
 
     def _rested(self, outbox: Outbox) -> None:

@@ -49,7 +49,11 @@ def transaction_of(gateway: Gateway, state: DeliveryState | None) -> OpenTransac
 
 
 def spoil(gateway: Gateway, state: DeliveryState, error: ServiceBusError) -> None:
-    """An operation was refused whose client does not wait for an answer."""
+    """A send was refused: without it nothing of its transaction happens.
+
+    The Java SDK takes every send in a transaction for done, whatever the answer is, and would
+    commit a completion without the message that was to go out for it.
+    """
     with suppress(ServiceBusError):
         transaction_of(gateway, state).spoil(error)
 
@@ -69,7 +73,7 @@ def send(inlet: Inlet, delivery: IncomingDelivery, messages: list[Message]) -> b
     transaction: OpenTransaction | None = None
     if state is not None:
         transaction = transaction_of(gateway, state)
-        outcome = TransactionalState(transaction.id, ACCEPTED)
+        outcome = transaction.accepted
 
     def done(result: object) -> None:
         delivery.link.settle(delivery, outcome)
@@ -80,7 +84,7 @@ def send(inlet: Inlet, delivery: IncomingDelivery, messages: list[Message]) -> b
     def failed(error: ServiceBusError) -> None:
         if inlet.host.meter is not None:
             inlet.host.meter.refused(error.condition)
-        if transaction is not None and delivery.settled:
+        if transaction is not None:
             transaction.spoil(error)
         rejected = gateway.refusals.rejected(error, inlet.entity.path)
         delivery.link.settle(delivery, rejected)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import Any
 
 import structlog
@@ -142,8 +141,8 @@ class QueueEntity(Received):
             receives=description.status.receives,
             forward_to=self.forward_to,
             forward_dead_letters_to=self.forward_dead_letters_to,
-            duplicate_window_ms=_duplicate_window_ms(description),
             requires_session=description.requires_session,
+            duplicate_window_ms=_duplicate_window_ms(description),
         )
 
 
@@ -176,8 +175,12 @@ class SubscriptionEntity(Received):
     def rule(self, name: str) -> RuleDescription | None:
         return self._rules.get(name.casefold())
 
-    def set_rules(self, rules: Sequence[RuleDescription]) -> None:
-        self._rules = {rule.name.casefold(): rule for rule in rules}
+    def put_rule(self, rule: RuleDescription) -> None:
+        """Add one, or replace that of its name."""
+        self._rules[rule.name.casefold()] = rule
+
+    def remove_rule(self, name: str) -> None:
+        self._rules.pop(name.casefold(), None)
 
     def policy(self) -> Policy:
         description = self.description

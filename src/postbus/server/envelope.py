@@ -103,6 +103,9 @@ def read_message(payload: bytes, property_size_max: int) -> Message:
         if when is not None:
             scheduled_at = _instant(when)
         partition_key = annotations.get(_PARTITION_KEY)
+        if isinstance(partition_key, bytes):
+            # As the Python SDK sends back what it has received.
+            partition_key = partition_key.decode(errors="replace")
         if partition_key is not None and session_id is not None and partition_key != session_id:
             # R-PART-12; Azure checks it on every entity (semantics B §9).
             raise InvalidOperation(

@@ -41,6 +41,7 @@ CHECKPOINT_BYTES: Final = 64 << 20
 CHECKPOINT_PATIENCE: Final = 4
 """A checkpoint makes loaded pages useless, so it waits for them this many times as long."""
 GIVEN_PER_TURN: Final = 2_048
+"""Messages that one turn hands out, over all lines: a topic may have thousands of them."""
 
 
 class Request(Protocol):
@@ -163,8 +164,9 @@ class Host:
 
     def _session_lost(self, subqueue: int, session_id: str, holder: int) -> None:
         line = self.session_lines.get(subqueue)
-        outlet = None if line is None else line.holder(session_id)
-        if outlet is not None and outlet.holder == holder:
+        # Not by the session's id: that may be another's by now.
+        outlet = None if line is None else line.of_holder(holder)
+        if outlet is not None:
             outlet.lost()
 
     def call_all(self) -> None:
@@ -181,6 +183,8 @@ class Host:
         found: list[Chore] = []
         for subqueue in looked_at:
             line, queue = self.lines.get(subqueue), engine.queues.get(subqueue >> OWNER_BITS)
+            if queue is not None and queue.forwards(subqueue):
+                engine.fragment.diverting[queue.owner] = queue
             if line is None or queue is None or not line.waiting:
                 continue
             window = queue.windows[subqueue]
@@ -191,17 +195,14 @@ class Host:
                 self._add(found, f"bodies {subqueue}", partial(_fetch_bodies, subqueue))
         if engine.own.next_due <= now:
             self._add(found, "activate", partial(_activate, now))
-        for queue in engine.expiring:
-            if queue.next_expiry <= now:
-                self._add(found, f"sweep {queue.owner}", partial(_sweep, queue.main, now))
+        for queue in engine.expired(now):
+            self._add(found, f"sweep {queue.owner}", partial(_sweep, queue.main, now))
         if engine.ledger.history is not None and engine.ledger.history.next_unread() is not None:
             self._add(found, "recall", _recall)
         if engine.topic is not None:
             self._add_for_topic(found, engine)
-        for queue in engine.fragment.forwards.values():
-            subqueue_now = forwarding.diverts(queue)
-            if subqueue_now is not None:
-                self._add(found, f"divert {subqueue_now}", partial(_divert, subqueue_now))
+        for subqueue in forwarding.diverted(engine.fragment):
+            self._add(found, f"divert {subqueue}", partial(_divert, subqueue))
         return found
 
     def _add_for_topic(self, found: list[Chore], engine: Engine) -> None:
@@ -229,12 +230,13 @@ class Host:
         ledger = engine.ledger
         changes = ledger.delta.size
         records = ledger.head + len(ledger.pending) - ledger.checkpoint
+        worthwhile = records > 0 or bool(ledger.outdated)
         patience = CHECKPOINT_PATIENCE if self.loads else 1
         return (
             changes >= CHECKPOINT_CHANGES * patience
             or records >= CHECKPOINT_RECORDS * patience
             or ledger.bytes_since_checkpoint >= CHECKPOINT_BYTES
-            or (self.checkpoint_wanted and records > 0 and not self.loads)
+            or (self.checkpoint_wanted and worthwhile and not self.loads)
             # All of them are in memory; waiting for pages holds back who would bring more.
             or (ledger.history is not None and len(ledger.history.recent) >= CHECKPOINT_RECORDS)
         )

@@ -55,7 +55,7 @@ class Receiver(Protocol):
 class Line:
     """Hands ready messages to waiting receivers."""
 
-    __slots__ = ("_called", "_subqueue", "_waiting", "receivers")
+    __slots__ = ("_called", "_subqueue", "_waiting", "given", "receivers")
 
     def __init__(self, subqueue: int, called: dict[int, None]) -> None:
         self._subqueue = subqueue
@@ -63,6 +63,8 @@ class Line:
         """Where to say that somebody waits: the subqueues that the next turn looks at."""
         self._waiting: OrderedDict[Receiver, None] = OrderedDict()
         self.receivers: set[Receiver] = set()
+        self.given = 0
+        """Messages that were given out when it was last dispatched."""
 
     def join(self, receiver: Receiver) -> None:
         self.receivers.add(receiver)
@@ -89,16 +91,16 @@ class Line:
         Returns whether there is more to give at once: the bound was reached, or a slice of
         nothing but expired messages was gone through.
         """
-        given = 0
+        self.given = 0
         waiting, subqueue = self._waiting, self._subqueue
         window = queue.windows[subqueue]
-        while waiting and given < limit:
+        while waiting and self.given < limit:
             receiver = next(iter(waiting))
-            served = min(receiver.capacity(), SERVED_AT_ONCE, limit - given)
+            served = min(receiver.capacity(), SERVED_AT_ONCE, limit - self.given)
             taken = _take(queue, subqueue, receiver, served, now)
             if taken:
                 outputs.append(partial(receiver.deliver, taken))
-                given += len(taken)
+                self.given += len(taken)
             if len(taken) == served:
                 if receiver.capacity() > 0:
                     waiting.move_to_end(receiver)

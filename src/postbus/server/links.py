@@ -68,7 +68,7 @@ class Inlet:
             host_meter = host.meter
             if host_meter is not None:
                 host_meter.refused(error.condition)
-            if delivery.settled and delivery.state is not None:
+            if delivery.state is not None:
                 enlisting.spoil(gateway, delivery.state, error)
             self._link.settle(delivery, gateway.refusals.rejected(error, self.entity.path))
             self._top_up()

@@ -12,13 +12,13 @@ from socket import gethostname
 from typing import Final, NamedTuple
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from postbus.server.certificates import EXPIRES_SOON_DAYS, CertificateError
-from postbus.server.pem import names_in, read_certificate, read_file
+from postbus.server.pem import names_in, read_certificate, read_key
 from postbus.settings import MADE_CERTIFICATE
 
 CA_CERTIFICATE: Final = "ca.pem"
@@ -94,10 +94,7 @@ def _authority(folder: Path) -> tuple[x509.Certificate, _Key, bool]:
         )
     if certificate_path.exists():
         authority = read_certificate(certificate_path)
-        try:
-            secret = serialization.load_pem_private_key(read_file(key_path), None)
-        except (TypeError, ValueError):
-            raise CertificateError(f"{key_path} holds no private key in PEM form") from None
+        secret = read_key(key_path)
         if not isinstance(secret, _Key) or secret.public_key() != authority.public_key():
             raise CertificateError(f"{key_path} is not the key of {certificate_path}")
         if _lasts(authority):
@@ -131,7 +128,7 @@ def _certificate_there(folder: Path, authority: x509.Certificate | None) -> x509
     if authority is not None:
         try:
             old.verify_directly_issued_by(authority)
-        except (InvalidSignature, ValueError, TypeError):
+        except (InvalidSignature, UnsupportedAlgorithm, ValueError, TypeError):
             raise CertificateError(
                 f"{path} is not signed by {folder / CA_CERTIFICATE}: move it away, or use it by "
                 "--tls-certificate"

@@ -35,7 +35,7 @@ class LongPoll:
     """One place in the line of a subqueue, for one message."""
 
     def __init__(self, host: Host, subqueue: int, runtime: Runtime, deletes: bool) -> None:
-        self._host = host
+        self.host = host
         self._subqueue = subqueue
         self._runtime = runtime
         self._line = host.line(subqueue)
@@ -72,7 +72,7 @@ class LongPoll:
                 self._parcel = None
                 return received
             if self.draining:
-                raise ServerBusy(f"The messaging entity '{self._host.name}' cannot be read now.")
+                raise ServerBusy(f"The messaging entity '{self.host.name}' cannot be read now.")
             return None
         finally:
             self._end()
@@ -80,6 +80,10 @@ class LongPoll:
     async def _wait(self, gone: asyncio.Future[None], timeout_s: float | None) -> None:
         either: set[asyncio.Future[Any]] = {self._result, gone}
         await asyncio.wait(either, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+
+    def end(self, refusal: ServiceBusError) -> None:
+        """Nobody may wait here any longer. What is on its way goes back when it comes."""
+        self._fail(refusal)
 
     def stop(self) -> None:
         """The broker stops: nobody waits any longer. What is on its way still arrives."""
@@ -91,10 +95,10 @@ class LongPoll:
     def _join(self) -> None:
         self._line.join(self)
         self._count_receivers()
-        self._host.on_lost[self._fail] = None
+        self.host.on_lost[self._fail] = None
         self._line.wants(self)
-        self._host.used = True
-        self._runtime.wake(self._host)
+        self.host.used = True
+        self._runtime.wake(self.host)
 
     def _leave(self) -> None:
         if self._left:
@@ -106,7 +110,7 @@ class LongPoll:
     def _end(self) -> None:
         """Nobody waits here any more: whatever is here, or still comes, goes back."""
         self._leave()
-        self._host.on_lost.pop(self._fail, None)
+        self.host.on_lost.pop(self._fail, None)
         if not self._result.done():
             self._result.cancel()
         elif not self._result.cancelled():
@@ -114,8 +118,8 @@ class LongPoll:
         self._give_back()
 
     def _count_receivers(self) -> None:
-        if self._host.engine is not None:
-            self._host.engine.set_receivers(self._subqueue, len(self._line.receivers))
+        if self.host.engine is not None:
+            self.host.engine.set_receivers(self._subqueue, len(self._line.receivers))
 
     def _fail(self, error: ServiceBusError) -> None:
         """The engine was thrown away, with every lock, or there is another reason to end."""
@@ -135,7 +139,7 @@ class LongPoll:
             # Now, and not after the commit: by then more may have been decided about it.
             self._taken = to_received(message, raw)
         except Exception:  # whatever is wrong with one, the others must go out
-            log.exception("message unreadable", entity=self._host.name, number=message.number)
+            log.exception("message unreadable", entity=self.host.name, number=message.number)
         return Parcel(message, raw, None)
 
     def deliver(self, parcels: list[Parcel]) -> None:
@@ -158,4 +162,4 @@ class LongPoll:
     def _give_back(self) -> None:
         parcel, self._parcel = self._parcel, None
         if parcel is not None:
-            self._runtime.submit(GiveBack(self._host, parcel))
+            self._runtime.submit(GiveBack(self.host, parcel))

@@ -51,7 +51,8 @@ class Mailbox:
     def __init__(self, namespace: Namespace, clock: Callable[[], Instant]) -> None:
         self._namespace = namespace
         self._clock = clock
-        self._polls: set[LongPoll] = set()
+        self._polls: dict[LongPoll, Callable[[], None]] = {}
+        """Each with a check that refuses who may not receive any more."""
         self._stopping = False
 
     def room_for(self, address: Address) -> int:
@@ -84,12 +85,19 @@ class Mailbox:
         entity.meter.bytes_in += size
 
     async def receive(
-        self, address: Address, deletes: bool, wait_ms: int, gone: asyncio.Future[None]
+        self,
+        address: Address,
+        deletes: bool,
+        wait_ms: int,
+        gone: asyncio.Future[None],
+        check: Callable[[], None],
     ) -> ReceivedMessage | None:
         """The next message, locked or removed for good; None when none came in time, or when
-        `gone` is done: then the client is, and nothing was taken from the queue for it."""
+        `gone` is done: then the client is, and nothing was taken from the queue for it. `check`
+        refuses who may not receive any more."""
         if self._stopping:
             raise ConnectionForced(STOPPING)
+        check()  # time has passed since the request came
         entity = self._find(address)
         if not isinstance(entity, Received):
             raise InvalidOperation(
@@ -104,17 +112,26 @@ class Mailbox:
         host = entity.host
         subqueue = entity.subqueue(_SUBQUEUES[address.subqueue])
         poll = LongPoll(host, subqueue, self._namespace.runtime(host), deletes)
-        self._polls.add(poll)
+        self._polls[poll] = check
         try:
             received = await poll.receive(wait_ms, gone)
         finally:
-            self._polls.discard(poll)
+            del self._polls[poll]
         if received is None:
             entity.meter.empty_receives += 1
         else:
             entity.meter.receives += 1
             entity.meter.bytes_out += poll.size
         return received
+
+    def review(self) -> None:
+        """Keys were taken away: who waits by one of them waits no longer."""
+        for poll, check in list(self._polls.items()):
+            if poll.host.gone is None:  # that says more than that its keys are gone
+                try:
+                    check()
+                except ServiceBusError as refusal:
+                    poll.end(refusal)
 
     async def complete(self, address: Address, reference: str, token: UUID) -> None:
         """Remove a message that was received under this lock."""

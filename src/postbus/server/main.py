@@ -219,7 +219,9 @@ class Server:
             self.namespace, authority, tracking, self._clock, settings, f"postbus-{os.getpid()}"
         )
         self.namespace.on_rules = self._service.rules_changed
+        self.namespace.on_former = authority.remember
         self._mailbox = Mailbox(self.namespace, self._clock)
+        self._service.on_claims_lost = self._mailbox.review
         self._certificates = Certificates(certificate_files(settings), self._certified)
         self._certificates.start()
         self._plaintext = settings.on_loopback or settings.allow_plaintext
@@ -304,6 +306,7 @@ class Server:
                 settings,
                 self._clock,
                 Idleness(self.namespace, self._clock).look,
+                self.namespace.forget_marks,
             )
         )
         hidden = not (settings.on_loopback or self._key.fresh)

@@ -30,7 +30,7 @@ from postbus.server.residence import counts_of
 from postbus.server.runtime import Runtime
 from postbus.server.sorting import TopicSorter
 from postbus.server.storethread import StoreThread
-from postbus.server.subscribing import Subscribing, always
+from postbus.server.subscribing import Subscribing, always, unchecked
 from postbus.server.upkeep import Upkeep
 from postbus.settings import Settings
 from postbus.store.catalog import Catalog, EntityRecord
@@ -72,6 +72,8 @@ class Namespace(Subscribing):
         self.on_rules: Callable[[str, Rules | None], None] = _unwatched
         """Told of each entity's authorization rules, also where there are none; None: it is gone.
         On an update, before anything else of it takes effect."""
+        self.on_former: Callable[[list[str]], None] = _unheard
+        """Told of names that are an entity's no longer and the beginning of others."""
 
     async def open(self) -> None:
         """Find the entities that are there, and go on dropping those that are not."""
@@ -79,6 +81,7 @@ class Namespace(Subscribing):
             entity = self._add(record)
             if isinstance(entity, TopicEntity):
                 await self.open_subscriptions(entity)
+        self.on_former(await self._thread.run(self._catalog.former))
         for received in self.received():
             self.aim(received)
         for fragment in await self._thread.run(self._catalog.dropped):
@@ -182,31 +185,64 @@ class Namespace(Subscribing):
         log.info("entity created", entity=name, kind=kind)
         return entity
 
-    async def update_queue(self, name: str, description: QueueDescription) -> QueueEntity:
+    async def update_queue(
+        self,
+        name: str,
+        description: QueueDescription,
+        check: Callable[[QueueEntity], None] = unchecked,
+    ) -> QueueEntity:
+        """`check` may refuse the change when nothing else changes any more."""
         description.validate()
+        return await self.change_queue(name, lambda _: description, check)
+
+    async def change_queue(
+        self,
+        name: str,
+        change: Callable[[QueueDescription], QueueDescription],
+        check: Callable[[QueueEntity], None] = unchecked,
+    ) -> QueueEntity:
+        """Replace the description by what `change` makes of the one that is there by then."""
         async with self._changing:
             entity = self.queue(name)
             if entity is None:
                 raise EntityNotFound(f"sb://{self.name}/{name}")
-            entity.description = await self._store(entity, entity.description, description)
+            check(entity)
+            changed = change(entity.description)
+            entity.description = await self._store(entity, entity.description, changed)
             self.aim(entity)
             await self.apply(entity)
         return entity
 
-    async def update_topic(self, name: str, description: TopicDescription) -> TopicEntity:
+    async def update_topic(
+        self,
+        name: str,
+        description: TopicDescription,
+        check: Callable[[TopicEntity], None] = unchecked,
+    ) -> TopicEntity:
         description.validate()
+        return await self.change_topic(name, lambda _: description, check)
+
+    async def change_topic(
+        self,
+        name: str,
+        change: Callable[[TopicDescription], TopicDescription],
+        check: Callable[[TopicEntity], None] = unchecked,
+    ) -> TopicEntity:
         async with self._changing:
             entity = self.topic(name)
             if entity is None:
                 raise EntityNotFound(f"sb://{self.name}/{name}")
-            entity.description = await self._store(entity, entity.description, description)
+            check(entity)
+            changed = change(entity.description)
+            entity.description = await self._store(entity, entity.description, changed)
             entity.host.policy = entity.policy()
             await self.apply(entity)
         return entity
 
     async def _store(self, entity: Entity, previous: D, description: D) -> D:
         """Make the description durable. Returns it with its keys, which are known by then."""
-        now = self._clock()
+        description.validate()
+        now = self.later_than(entity.updated_at)
         description = _with_keys(description, previous.authorization_rules, now)
         record = await self._thread.run(
             partial(self._catalog.update, entity.name, description.to_json(), now)
@@ -225,7 +261,8 @@ class Namespace(Subscribing):
                 return
             if entity is None:
                 raise EntityNotFound(f"sb://{self.name}/{name}")
-            await self._thread.run(partial(self._catalog.delete, entity.name))
+            former = await self._thread.run(partial(_delete, self._catalog, entity.name))
+            self.on_former(former)
             del self._entities[entity.name.lower()]
             del self._fragments[entity.host.fragment]
             gone = EntityNotFound(f"sb://{self.name}/{entity.name}")
@@ -255,6 +292,9 @@ class Namespace(Subscribing):
             entity.host.subscriptions[entity.owner] = entity.path, policy
         else:
             entity.host.policy = policy
+
+    def forget_marks(self, host: Host) -> None:
+        self._courier.forget_marks(host)
 
     def stop_forwarding(self) -> None:
         self._courier.stop()
@@ -367,6 +407,16 @@ class Namespace(Subscribing):
 
 def _unwatched(name: str, rules: Rules | None) -> None:
     """Nobody has asked to be told."""
+
+
+def _unheard(names: list[str]) -> None:
+    """Nobody is told."""
+
+
+def _delete(catalog: Catalog, name: str) -> list[str]:
+    """On the catalog's thread. Returns the former names from then on."""
+    catalog.delete(name)
+    return catalog.former()
 
 
 def _with_keys(description: D, previous: Rules, now: Instant) -> D:

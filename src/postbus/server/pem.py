@@ -10,24 +10,25 @@ from pathlib import Path
 from typing import Final
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from postbus.server.certificates import Certificate, CertificateError, CertificateFiles
 
 _FILE_BYTES_MAX: Final = 1_048_576
+_UNREADABLE: Final = (
+    ValueError,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
 
 
 def load_certificate(files: CertificateFiles) -> Certificate:
     """Read both files and see that they fit together; raises CertificateError."""
     leaf = read_certificate(files.certificate)
-    try:
-        key = load_pem_private_key(read_file(files.key), None)
-    except TypeError:
-        raise CertificateError(
-            f"{files.key} is protected by a password, which nobody could type at a start"
-        ) from None
-    except ValueError:
-        raise CertificateError(f"{files.key} holds no private key in PEM form") from None
+    key = read_key(files.key)
     if key.public_key() != leaf.public_key():
         raise CertificateError(f"{files.key} is not the key of {files.certificate}")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -49,9 +50,30 @@ def load_certificate(files: CertificateFiles) -> Certificate:
 def read_certificate(path: Path) -> x509.Certificate:
     """The first certificate in a file, which is the one it is about."""
     try:
-        return x509.load_pem_x509_certificates(read_file(path))[0]
-    except ValueError:
+        leaf = x509.load_pem_x509_certificates(read_file(path))[0]
+    except (ValueError, x509.InvalidVersion):
         raise CertificateError(f"{path} holds no certificate in PEM form") from None
+    try:
+        # Only what is asked for is read: now, so that it is refused here and not later.
+        _ = leaf.public_key(), leaf.not_valid_after_utc, leaf.subject, names_in(leaf)
+    except _UNREADABLE as error:
+        raise CertificateError(f"{path} holds a certificate that cannot be read: {error}") from None
+    return leaf
+
+
+def read_key(path: Path) -> PrivateKeyTypes:
+    try:
+        return load_pem_private_key(read_file(path), None)
+    except TypeError:
+        raise CertificateError(
+            f"{path} is protected by a password, which nobody could type at a start"
+        ) from None
+    except UnsupportedAlgorithm as error:
+        raise CertificateError(
+            f"{path} holds a private key of a kind that is not supported: {error}"
+        ) from None
+    except ValueError:
+        raise CertificateError(f"{path} holds no private key in PEM form") from None
 
 
 def _is_exposed(key: Path) -> bool:

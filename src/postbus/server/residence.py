@@ -131,7 +131,7 @@ def at_rest(host: Host, now: Instant) -> bool:
     engine = host.engine
     return (
         engine is not None
-        and not any(queue.has_locks for queue in engine.fragment.locked.values())
+        and not engine.holds_locks
         and not engine.fragment.transactions
         and not _has_work(engine)
         and not engine.ledger.pending
@@ -150,7 +150,7 @@ def _has_work(engine: Engine) -> bool:
         engine.fragment.outboxes
         or engine.removed
         or (topic is not None and topic.behind)
-        or any(diverts(queue) is not None for queue in engine.fragment.forwards.values())
+        or any(diverts(queue) is not None for queue in engine.fragment.diverting.values())
     )
 
 

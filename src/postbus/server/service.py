@@ -46,6 +46,8 @@ class Service:
         self.container_id = container_id
         self.limits = connection_limits(settings)
         self.gateways: set[Gateway] = set()
+        self.on_claims_lost: Callable[[], None] = _nobody
+        """Called where something that a key has proven may have ended, after the connections."""
         self._tracking = tracking
         self._tasks: set[asyncio.Task[None]] = set()
         self._gone = 0
@@ -60,6 +62,7 @@ class Service:
         if lost:
             for gateway in list(self.gateways):
                 gateway.review_claims()
+            self.on_claims_lost()
 
     def keep(self, task: asyncio.Task[None]) -> None:
         """Hold on to a task until it is done: the loop itself does not."""
@@ -94,6 +97,10 @@ class Service:
             if runtime.congested:
                 runtime.when_relieved(resume)
                 return
+
+
+def _nobody() -> None:
+    """No one else has claims."""
 
 
 def connection_limits(settings: Settings) -> Limits:

@@ -31,6 +31,8 @@ def serve(host: Host, now: Instant, outputs: list[Output]) -> list[Request]:
     looked_at = [*called, *(each for each in stirred if each not in called)]
     called.clear()
     stirred.clear()
+    room = GIVEN_PER_TURN
+    for_more: list[int] = []
     for subqueue in looked_at:
         line = host.lines.get(subqueue)
         if line is None or not line.waiting:
@@ -38,18 +40,25 @@ def serve(host: Host, now: Instant, outputs: list[Output]) -> list[Request]:
         queue = engine.queues.get(subqueue >> OWNER_BITS)
         if queue is None or not queue.policy.receives or queue.forwards(subqueue):
             continue
+        if room <= 0:
+            called[subqueue] = None  # the first in the next turn
+            continue
         given: list[Callable[[], None]] = []
-        if line.dispatch(queue, now, GIVEN_PER_TURN, given):
-            called[subqueue] = None
+        if line.dispatch(queue, now, room, given):
+            for_more.append(subqueue)
+        room -= line.given
         outputs += [(host, output) for output in given]
+    called.update(dict.fromkeys(for_more))
     found: list[Request] = []
     if host.session_lines:
         found = serve_sessions(host, engine, looked_at, now, outputs)
     # What went out of one line, expired, may have gone into another.
     called.update(stirred)
     stirred.clear()
-    if engine.fragment.outboxes and host.on_outbox is not None:
-        outputs += [(host, partial(host.on_outbox, n)) for n in engine.fragment.outboxes]
+    departing = engine.fragment.departing
+    if departing and host.on_outbox is not None:
+        outputs += [(host, partial(host.on_outbox, n)) for n in departing]
+        departing.clear()
     return [*found, *host.due_chores(engine, looked_at, now)]
 
 

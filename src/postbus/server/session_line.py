@@ -23,9 +23,10 @@ class SessionLine:
         """Where to say that somebody waits: the subqueues that the next turn looks at."""
         self.waiting: OrderedDict[SessionOutlet, None] = OrderedDict()
         """For whatever session is to be had next."""
-        self.accepting = False
-        """Somebody is looking for one already, and may have to read for it."""
         self._holders: dict[str, SessionOutlet] = {}
+        """By the id of the session."""
+        self._by_holder: dict[int, SessionOutlet] = {}
+        """The same, and for a moment also one that has lost its session to another of them."""
         self.wanting: OrderedDict[SessionOutlet, None] = OrderedDict()
         """Holders with credit, or to be drained, that are to be looked at."""
 
@@ -45,15 +46,20 @@ class SessionLine:
         self.waiting.pop(outlet, None)
         outlet.session_id = session.id
         self._holders[session.id] = outlet
+        self._by_holder[outlet.holder] = outlet
 
-    def holder(self, session_id: str) -> SessionOutlet | None:
+    def of_session(self, session_id: str) -> SessionOutlet | None:
         return self._holders.get(session_id)
+
+    def of_holder(self, holder: int) -> SessionOutlet | None:
+        return self._by_holder.get(holder)
 
     def leave(self, outlet: SessionOutlet) -> None:
         """The receiver waits no more, nor does it hold anything."""
         self.waiting.pop(outlet, None)
         self.wanting.pop(outlet, None)
         self.reading.pop(outlet, None)
+        self._by_holder.pop(outlet.holder, None)
         session_id = outlet.session_id
         # Somebody else may hold it by now, where it was lost before.
         if session_id is not None and self._holders.get(session_id) is outlet:

@@ -51,17 +51,18 @@ class Accept:
 class AcceptNext:
     """Find sessions for those who wait for one; there is at most one of these in a line."""
 
-    __slots__ = ("_found", "_line", "_subqueue", "exclusive", "host", "pages", "size")
+    __slots__ = ("_found", "_line", "_name", "_subqueue", "exclusive", "host", "pages", "size")
 
-    def __init__(self, host: Host, subqueue: int, line: SessionLine) -> None:
+    def __init__(self, host: Host, subqueue: int, line: SessionLine, name: str) -> None:
         self.host = host
         self.size = 0
         self.pages: Pages | None = Pages()
         self.exclusive = False
         self._subqueue = subqueue
         self._line = line
+        self._name = name
+        """Among the host's chores, while it is under way."""
         self._found: list[tuple[SessionOutlet, Session]] = []
-        line.accepting = True
 
     def decide(self, engine: Engine, now: Instant) -> Need | None:
         queue = engine.queues.get(self._subqueue >> OWNER_BITS)
@@ -80,7 +81,7 @@ class AcceptNext:
                 break
             self._line.hold(session, outlet)
             self._found.append((outlet, session))
-        self._line.accepting = False
+        self.host.chores.discard(self._name)
         return None
 
     def answer(self) -> None:
@@ -88,7 +89,7 @@ class AcceptNext:
             outlet.accepted(session)
 
     def refuse(self, error: ServiceBusError) -> None:
-        self._line.accepting = False
+        self.host.chores.discard(self._name)
         for outlet, _ in self._found:
             outlet.refused(error)
         # Whoever still waits has no other reason to be looked at.

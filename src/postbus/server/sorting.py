@@ -24,8 +24,6 @@ class TopicSorter:
     def __init__(self, new_id: Callable[[], UUID]) -> None:
         self.rules = RuleSet()
         self._new_id = new_id
-        self._compiled: dict[int, dict[int, tuple[RuleDescription, Rule]]] = {}
-        """By owner and by the identity of the description, which is kept for that reason."""
         self._same: tuple[Sequence[Match], list[Copy]] | None = None
         """The copies of every message, where no message needs to be looked at."""
 
@@ -51,20 +49,21 @@ class TopicSorter:
         if more > 0 and self.rules.sql_count + more > SQL_FILTERS_MAX:
             raise QuotaExceeded(f"The topic may have no more than {SQL_FILTERS_MAX} SQL filters.")
 
-    def set_rules(self, owner: int, rules: Sequence[RuleDescription]) -> None:
-        """Replace all rules of a subscription. Those that it had already are not compiled again: a
-        rule takes a millisecond and more, and a subscription may have thousands."""
-        known = self._compiled.get(owner, {})
-        kept = {
-            id(rule): known.get(id(rule)) or (rule, compile_rule(rule, self._new_id))
-            for rule in rules
-        }
-        self._compiled[owner] = kept
-        self.rules.set_rules(owner, [compiled for _, compiled in kept.values()])
+    def set_rules(self, owner: int, rules: Sequence[Rule]) -> None:
+        """Replace all rules of a subscription."""
+        self.rules.set_rules(owner, rules)
+        self._same = None
+
+    def put_rule(self, owner: int, rule: Rule) -> None:
+        """Add one, or replace that of its name."""
+        self.rules.put_rule(owner, rule)
+        self._same = None
+
+    def remove_rule(self, owner: int, name: str) -> None:
+        self.rules.remove_rule(owner, name)
         self._same = None
 
     def remove(self, owner: int) -> None:
-        self._compiled.pop(owner, None)
         self.rules.remove(owner)
         self._same = None
 

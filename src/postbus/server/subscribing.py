@@ -37,6 +37,10 @@ def always(_: Entity) -> bool:
     return True
 
 
+def unchecked(_: object) -> None:
+    """Whatever has happened meanwhile, likewise."""
+
+
 log = structlog.get_logger("namespace")
 
 
@@ -76,7 +80,8 @@ class Subscribing(ABC):
         for record in await self._thread.run(partial(self._subscriptions.of, topic.name)):
             subscription = SubscriptionEntity(topic, record, self._clock())
             topic.add(subscription)
-            topic.sorter.set_rules(subscription.owner, subscription.rules())
+            compiled = topic.sorter.compile(subscription.rules())
+            topic.sorter.set_rules(subscription.owner, compiled)
 
     async def create_subscription(
         self,
@@ -132,18 +137,36 @@ class Subscribing(ABC):
 
             # Before the engine is asked: where that fails, the next one to be loaded has the
             # subscription, and it must not be without its rules.
-            parent.sorter.set_rules(subscription.owner, subscription.rules())
+            parent.sorter.set_rules(subscription.owner, compiled)
             await self.call(parent.host, add)
         log.info("entity created", entity=subscription.path, kind="subscription")
         return subscription
 
     async def update_subscription(
-        self, topic: str, name: str, description: SubscriptionDescription
+        self,
+        topic: str,
+        name: str,
+        description: SubscriptionDescription,
+        check: Callable[[SubscriptionEntity], None] = unchecked,
     ) -> SubscriptionEntity:
+        """`check` may refuse the change when nothing else changes any more."""
         description.validate()
+        return await self.change_subscription(topic, name, lambda _: description, check)
+
+    async def change_subscription(
+        self,
+        topic: str,
+        name: str,
+        change: Callable[[SubscriptionDescription], SubscriptionDescription],
+        check: Callable[[SubscriptionEntity], None] = unchecked,
+    ) -> SubscriptionEntity:
+        """Replace the description by what `change` makes of the one that is there by then."""
         async with self._changing:
             subscription = self._existing(topic, name)
-            now = self._clock()
+            check(subscription)
+            description = change(subscription.description)
+            description.validate()
+            now = self.later_than(subscription.updated_at)
             record = await self._thread.run(
                 partial(
                     self._subscriptions.update,
@@ -198,12 +221,19 @@ class Subscribing(ABC):
                 raise EntityAlreadyExists(f"{under.topic}|{under.name}|{rule.name}")
             await self._put_rule(under, replace(rule, created_at=self._clock()))
 
-    async def update_rule(self, topic: str, subscription: str, rule: RuleDescription) -> None:
+    async def update_rule(
+        self,
+        topic: str,
+        subscription: str,
+        rule: RuleDescription,
+        check: Callable[[RuleDescription], None] = unchecked,
+    ) -> None:
         async with self._changing:
             under = self._existing(topic, subscription)
             there = under.rule(rule.name)
             if there is None:
                 raise EntityNotFound(f"{under.path}/Rules/{rule.name}")
+            check(there)
             await self._put_rule(under, replace(rule, name=there.name, created_at=there.created_at))
 
     async def delete_rule(self, topic: str, subscription: str, name: str) -> None:
@@ -215,25 +245,27 @@ class Subscribing(ABC):
             await self._thread.run(
                 partial(self._subscriptions.delete_rule, under.topic, under.owner, there.name)
             )
-            self._set_rules(under, [each for each in under.rules() if each is not there])
+            under.remove_rule(there.name)
+            under.parent.sorter.remove_rule(under.owner, there.name)
+            under.used_at = self._clock()
 
     async def _put_rule(self, under: SubscriptionEntity, rule: RuleDescription) -> None:
-        there = under.rule(rule.name)
-        replaced = [] if there is None else [there]
-        others = [each for each in under.rules() if each is not there]
         sorter = under.parent.sorter
-        sorter.check_room(sorter.compile(replaced), sorter.compile([rule]))
+        [compiled] = sorter.compile([rule])
+        before = sorter.rules.rule(under.owner, rule.name)
+        sorter.check_room([] if before is None else [before], [compiled])
         await self._thread.run(
             partial(
                 self._subscriptions.put_rule, under.topic, under.owner, rule.name, rule.to_json()
             )
         )
-        self._set_rules(under, [*others, rule])
-
-    def _set_rules(self, under: SubscriptionEntity, rules: list[RuleDescription]) -> None:
-        under.set_rules(rules)
+        under.put_rule(rule)
+        sorter.put_rule(under.owner, compiled)
         under.used_at = self._clock()
-        under.parent.sorter.set_rules(under.owner, under.rules())
+
+    def later_than(self, before: Instant) -> Instant:
+        """The time, but for two changes in one millisecond: their versions must differ."""
+        return max(self._clock(), before + 1)
 
     def _parent(self, topic: str) -> TopicEntity:
         found = self.topic(topic)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from postbus.amqp.transactions import TransactionalState
 from postbus.broker.engine import Engine
 from postbus.broker.pages import Need, Pages
 from postbus.broker.transaction import Transaction
@@ -28,7 +29,7 @@ from postbus.errors import (
 )
 from postbus.model.instant import Instant
 from postbus.server.host import Host
-from postbus.server.requests import Call
+from postbus.server.requests import ACCEPTED, Call
 
 if TYPE_CHECKING:
     from postbus.server.gateway import Gateway
@@ -110,6 +111,8 @@ class OpenTransaction:
         self, owner: Transactions, gateway: Gateway, transaction_id: bytes, coordinator: object
     ) -> None:
         self.id = transaction_id
+        self.accepted = TransactionalState(transaction_id, ACCEPTED)
+        """What an operation is answered with: one for all, so that answers make few frames."""
         self.coordinator = coordinator
         self._owner = owner
         self._gateway = gateway
@@ -136,7 +139,7 @@ class OpenTransaction:
         failed: Callable[[ServiceBusError], None],
         size: int = 0,
     ) -> None:
-        """Make an operation part of it. One that is refused is not, and changes nothing else."""
+        """Make an operation part of it, or have it refused."""
         if self._over or self._discharge is not None:
             raise TransactionUnknown()
         if self._host is not None and self._host is not host:
@@ -165,9 +168,10 @@ class OpenTransaction:
         self._committed.append(call)
 
     def spoil(self, error: ServiceBusError) -> None:
-        """An operation was refused whose client does not wait for the answer, and takes it for
-        done: then nothing may be done (AMQP 4.4.3)."""
-        self._spoilt = error
+        """An operation was refused and its client may take it for done: then nothing is done.
+        The first one says why."""
+        if self._spoilt is None:
+            self._spoilt = error
 
     def _answered(self) -> None:
         self._pending -= 1
@@ -204,11 +208,15 @@ class OpenTransaction:
             return
 
         def committed(result: None) -> None:
+            if host.meter is not None:
+                host.meter.transactions_committed += 1
             for call in self._committed:
                 call()
             done()
 
         def not_committed(error: ServiceBusError) -> None:
+            if host.meter is not None:
+                host.meter.transactions_rolled_back += 1
             failed(_rolled_back(error))
 
         self._submit(host, self._commit, committed, not_committed, 0)
@@ -229,6 +237,8 @@ class OpenTransaction:
     def _undo(self) -> None:
         host = self._host
         if host is not None:
+            if host.meter is not None:
+                host.meter.transactions_rolled_back += 1
             self._submit(host, self._forget, _ignore, _ignore, 0)
 
     def _forget(self, engine: Engine, now: Instant, pages: Pages) -> None:

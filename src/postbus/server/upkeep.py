@@ -59,7 +59,7 @@ class Upkeep:
         self._trimmed_at_bytes = 0
         self._trimmed_at_heads: dict[int, int] = {}
         self._dropped_below: dict[int, int] = {}
-        """The first segment of each history that has not been dropped from the store."""
+        """The first part of each history that has not been dropped from the store."""
 
     async def probe(self, now: Instant) -> None:
         """Can a message be stored and read? Raises when not."""
@@ -105,8 +105,8 @@ class Upkeep:
             more = trimmed.more
 
     async def forget_ids(self, host: Host, now: Instant) -> None:
-        """Drop the ids that are past the window. A segment is not used any more from then on,
-        whether the state in the store still has it or not."""
+        """Drop the ids that are past the window. They are not asked for from then on, whether the
+        state in the store still has their segment or not."""
         below = await self._first_kept(host, now)
         if below <= self._dropped_below.get(host.fragment, 0):
             return
@@ -120,7 +120,7 @@ class Upkeep:
             return 0
         engine = host.engine
         if engine is None:
-            return await self._loader.first_segment(host, now)
+            return await self._loader.first_part(host, now)
         history = engine.ledger.history
         return 0 if history is None else history.expire(now)
 
@@ -188,6 +188,7 @@ async def keep_up(
     settings: Settings,
     clock: Callable[[], Instant],
     delete_idle: Callable[[], Awaitable[None]],
+    forget_marks: Callable[[Host], None],
 ) -> None:
     """See to every entity that is in use, now and then. Runs until cancelled."""
     bytes_max = settings.retention_mb << 20
@@ -219,6 +220,7 @@ async def keep_up(
             try:
                 if is_thorough:
                     entity.warn(now)
+                    forget_marks(host)
                     await upkeeps[host.store].tidy(host, older_than, bytes_max)
                     await upkeeps[host.store].forget_ids(host, now)
                 elif host.store in grown:

@@ -56,7 +56,6 @@ test("runtime counts follow the messages", async (t) => {
 
 for (const [field, value] of [
   ["requiresSession", true],
-  ["requiresDuplicateDetection", true],
   ["enablePartitioning", true],
 ]) {
   test(`${field} is refused by name`, async () => {

@@ -24,7 +24,7 @@ def messages(draw: st.DrawFn) -> Message:
     message.number, message.enqueue_number = draw(numbers), draw(numbers)
     message.base, message.position = draw(st.integers(-1, 1 << 40)), draw(st.integers(0, 1 << 30))
     message.enqueued_at, message.delivered_at = draw(numbers), draw(numbers)
-    message.delivery_count = draw(st.integers(0, 99))
+    message.delivery_count, message.header_size = draw(st.integers(0, 99)), len(body)
     message.properties = draw(st.none() | st.binary(max_size=4))
     message.reason = draw(st.none() | st.text(max_size=4))
     return message

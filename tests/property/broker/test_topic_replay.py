@@ -160,7 +160,7 @@ def test_a_crash_leaves_what_was_committed(seed: int, checkpoint_every: int) -> 
                     assert told(place.queue.ledger, place) == live
 
 
-FIELDS = ["hops", "share", "cursor", "destination", "origin", "origin_number"]
+FIELDS = ["hops", "size", "cursor", "newest", "destination", "origin", "origin_number"]
 FIELDS += ["envelope", "annotations"]
 texts = st.none() | st.text(max_size=8)
 
@@ -177,6 +177,7 @@ def test_every_kind_of_record_brings_back_the_trail_of_its_message(
     message.reason, message.source = draw(texts), draw(texts)
     trail = message.trail = Trail(draw(st.integers(0, 1 << 20)))
     trail.hops, trail.cursor = draw(st.integers(0, 4)), draw(st.integers(0, 1 << 20))
+    trail.newest = draw(st.integers(0, 1 << 20))
     trail.destination, trail.origin = draw(st.integers(-1, 99)), draw(st.integers(-1, 1 << 60))
     trail.origin_number = draw(st.integers(0, 1 << 60))
     trail.envelope, trail.annotations = draw(st.binary(max_size=9)), draw(st.binary(max_size=9))
@@ -189,4 +190,4 @@ def test_every_kind_of_record_brings_back_the_trail_of_its_message(
     for field in FIELDS:
         assert getattr(read.message.trail, field) == getattr(trail, field)
     assert (read.message.reason, read.message.source) == (message.reason, message.source)
-    assert read.message.charge == trail.share
+    assert read.message.charge == trail.size

@@ -82,23 +82,24 @@ def _overtaking(_: Any) -> Any:
         ledger = self._own.ledger
         copies = self.sorter.copies(message, raw)
         if len(copies) > self.room:
+            self.keep(message)
             message.lane = PUBLISHING
             ledger.add(Kind.STAGED, message, raw)
             message.raw = None
             return
         self.room -= len(copies)
         ledger.pass_on(message, raw)
-        self._place(message, raw, copies, len(copies))
+        self._place(message, raw, copies)
 
     return faulty
 
 
 def _outbox_not_noted(placed: Any) -> Any:
     def faulty(queue: Queue, message: Message) -> None:
-        outboxes = dict(queue.fragment.outboxes)
+        departing = dict(queue.fragment.departing)
         placed(queue, message)
         if message.subqueue != queue.main:
-            queue.fragment.outboxes = outboxes
+            queue.fragment.departing = departing
 
     return faulty
 

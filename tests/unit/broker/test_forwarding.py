@@ -8,7 +8,7 @@ import pytest
 
 from postbus.broker import forwarding
 from postbus.broker.forwarding import Receipt
-from postbus.broker.message import DEAD_LETTER, MAIN, OUTBOX, OWNER_BITS
+from postbus.broker.message import DEAD_LETTER, MAIN, OUTBOX, OWNER_BITS, Message
 from postbus.broker.policy import Policy
 from postbus.errors import EntityNotFound, QuotaExceeded
 from postbus.server.host import Host
@@ -36,6 +36,20 @@ def test_a_forwarded_message_keeps_what_it_was_and_is_gone_at_its_source() -> No
     assert (arrived.message_id, arrived.enqueue_number, arrived.ttl) == ("a", number, 500)
     assert arrived.enqueued_at == end.now and end.body(arrived) == b"a:body"
     assert outbox(source) == [] and source.queue.ledger.size_bytes == 0
+
+
+@pytest.mark.parametrize("checkpoint_every", [0, 1])
+def test_headers_that_its_destination_does_not_take_are_refused_there(
+    checkpoint_every: int,
+) -> None:
+    source, end = pair(Policy(header_size_max=99), checkpoint_every)
+    large = Message(b"a:body", "a", header_size=100)
+    source.turn(lambda: source.engine.send([large], source.now))
+    source.crash()
+    source.ship_to(end)
+    assert end.rows() == []
+    [dead] = source.rows(kind=DEAD_LETTER)
+    assert dead.reason == "MessageSizeExceeded"
 
 
 STEPS = ["collected", "taken in", "arrived", "shipped", "told"]
@@ -330,3 +344,30 @@ def test_what_a_deleted_subscription_was_to_forward_stays_here_and_is_removed() 
     while place.purge_slice():
         pass
     assert place.queue.ledger.size_bytes == 0
+
+
+@pytest.mark.parametrize("checkpoint_every", [0, 1])
+def test_a_dead_letter_that_was_refused_is_sent_again_after_an_update_and_not_after_a_load(
+    checkpoint_every: int,
+) -> None:
+    store = MemoryStore()
+    policy = Policy(forward_dead_letters_to=2)
+    end = Place(store, 2, Policy(sends=False))
+    source = Place(store, 1, Policy(), checkpoint_every=checkpoint_every)
+    source.publish("a", "b")
+    for _ in "ab":
+        taken = source.receive()
+        assert taken is not None and taken.token is not None
+        token = taken.token
+        source.turn(lambda token=token: source.queue.dead_letter(token, source.now))
+    source.policy = policy
+    source.crash()
+    assert source.divert() > 0 and outbox(source, kind=DEAD_LETTER) == ["a", "b"]
+    source.ship_to(end, DEAD_LETTER)
+    assert source.names(kind=DEAD_LETTER) == ["a", "b"], "refused"
+    source.crash()
+    source.divert()
+    assert outbox(source, kind=DEAD_LETTER) == []
+    source.update(policy)
+    source.divert()
+    assert outbox(source, kind=DEAD_LETTER) == ["a", "b"]

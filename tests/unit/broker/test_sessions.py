@@ -413,13 +413,24 @@ def test_expired_messages_are_swept_wherever_they_are() -> None:
     engine.put("held", b"2", b"3", b"4", ttl=1_000)
     session = engine.accept("held")
     locked = engine.take(session)
-    assert engine.engine.expiring == [engine.queue]
+    assert engine.engine.next_deadline() == engine.now + 1_000
     engine.wait(1_000)
     assert locked is not None
     assert engine.queue.ledger.count(MAIN) == 1
     assert engine.take(session) is None
     engine.complete(locked)  # a locked one can be settled past its time
     assert engine.queue.ledger.counts == {}
+
+
+def test_a_message_that_comes_while_its_session_is_held_is_swept_in_its_time() -> None:
+    engine = SessionEngine()
+    engine.accept("a")
+    engine.engine.next_deadline()
+    engine.put("a", b"short", ttl=50)
+    assert engine.engine.next_deadline() == engine.now + 50
+    engine.now += 50
+    engine.engine.tick(engine.now)
+    assert engine.engine.expired(engine.now) == [engine.queue]
 
 
 def test_an_expired_message_that_was_locked_goes_when_its_session_is_left() -> None:

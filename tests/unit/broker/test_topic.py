@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from postbus.broker import chores, records, topic
 from postbus.broker.message import DEAD_LETTER, OWNER_BITS, PUBLISHING, SCHEDULED, Message
-from postbus.broker.pages import Pages, PinnedPage
+from postbus.broker.pages import BodyPage, Pages, PinnedPage
 from postbus.broker.policy import Policy
 from postbus.broker.records import Kind
-from postbus.broker.topic import Copy
+from postbus.broker.topic import Copy, fan_out
 from postbus.errors import EntityDisabled, EntityNotFound, QuotaExceeded
 from postbus.store import batch
 from tests.support.topics import Place, Sorter
@@ -85,6 +87,62 @@ def test_what_comes_behind_a_kept_message_waits_though_it_would_fit(
     assert place.names(1) == []
     place.spread()
     assert place.names(1) == ["a", "b"]
+
+
+@pytest.mark.interpreted_only
+def test_no_more_bodies_are_read_than_a_turn_can_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic, "COPIES_AT_ONCE", 6)
+    place = topic_with(*range(1, 8))
+    names = [str(each) for each in range(40)]
+    place.publish(*names)
+    kept = place.engine.topic
+    assert kept is not None
+    read: list[int] = []
+    for _ in range(60):
+        pages = Pages()
+        place.paged(partial(fan_out, kept, place.queue), pages)
+        read.append(sum(isinstance(page, BodyPage) for page in pages._loaded))
+        # The second half is for one subscription only, and more of it fits into a turn.
+        if place.sorter is not None and len(place.names(7)) >= 20:
+            for owner in range(2, 8):
+                place.sorter.rules[owner] = lambda _: []
+    assert not kept.behind
+    assert place.names(1) == names and place.names(7) == names[:20]
+    assert max(read[:20]) <= 2 and 5 <= max(read) <= 7
+
+
+def test_a_turn_without_room_reads_nothing() -> None:
+    place = topic_with(1)
+    kept = place.engine.topic
+    assert kept is not None
+    kept.room = 0
+    assert fan_out(kept, place.queue, Pages()) is None
+
+
+@pytest.mark.interpreted_only
+@pytest.mark.parametrize("comes", ["sent", "due", "forwarded"])
+@pytest.mark.parametrize("checkpoint_every", [0, 1])
+def test_a_subscription_gets_nothing_that_was_there_before_it(
+    comes: str, checkpoint_every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic, "COPIES_AT_ONCE", 1)
+    place = topic_with(1, 2, checkpoint_every=checkpoint_every)
+    if comes == "due":
+        place.publish("a", scheduled_at=place.now + 10)
+        place.now += 10
+        place.paged(partial(chores.activate, place.engine, place.now, place.now))
+    elif comes == "forwarded":
+        source = Place(place.store, 1, Policy(forward_to=place.fragment))
+        source.publish("a")
+        source.ship_to(place)
+    else:
+        place.publish("a")
+    assert place.names(lane=PUBLISHING) == ["a"]
+    place.subscribe(3)
+    place.publish("b")
+    place.crash()
+    place.spread()
+    assert [place.names(owner) for owner in (1, 2, 3)] == [["a", "b"], ["a", "b"], ["b"]]
 
 
 def _unless(name: str, unwanted: str) -> list[Copy]:
@@ -188,18 +246,25 @@ def test_bodies_that_are_copied_forward_stay_shared() -> None:
     assert len({(copy.base, copy.position) for copy in copies}) == 2, "one body for each message"
 
 
-def test_copies_share_the_size_of_their_body_and_all_of_it_is_given_back() -> None:
-    place = topic_with(1, 2, 3)
+@pytest.mark.parametrize("checkpoint_every", [0, 1])
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 1, 2), (2, 3, 1)])
+def test_a_topic_counts_no_less_than_the_bodies_it_keeps_whoever_goes_first(
+    order: tuple[int, ...], checkpoint_every: int
+) -> None:
+    place = topic_with(1, 2, 3, checkpoint_every=checkpoint_every)
     large = Message(bytes(3_000), "a")
     place.turn(lambda: place.engine.send([large], place.now))
-    assert place.queue.ledger.size_bytes == 3_000
     place.publish("b")
-    assert place.queue.ledger.size_bytes == 3_000 + 3 * topic.COPY_BYTES, "each has a row"
-    for owner in (1, 2, 3):
-        for _ in range(2):
-            assert place.turn(
-                lambda owner=owner: place.at(owner).take_and_delete(owner << OWNER_BITS, place.now)
-            )
+    left = [1, 2, 3]
+    for owner in order:
+        # Any one of them keeps the whole body, and each small copy has a row.
+        assert place.queue.ledger.size_bytes == len(left) * (3_000 + topic.COPY_BYTES)
+        place.crash()
+        assert place.queue.ledger.size_bytes == len(left) * (3_000 + topic.COPY_BYTES)
+        place.unsubscribe(owner)
+        while place.purge_slice():
+            pass
+        left.remove(owner)
     assert place.queue.ledger.size_bytes == 0
     place.crash()
     assert place.queue.ledger.size_bytes == 0

@@ -233,8 +233,8 @@ RULE_0 = f"{TOPIC_0}.Subscriptions[0].Rules[0].Properties"
             "maximum of '5' minutes. Parameter name: LockDuration Actual value was 00:06:00.",
         ),
         (
-            emulator(Topics=[{"Name": "t", "Properties": {"RequiresDuplicateDetection": True}}]),
-            f"{TOPIC_0}.Properties: The property 'RequiresDuplicateDetection' cannot be 'true'",
+            emulator(Topics=[{"Name": "t", "Properties": {"RequiresDuplicateDetection": 1}}]),
+            f"{TOPIC_0}.Properties.RequiresDuplicateDetection: must be true or false, not 1",
         ),
         (
             emulator(Topics=[{"Name": "t", "Properties": {"LockDuration": "PT1M"}}]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -33,7 +34,12 @@ class MemoryMailbox:
         self.sent.append((address.path, messages))
 
     async def receive(
-        self, address: Address, deletes: bool, wait_ms: int, gone: asyncio.Future[None]
+        self,
+        address: Address,
+        deletes: bool,
+        wait_ms: int,
+        gone: asyncio.Future[None],
+        check: Callable[[], None],
     ) -> ReceivedMessage | None:
         self._check(address)
         self.asked.append(("receive", address.path, deletes, wait_ms))

@@ -92,6 +92,13 @@ class MemoryNamespace:
     """Hears of the keys of an entity; None when it is gone."""
     made_keys: Iterator[str] = field(default_factory=lambda: map("{:044}".format, count(1)))
     entities: dict[str, Queue | Topic] = field(default_factory=dict)
+    meanwhile: Callable[[], None] | None = None
+    """What somebody else does while a change waits for its turn."""
+
+    def _turn(self) -> None:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
 
     def entity(self, name: str) -> Queue | Topic | None:
         return self.entities.get(name.lower())
@@ -122,14 +129,22 @@ class MemoryNamespace:
         topic = self.entities[name.lower()] = Topic(name, description, self.now, self.now)
         return topic
 
-    async def update_queue(self, name: str, description: QueueDescription) -> Queue:
+    async def update_queue(
+        self, name: str, description: QueueDescription, check: Callable[[Queue], None]
+    ) -> Queue:
         queue = self._existing(name, self.queue(name))
+        self._turn()
+        check(queue)
         description = self._with_keys(name, description, queue.description.authorization_rules)
         queue.description, queue.updated_at = description, self.now
         return queue
 
-    async def update_topic(self, name: str, description: TopicDescription) -> Topic:
+    async def update_topic(
+        self, name: str, description: TopicDescription, check: Callable[[Topic], None]
+    ) -> Topic:
         topic = self._existing(name, self.topic(name))
+        self._turn()
+        check(topic)
         description = self._with_keys(name, description, topic.description.authorization_rules)
         topic.description, topic.updated_at = description, self.now
         return topic
@@ -158,9 +173,15 @@ class MemoryNamespace:
         return made
 
     async def update_subscription(
-        self, topic: str, name: str, description: SubscriptionDescription
+        self,
+        topic: str,
+        name: str,
+        description: SubscriptionDescription,
+        check: Callable[[Subscription], None],
     ) -> Subscription:
         subscription = self.subscription(topic, name)
+        self._turn()
+        check(subscription)
         subscription.description, subscription.updated_at = description, self.now
         return subscription
 
@@ -177,9 +198,17 @@ class MemoryNamespace:
         self._refuse(rule.name, rules)
         rules[rule.name.lower()] = rule
 
-    async def update_rule(self, topic: str, subscription: str, rule: RuleDescription) -> None:
+    async def update_rule(
+        self,
+        topic: str,
+        subscription: str,
+        rule: RuleDescription,
+        check: Callable[[RuleDescription], None],
+    ) -> None:
         rules = self.subscription(topic, subscription).all_rules
         self._existing(rule.name, rules.get(rule.name.lower()))
+        self._turn()
+        check(rules[rule.name.lower()])
         rules[rule.name.lower()] = rule
 
     async def delete_rule(self, topic: str, subscription: str, name: str) -> None:

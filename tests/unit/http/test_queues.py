@@ -279,10 +279,38 @@ async def test_a_queue_with_sessions_does_not_forward(
     assert [queue.name for queue in namespace.queues()] == ["other"]
 
 
+async def test_duplicate_detection_stays_through_an_update_and_its_window_changes(
+    client: Client,
+) -> None:
+    detection = "<RequiresDuplicateDetection>true</RequiresDuplicateDetection>"
+    window = "<DuplicateDetectionHistoryTimeWindow>{}</DuplicateDetectionHistoryTimeWindow>"
+    created = await client.put("/orders" + V, entry(detection + window.format("PT20S")))
+    assert created.status == 201 and detection in created.text
+    for elements in (window.format("P7D"), detection + window.format("P7D")):
+        reply = await client.put("/orders" + V, entry(elements), headers={"If-Match": "*"})
+        assert reply.status == 200 and detection in reply.text
+        assert window.format("P7D") in reply.text
+    off = entry("<RequiresDuplicateDetection>false</RequiresDuplicateDetection>")
+    refused = await client.put("/orders" + V, off, headers={"If-Match": "*"})
+    assert refused.status == 400
+    assert "RequiresDuplicateDetection property of an existing Queue cannot" in refused.detail
+
+
+async def test_what_is_written_later_cannot_be_known_to_be_seen(client: Client) -> None:
+    """Semantics A §5.3: express entities have no duplicate detection."""
+    both = (
+        "<RequiresDuplicateDetection>true</RequiresDuplicateDetection>"
+        "<EnableExpress>true</EnableExpress>"
+    )
+    reply = await client.put("/orders" + V, entry(both))
+    assert reply.status == 400
+    assert "DelayedPersistence" in reply.detail
+    assert "'RequiresDuplicateDetection'" in reply.detail
+
+
 @pytest.mark.parametrize(
     ("elements", "text"),
     [
-        ("<RequiresDuplicateDetection>1</RequiresDuplicateDetection>", "duplicate detection"),
         ("<EnablePartitioning>true</EnablePartitioning>", "partitioned entities"),
         ("<IsAnonymousAccessible>true</IsAnonymousAccessible>", "anonymous access"),
     ],

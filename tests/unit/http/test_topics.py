@@ -160,7 +160,6 @@ async def test_an_update_of_a_topic_replaces_the_description(
 @pytest.mark.parametrize(
     ("headers", "body", "text"),
     [
-        ({}, "<RequiresDuplicateDetection>true</RequiresDuplicateDetection>", "duplicate detec"),
         ({}, "<EnablePartitioning>true</EnablePartitioning>", "partitioned entities"),
         (
             {},

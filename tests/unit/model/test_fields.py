@@ -74,24 +74,24 @@ def test_every_value_of_a_topic_reaches_its_place() -> None:
     values: dict[str, Value] = {
         "DefaultMessageTimeToLive": 11 * TICKS_PER_MINUTE,
         "MaxSizeInMegabytes": 3_072,
+        "RequiresDuplicateDetection": True,
         "DuplicateDetectionHistoryTimeWindow": 12 * TICKS_PER_MINUTE,
         "EnableBatchedOperations": False,
         "Status": EntityStatus.DISABLED,
         "SupportOrdering": False,
         "AutoDeleteOnIdle": 10 * TICKS_PER_MINUTE,
-        "EnableExpress": True,
         "UserMetadata": "mine",
         "MaxMessageSizeInKilobytes": 256,
     }
     assert describe(TOPIC, values, TopicDescription()) == TopicDescription(
         default_ttl_ms=660_000,
         max_size_mb=3_072,
+        requires_duplicate_detection=True,
         duplicate_window_ms=720_000,
         enable_batched_operations=False,
         status=EntityStatus.DISABLED,
         support_ordering=False,
         auto_delete_ms=600_000,
-        enable_express=True,
         user_metadata="mine",
     )
 
@@ -150,7 +150,6 @@ def test_what_is_left_out_is_as_in_the_defaults() -> None:
 @pytest.mark.parametrize(
     ("element", "value"),
     [
-        ("RequiresDuplicateDetection", True),
         ("EnablePartitioning", True),
         ("IsAnonymousAccessible", True),
     ],
@@ -172,7 +171,6 @@ def test_each_kind_refuses_what_is_not_there_yet(form: Form, blank: Description)
 
 def test_saying_no_to_what_is_not_there_is_fine() -> None:
     neutral: dict[str, Value] = {
-        "RequiresDuplicateDetection": False,
         "EnablePartitioning": False,
         "IsAnonymousAccessible": False,
     }

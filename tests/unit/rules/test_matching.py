@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
+from types import FrameType
 
 import pytest
 
@@ -28,8 +30,17 @@ class Untouched:
 def rules_of(owners: dict[int, list[Rule]]) -> RuleSet:
     made = RuleSet()
     for owner, rules in owners.items():
-        made.set_rules(owner, rules)
+        made.set_rules(owner, _named_apart(rules))
     return made
+
+
+def _named_apart(rules: list[Rule]) -> list[Rule]:
+    """Rules of one subscription have names of their own."""
+    names = [one.name for one in rules]
+    return [
+        one if names.index(one.name) == n else one._replace(name=f"{one.name} {n}")
+        for n, one in enumerate(rules)
+    ]
 
 
 def copies(made: RuleSet, facts: Facts) -> list[tuple[int, bool, list[str]]]:
@@ -144,7 +155,7 @@ def test_what_is_removed_leaves_nothing_behind() -> None:
         {1: [rule("a = 1 AND sys.To = 'x'"), rule("a IN (1, 2)"), rule("a > 1"), rule()]}
     )
     made.remove(1)
-    assert (made._index, made._system_slots, made._asked, made._fixed, made._entries) == (
+    assert (made._index, made._system_slots, made._asked, made._fixed, made._owned) == (
         {},
         {},
         {},
@@ -226,3 +237,35 @@ def test_the_index_tells_true_from_one() -> None:
     made = rules_of({1: [rule("a = TRUE")], 2: [rule("a = 1")], 3: [rule("a = 1.0")]})
     assert copies(made, Sample({"a": True})) == [(1, True, [])]
     assert copies(made, Sample({"a": 1})) == [(2, True, []), (3, True, [])]
+
+
+@pytest.mark.interpreted_only
+@pytest.mark.parametrize("sql", ["a = {0}", "a > {0}", "1=1"])
+def test_a_rule_comes_and_goes_without_a_look_at_the_others(sql: str) -> None:
+    made = RuleSet()
+    lines: list[int] = []
+    for number in range(1_000):
+        one = rule(sql.format(number), name=f"rule {number}")
+        lines.append(_lines_of(lambda one=one: made.put_rule(1, one)))
+    for number in range(999, 1, -1):
+        lines.append(_lines_of(lambda n=number: made.remove_rule(1, f"rule {n}")))
+    assert made.sql_count == 2
+    assert max(lines) <= 2 * min(lines[:2])
+
+
+def _lines_of(call: Callable[[], None]) -> int:
+    """Lines of code that a call takes."""
+    lines = 0
+
+    def count(frame: FrameType, event: str, _: object) -> object:
+        nonlocal lines
+        lines += event == "line"
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import ssl
+from base64 import b64decode, encodebytes
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -92,6 +93,41 @@ def test_a_file_that_is_missing_or_holds_something_else_is_named(
     with pytest.raises(CertificateError, match="No such file") as caught:
         load_certificate(files)
     assert str(path) in str(caught.value)
+
+
+_CURVE_KEY = bytes.fromhex("2a8648ce3d0201")
+_NAMES, _CONSTRAINTS = bytes.fromhex("551d11"), bytes.fromhex("551d13")
+
+
+def _spoil(path: Path, old: bytes, new: bytes) -> None:
+    """Change the first thing in a PEM file, whatever that does to its signature."""
+    first, *lines = path.read_text().splitlines()
+    end = next(n for n, line in enumerate(lines) if line.startswith("-----END"))
+    content = b64decode("".join(lines[:end]))
+    assert old in content
+    path.write_text(f"{first}\n{encodebytes(content.replace(old, new)).decode()}{lines[end]}\n")
+
+
+def test_a_key_of_a_kind_that_nobody_knows_is_named(files: CertificateFiles) -> None:
+    _spoil(files.key, _CURVE_KEY, _CURVE_KEY[:-1] + b"\x7f")
+    with pytest.raises(CertificateError, match=r"server\.key holds a private key of a kind that"):
+        load_certificate(files)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param(_CURVE_KEY, _CURVE_KEY[:-1] + b"\x7f", id="a key of no known kind"),
+        pytest.param(_CONSTRAINTS, _NAMES, id="an extension twice"),
+        pytest.param(b"\x82\x09localhost", b"\x83\x09localhost", id="a name of no known kind"),
+    ],
+)
+def test_a_certificate_that_cannot_be_read_to_its_end_is_named(
+    files: CertificateFiles, old: bytes, new: bytes
+) -> None:
+    _spoil(files.certificate, old, new)
+    with pytest.raises(CertificateError, match=r"server\.pem holds a certificate that cannot be"):
+        load_certificate(files)
 
 
 @pytest.mark.parametrize("fails", [True, False])

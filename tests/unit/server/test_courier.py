@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from postbus.broker import forwarding
+from postbus.broker.forwarding import outbox_id
 from postbus.broker.message import DEAD_LETTER, MAIN, OUTBOX, OWNER_BITS, Message
 from postbus.broker.policy import Policy
 from postbus.errors import StoreUnavailable
@@ -115,3 +117,80 @@ async def test_a_store_that_does_not_answer_is_asked_again(
     await until(lambda: town.topic.engine is not None and town.arrived == 12)
     await town.bed.runtime.quiet()
     assert town.count(DEAD_LETTER) == 0
+
+
+async def test_a_destination_that_could_not_be_read_is_asked_again(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(couriers, "SEE_AGAIN_S", 0.01)
+    accept, failures = forwarding.accept, 1
+
+    def broken(*given: Any) -> Any:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise RuntimeError("not as it was left")
+        return accept(*given)
+
+    monkeypatch.setattr(forwarding, "accept", broken)
+    await town.publish(1)
+    await until(lambda: town.arrived == 12)
+    await town.bed.runtime.quiet()
+    assert town.count(DEAD_LETTER) == 0
+
+
+def marks(town: Town) -> set[int]:
+    engine = town.end.engine
+    assert engine is not None
+    return set(engine.ledger.marks)
+
+
+async def look(town: Town) -> None:
+    """What upkeep does, and the checkpoint that comes of it."""
+    town.courier.forget_marks(town.end)
+    await town.bed.runtime.quiet()
+
+
+async def test_the_mark_of_a_subscription_goes_with_it_and_stays_away(town: Town) -> None:
+    await town.publish(1)
+    await until(lambda: town.arrived == 12)
+    await town.bed.runtime.quiet()
+    everyone = {outbox_id(TOPIC, owner << OWNER_BITS) for owner in town.owners}
+    await look(town)
+    assert marks(town) == everyone, "they may all send again"
+    town.topic.subscriptions.pop(3)
+    await look(town)
+    assert marks(town) == everyone, "the engine has not heard of it"
+    assert town.topic.engine is not None
+    town.topic.engine.remove_subscription(3)
+    await town.publish(1)
+    await until(lambda: town.arrived == 23)
+    await town.bed.runtime.quiet()
+    await look(town)
+    left = everyone - {outbox_id(TOPIC, 3 << OWNER_BITS)}
+    assert marks(town) == left
+    # and the next engine knows no more than this one
+    town.bed.runtime.discard(town.end, StoreUnavailable("for the test"))
+    town.bed.runtime.wake(town.end)
+    await until(lambda: town.end.engine is not None)
+    assert marks(town) == left
+
+
+async def test_the_marks_of_an_entity_that_is_gone_stay_while_a_shipment_is_under_way(
+    town: Town,
+) -> None:
+    await town.publish(1)
+    await until(lambda: town.arrived == 12)
+    await town.bed.runtime.quiet()
+    first = outbox_id(TOPIC, 1 << OWNER_BITS)
+    del town.hosts[TOPIC]
+    town.courier._under_way.add((town.topic, 1 << OWNER_BITS))
+    assert town.end.engine is not None
+    town.courier.forget_marks(town.end)
+    assert town.end.engine.ledger.outdated == marks(town) - {first}
+    # One that comes late all the same keeps its mark.
+    late = outbox_id(TOPIC, 2 << OWNER_BITS)
+    assert forwarding.accept(town.end.engine, late, [], 0) == (0, None)
+    town.courier._under_way.clear()
+    town.end.engine.ledger.make_checkpoint()
+    assert marks(town) == {first, late}

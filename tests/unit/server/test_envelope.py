@@ -228,9 +228,10 @@ def test_a_batch_is_its_messages() -> None:
         read_transfer(payload, 7, PROPERTY_MAX)
 
 
-def test_a_partition_key_must_equal_the_session_id() -> None:
-    """R-PART-12"""
-    annotations = encode_message_annotations({Symbol("x-opt-partition-key"): "k"})
+@pytest.mark.parametrize("key", ["k", b"k", Symbol("k")])
+def test_a_partition_key_must_equal_the_session_id(key: object) -> None:
+    """R-PART-12; the Python SDK makes bytes of it when it sends a message that it received."""
+    annotations = encode_message_annotations({Symbol("x-opt-partition-key"): key})
     for session_id, fits in (("k", True), (None, True), ("other", False)):
         raw = annotations + encode_properties(Properties(group_id=session_id)) + BODY
         if fits:

@@ -21,6 +21,7 @@ from postbus.errors import (
     MessageSizeExceeded,
     ServerBusy,
     StoreUnavailable,
+    Unauthorized,
 )
 from postbus.model.address import resolve_path
 from postbus.model.description import EntityStatus, QueueDescription
@@ -47,6 +48,8 @@ class Office:
 
     def __init__(self) -> None:
         self.bed = Bed()
+        self.refusal: Unauthorized | None = None
+        """What somebody is told whose key is gone."""
         host = self.bed.host
         fragments = (FragmentRecord(host.fragment, 0, 0),)
         record = EntityRecord("orders", "queue", {}, 0, 0, fragments)
@@ -71,7 +74,11 @@ class Office:
         await self.mailbox.send(ORDERS, [PlainMessage(body, **facts) for body in bodies])
 
     async def receive(self, deletes: bool = False, wait_ms: int = 0) -> ReceivedMessage | None:
-        return await self.mailbox.receive(ORDERS, deletes, wait_ms, self.gone)
+        return await self.mailbox.receive(ORDERS, deletes, wait_ms, self.gone, self.check)
+
+    def check(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
 
     async def lock(self) -> tuple[str, UUID]:
         received = await self.receive()
@@ -193,3 +200,38 @@ async def test_refusals_are_counted_where_they_belong(office: Office) -> None:
     office.mailbox.refused(ORDERS, MessageSizeExceeded("too large"))
     office.mailbox.refused(resolve_path("absent"), EntityNotFound("absent"))
     assert office.entity.meter.refusals == {"amqp:link:message-size-exceeded": 1}
+
+
+async def test_who_waits_by_a_key_that_is_taken_away_waits_no_longer(office: Office) -> None:
+    waiting = [asyncio.ensure_future(office.receive(wait_ms=30_000)) for _ in range(2)]
+    await settled()
+    office.mailbox.review()
+    await settled()
+    assert not any(each.done() for each in waiting), "the key is still good"
+    office.refusal = Unauthorized("The key is gone.")
+    office.mailbox.review()
+    for each in waiting:
+        with pytest.raises(Unauthorized, match="gone"):
+            await asyncio.wait_for(each, 10)
+    with pytest.raises(Unauthorized):
+        await office.receive(wait_ms=30_000)
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+async def test_what_is_on_its_way_to_a_key_that_is_taken_away_goes_back(
+    office: Office, deletes: bool
+) -> None:
+    waiting = asyncio.ensure_future(office.receive(deletes, wait_ms=30_000))
+    await settled()
+    office.bed.store.open.clear()
+    sending = asyncio.ensure_future(office.send(b"one"))
+    await settled()
+    office.refusal = Unauthorized("The key is gone.")
+    office.mailbox.review()
+    with pytest.raises(Unauthorized, match="gone"):
+        await asyncio.wait_for(waiting, 10)
+    office.bed.store.open.set()
+    await sending
+    office.refusal = None
+    received = await office.receive(wait_ms=30_000)
+    assert received is not None and received.message.body == b"one"

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +221,58 @@ async def test_a_file_that_is_wrong_anywhere_changes_nothing(
     assert bed.namespace.queue("a") is None
 
 
+KEYED = """
+[queues.orders]
+max_delivery_count = {count}
+[[queues.orders.authorization_rules]]
+key_name = "worker"
+rights = ["Listen"{more}]
+"""
+
+
+@pytest.mark.parametrize("more", ["", ', "Send"'])
+async def test_a_key_that_was_replaced_while_the_file_was_read_does_not_come_back(
+    start: Any, monkeypatch: pytest.MonkeyPatch, more: str
+) -> None:
+    bed = await start(KEYED.format(count=3, more=""))
+    queue = bed.namespace.queue("orders")
+    [before] = queue.description.authorization_rules
+    new_key = 43 * "k" + "="
+    plan = bed.reloading._plan
+
+    async def plan_and_be_late(*given: Any, **options: Any) -> Any:
+        found = await plan(*given, **options)
+        rules = (replace(before, primary_key=new_key, secondary_key=new_key),)
+        changed = replace(queue.description, authorization_rules=rules, lock_duration_ms=7_000)
+        await bed.namespace.update_queue("orders", changed)
+        return found
+
+    monkeypatch.setattr(bed.reloading, "_plan", plan_and_be_late)
+    outcome = await bed.reload(KEYED.format(count=4, more=more))
+    assert outcome.done == 1 and outcome.error is None
+    description = bed.namespace.queue("orders").description
+    [after] = description.authorization_rules
+    assert after.keys == (new_key, new_key) and before.primary_key != new_key
+    assert len(after.rights) == (2 if more else 1)
+    assert (description.max_delivery_count, description.lock_duration_ms) == (4, 7_000)
+
+
+async def test_two_changes_in_one_millisecond_are_two_versions(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed = await start(NEWS)
+    now = bed.namespace._clock()
+    monkeypatch.setattr(bed.namespace, "_clock", lambda: now)
+    queue = bed.namespace.queue("orders")
+    all_of_it = bed.namespace.topic("news").subscription("all")
+    versions = []
+    for _ in range(3):
+        await bed.namespace.update_queue("orders", queue.description)
+        await bed.namespace.update_subscription("news", "all", all_of_it.description)
+        versions.append((queue.updated_at, all_of_it.updated_at))
+    assert len({first for first, _ in versions}) == len({last for _, last in versions}) == 3
+
+
 async def test_a_failure_says_what_is_done_and_what_is_not(
     start: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +286,22 @@ async def test_a_failure_says_what_is_done_and_what_is_not(
     assert [told.path for told in outcome.steps] == ["a", "more", "more/Subscriptions/s"]
     assert (outcome.done, outcome.error) == (1, "No room for it.")
     assert bed.namespace.queue("a") is not None
+
+
+async def test_an_error_that_nobody_expects_hides_no_step_that_is_done(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed = await start("")
+
+    async def break_down(*arguments: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(bed.namespace, "create_topic", break_down)
+    with structlog.testing.capture_logs() as logs:
+        outcome = await bed.reload("[queues.a]\n[topics.b]")
+    assert (outcome.done, outcome.error) == (1, "OSError: no space left")
+    [line] = [line for line in logs if line["event"] == "file not carried out"]
+    assert isinstance(line["exc_info"], OSError)
 
 
 async def test_whoever_asked_may_leave_and_all_steps_are_taken(start: Any) -> None:
@@ -344,3 +413,52 @@ async def test_a_stopped_namespace_is_exported_as_a_running_one(tmp_path: Path) 
     exported = export_folder(bed.data, "shop", "toml", keys=True)
     assert exported.text == text
     assert exported.lost == []
+
+
+FOR_ALL = f"""
+[[namespace.authorization_rules]]
+key_name = "reader"
+rights = ["Listen"]
+primary_key = "{43 * "k"}="
+"""
+FOR_ONE = FOR_ALL.replace("namespace.", "queues.orders.")
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "warnings"),
+    [
+        (FOR_ALL, 0o644, 1),
+        (FOR_ONE, 0o644, 1),
+        (FOR_ONE, 0o640, 0),
+        (KEYED.format(count=3, more=""), 0o644, 0),
+    ],
+    ids=["namespace", "queue", "group", "no keys"],
+)
+async def test_a_file_with_keys_that_everybody_can_read_is_warned_of_once(
+    tmp_path: Path, text: str, mode: int, warnings: int
+) -> None:
+    bed = Bed(tmp_path, text)
+    bed.path.chmod(mode)
+    with structlog.testing.capture_logs() as logs:
+        async with bed.running():
+            await bed.reload()
+            await bed.reload()
+    found = [line for line in logs if line["event"] == "keys in the file can be read by others"]
+    assert len(found) == warnings
+    for line in found:
+        assert line["file"] == str(bed.path) and line["remedy"] == f"chmod o-r {bed.path}"
+        assert 43 * "k" not in str(line)
+
+
+async def test_a_name_that_was_an_entitys_is_known_to_whoever_checks_tokens(
+    tmp_path: Path,
+) -> None:
+    bed = Bed(tmp_path, "[queues.a]\n[queues.'a/b']\n")
+    async with bed.running():
+        await bed.namespace.delete_entity("a")
+        assert bed.server._access.authority._former == {"a"}
+    bed.path.write_text("")
+    async with bed.running():
+        assert bed.server._access.authority._former == {"a"}
+        await bed.namespace.delete_entity("a/b")
+        assert bed.server._access.authority._former == set()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from uuid import UUID
 
 import pytest
 
+from postbus.errors import QuotaExceeded
 from postbus.model.rule import RuleDescription, SqlFilter
-from postbus.rules.rule import Rule, compile_rule
-from postbus.server import sorting
+from postbus.rules.matching import SQL_FILTERS_MAX
 from postbus.server.sorting import TopicSorter
 
 
@@ -17,31 +16,31 @@ def rule(name: str) -> RuleDescription:
     return RuleDescription(name, SqlFilter(f"a = '{name}'"))
 
 
-def test_a_rule_is_compiled_once_however_many_come_and_go_beside_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    compiled: Counter[str] = Counter()
-
-    def counted(description: RuleDescription, new_id: object) -> Rule:
-        compiled[description.name] += 1
-        return compile_rule(description, lambda: UUID(int=0))
-
-    monkeypatch.setattr(sorting, "compile_rule", counted)
+def test_rules_come_and_go_one_by_one_and_are_counted() -> None:
     sorter = TopicSorter(lambda: UUID(int=0))
-    first, second, third = rule("first"), rule("second"), rule("third")
-    sorter.set_rules(1, [first, second])
-    sorter.set_rules(1, [first, second, third])
-    sorter.set_rules(1, [first, third])
-    assert compiled == {"first": 1, "second": 1, "third": 1}
-    assert sorter.rules.sql_count == 2
+    first, second, other = sorter.compile([rule("first"), rule("second"), rule("First")])
+    sorter.set_rules(1, [first])
+    sorter.put_rule(1, second)
+    assert sorter.rules.sql_count == 2 and sorter.rules.rule(1, "FIRST") is first
+    sorter.put_rule(1, other)
+    assert sorter.rules.sql_count == 2 and sorter.rules.rule(1, "first") is other
+    sorter.remove_rule(1, "SECOND")
+    sorter.remove_rule(1, "second")
+    assert sorter.rules.sql_count == 1 and sorter.rules.rule(1, "second") is None
 
-    # Another rule of the same name is another rule.
-    sorter.set_rules(1, [rule("first"), third])
-    assert compiled["first"] == 2
+
+def test_a_topic_that_is_full_of_filters_takes_one_in_place_of_another() -> None:
+    sorter = TopicSorter(lambda: UUID(int=0))
+    [made] = sorter.compile([rule("first")])
+    sorter.set_rules(1, [made])
+    sorter.rules.sql_count = SQL_FILTERS_MAX
+    sorter.check_room([made], [made])
+    with pytest.raises(QuotaExceeded):
+        sorter.check_room([], [made])
 
 
 def test_a_subscription_that_is_gone_leaves_no_rules() -> None:
     sorter = TopicSorter(lambda: UUID(int=0))
-    sorter.set_rules(1, [rule("first")])
+    sorter.set_rules(1, sorter.compile([rule("first")]))
     sorter.remove(1)
-    assert sorter.rules.sql_count == 0 and sorter._compiled == {}
+    assert sorter.rules.sql_count == 0 and sorter.rules.rule(1, "first") is None

@@ -1,0 +1,227 @@
+"""Duplicates are accepted and dropped: sends, batches, schedules, topics, and what is forwarded."""
+
+from __future__ import annotations
+
+import pytest
+
+from postbus.broker import records
+from postbus.broker.message import MAIN, Message
+from postbus.broker.once import recall
+from postbus.broker.pages import Need, Pages, SeenPage
+from postbus.broker.policy import Policy
+from postbus.broker.records import Kind, Record
+from postbus.errors import EntityDisabled, MessageSizeExceeded, QuotaExceeded
+from postbus.store import batch
+from postbus.store.memory import MemoryStore
+from tests.support.engine import Engine
+from tests.support.topics import Place, Sorter
+
+MINUTE = 60_000
+FINDS = Policy(duplicate_window_ms=MINUTE)
+
+
+def written(engine: Engine) -> list[Record]:
+    return [
+        records.decode(record)
+        for stored in engine.store.read(engine.fragment, 0, 1 << 30)
+        for _, record in batch.records(stored.data)
+    ]
+
+
+def there(engine: Engine) -> list[bytes]:
+    return [message.message_id.encode() for message in engine.peek()]
+
+
+def message(message_id: str, body: bytes = b"x", scheduled_at: int = 0) -> Message:
+    return Message(body, message_id, scheduled_at=scheduled_at)
+
+
+def test_a_message_with_a_known_id_is_accepted_and_dropped() -> None:
+    """R-SETTLE-11; semantics B §6."""
+    engine = Engine(FINDS)
+    [first] = engine.send_messages(message("a", b"first"))
+    [second] = engine.send_messages(message("a", b"second"))
+    [third] = engine.send_messages(message("b"))
+    assert first < second < third
+    assert there(engine) == [b"a", b"b"]
+    assert engine.queue.ledger.size_bytes == len(b"first") + len(b"x")
+    dropped = written(engine)[1]
+    assert (dropped.kind, dropped.message.message_id) == (Kind.DUPLICATE, "a")
+    assert (dropped.message.number, dropped.body_at) == (second, -1)
+    assert dropped.message.enqueued_at == engine.now
+
+
+def test_without_detection_ids_are_not_looked_at() -> None:
+    engine = Engine()
+    engine.send_messages(message("a"))
+    engine.send_messages(message("a"))
+    assert there(engine) == [b"a", b"a"]
+
+
+def test_a_message_without_an_id_is_never_a_duplicate() -> None:
+    engine = Engine(FINDS)
+    engine.send_messages(message(""), message(""))
+    engine.commit(checkpoint=True)
+    engine.send_messages(message(""))
+    assert len(there(engine)) == 3
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("crash", [False, True])
+def test_the_window_counts_from_the_first_sight(checkpoint: bool, crash: bool) -> None:
+    """Semantics B §6: it does not slide, and completing does not clear it."""
+    engine = Engine(FINDS)
+    engine.send_messages(message("a"))
+    received = engine.receive()
+    assert received is not None
+    engine.complete(received)
+    engine.commit(checkpoint)
+    if crash:
+        engine.crash()
+    engine.now += MINUTE - 1
+    engine.send_messages(message("a"))
+    assert there(engine) == []
+    engine.now += 1
+    engine.send_messages(message("a"))
+    assert there(engine) == [b"a"]
+    engine.now += MINUTE - 1
+    engine.send_messages(message("a"))
+    assert there(engine) == [b"a"]
+
+
+def test_in_a_batch_only_the_duplicates_are_dropped() -> None:
+    engine = Engine(FINDS)
+    engine.send_messages(message("a"))
+    numbers = engine.send_messages(*(message(each) for each in "abcbd"))
+    assert numbers == sorted(numbers) and len(set(numbers)) == 5
+    assert there(engine) == [b"a", b"b", b"c", b"d"]
+
+
+def test_a_batch_is_taken_whole_or_not_at_all() -> None:
+    """The one that is too large decides, whether it is a duplicate or not; nothing is noted."""
+    engine = Engine(FINDS._replace(message_size_max=10))
+    engine.send_messages(message("a"))
+    for refused in (message("n", b"x" * 11), message("a", b"x" * 11)):
+        with pytest.raises(MessageSizeExceeded):
+            engine.send_messages(message("b"), message("a"), refused)
+    assert there(engine) == [b"a"]
+    engine.send_messages(message("b"))
+    assert there(engine) == [b"a", b"b"]
+
+
+def test_a_full_entity_takes_duplicates_for_they_take_no_room() -> None:
+    engine = Engine(FINDS._replace(size_bytes_max=10))
+    engine.send_messages(message("a", b"x" * 8))
+    engine.send_messages(message("a", b"x" * 8), message("b", b"x" * 2))
+    with pytest.raises(QuotaExceeded):
+        engine.send_messages(message("a", b"x" * 8), message("c"))
+    assert there(engine) == [b"a", b"b"]
+
+
+def test_a_disabled_entity_refuses_duplicates_too() -> None:
+    engine = Engine(FINDS)
+    engine.send_messages(message("a"))
+    engine.turn(lambda: engine.queue.update(FINDS._replace(sends=False), engine.now))
+    with pytest.raises(EntityDisabled):
+        engine.send_messages(message("a"))
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_scheduled_messages_take_part_in_both_directions(checkpoint: bool) -> None:
+    """Semantics B §4, §6: the second one has a number of its own and is dropped."""
+    engine = Engine(FINDS)
+    later = engine.now + 10_000
+    [first] = engine.send_messages(message("a", scheduled_at=later))
+    engine.commit(checkpoint)
+    engine.crash()
+    [second] = engine.send_messages(message("a", scheduled_at=later))
+    assert first != second
+    engine.send_messages(message("a"), message("b"))
+    engine.send_messages(message("b", scheduled_at=later))
+    engine.wait(10_000)
+    assert there(engine) == [b"b", b"a"]
+    # first seen when it was scheduled, not when it came due
+    engine.now += MINUTE - 10_000
+    engine.send_messages(message("a"))
+    assert there(engine) == [b"b", b"a", b"a"]
+
+
+def test_only_ids_that_may_be_known_are_read() -> None:
+    engine = Engine(FINDS)
+    engine.send_messages(message("a"))
+    engine.commit(checkpoint=True)
+    assert engine.engine.foresee([message("new")], engine.now) is None
+    need = engine.engine.send([message("a"), message("new")], engine.now)
+    assert isinstance(need, Need)
+    [page] = need.pages
+    assert isinstance(page, SeenPage)
+    assert (page.parts, len(page.digests)) == ((1,), 1)
+    assert need == engine.engine.foresee([message("a"), message("new")], engine.now)
+    assert there(engine) == [b"a"]
+
+
+def test_after_a_start_the_filter_is_read_again() -> None:
+    engine = Engine(FINDS)
+    engine.send_messages(*(message(f"{n}") for n in range(100)))
+    engine.commit(checkpoint=True)
+    engine.crash()
+    assert engine.engine.foresee([message("new")], engine.now) is not None
+    history = engine.queue.ledger.history
+    assert history is not None
+    while history.next_unread() is not None:
+        engine.paged(lambda pages: recall(history, pages))
+    assert engine.engine.foresee([message("new")], engine.now) is None
+    assert engine.engine.foresee([message("7")], engine.now) is not None
+    assert recall(history, Pages()) is None
+
+
+def test_a_topic_drops_duplicates_before_they_become_copies() -> None:
+    topic = Place(MemoryStore(), 1, FINDS, Sorter())
+    topic.subscribe(1)
+    topic.subscribe(2)
+    topic.publish("a", "b", "a")
+    topic.commit(checkpoint=True)
+    topic.crash()
+    topic.publish("b", "c")
+    assert topic.names(1) == topic.names(2) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("to_topic", [False, True])
+def test_what_is_forwarded_is_dropped_where_its_id_is_known(to_topic: bool) -> None:
+    """It counts as arrived, also after a crash: the mark has passed it."""
+    store = MemoryStore()
+    source = Place(store, 1, Policy(forward_to=2))
+    target = Place(store, 2, FINDS, Sorter() if to_topic else None)
+    owner = 1 if to_topic else 0
+    if to_topic:
+        target.subscribe(1)
+    target.publish("a")
+    target.commit(checkpoint=True)
+    target.crash()
+    source.send_messages(message("a"), message("b"), message("b"), message("c"), message("a"))
+    shipment = source.collect()
+    assert shipment is not None
+    receipt = target.accept(source, MAIN, shipment)
+    assert (receipt.arrived, receipt.refusal) == (5, None)
+    target.commit()
+    target.crash()
+    # the answer got lost: nothing of it happens again
+    assert target.accept(source, MAIN, shipment).arrived == 5
+    assert target.queue.ledger.pending == []
+    source.settle(MAIN, shipment, receipt)
+    assert source.collect() is None
+    target.spread()
+    assert target.names(owner) == ["a", "b", "c"]
+    target.publish("c")
+    assert target.names(owner) == ["a", "b", "c"]
+
+
+def test_a_disabled_destination_takes_no_duplicates_either() -> None:
+    store = MemoryStore()
+    source, target = Place(store, 1, Policy(forward_to=2)), Place(store, 2, FINDS)
+    target.publish("a")
+    target.update(FINDS._replace(sends=False))
+    source.send_messages(message("a"))
+    shipment = source.collect()
+    assert shipment is not None
+    assert isinstance(target.accept(source, MAIN, shipment).refusal, EntityDisabled)

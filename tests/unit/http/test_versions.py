@@ -1,0 +1,49 @@
+"""An update that insists on a version is refused for one that came while it waited, too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from postbus.model.rule import SqlFilter
+from tests.unit.http.fakes import Client, application, entry
+from tests.unit.http.memory import MemoryNamespace
+
+V = "?api-version=2021-05"
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/orders", "QueueDescription"),
+        ("/news", "TopicDescription"),
+        ("/news/Subscriptions/all", "SubscriptionDescription"),
+        ("/news/Subscriptions/all/Rules/one", "RuleDescription"),
+    ],
+)
+async def test_a_version_is_looked_at_when_the_change_has_its_turn(path: str, kind: str) -> None:
+    namespace = MemoryNamespace()
+    client = Client(application(namespace))
+    if path.startswith("/news/"):
+        await client.put("/news" + V, entry(kind="TopicDescription"))
+    if "Rules" in path:
+        await client.put("/news/Subscriptions/all" + V, entry(kind="SubscriptionDescription"))
+    etag = (await client.put(path + V, entry(kind=kind))).headers["etag"]
+
+    def somebody_else_was_first() -> None:
+        for entity in namespace.entities.values():
+            entity.updated_at += 1
+        if "Subscriptions" in path:
+            subscription = namespace.subscription("news", "all")
+            subscription.updated_at += 1
+            if "Rules" in path:
+                changed = replace(subscription.all_rules["one"], filter=SqlFilter("a = 1"))
+                subscription.all_rules["one"] = changed
+
+    namespace.meanwhile = somebody_else_was_first
+    reply = await client.put(path + V, entry(kind=kind), headers={"If-Match": etag})
+    assert reply.status == 412
+    namespace.meanwhile = somebody_else_was_first
+    reply = await client.put(path + V, entry(kind=kind), headers={"If-Match": "*"})
+    assert reply.status == 200
