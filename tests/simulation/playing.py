@@ -57,6 +57,10 @@ class Playing:
             jumps += [max(1, ring)] * 3
         self._stage.machine.pass_time(self._chance.choice(jumps))
 
+    def set_clock(self) -> None:
+        """Somebody sets the wall clock, and nothing rings for it."""
+        self._stage.machine.set_clock(self._chance.choice([-20_000, -700, -1, 1, 5_000]))
+
     def stop(self) -> None:
         """The process ends with its indexes up to date, or nearly, in the middle of its work."""
         for host in self._stage.hosts.values():
@@ -82,6 +86,8 @@ class Playing:
         stage = self._stage
         stage.spare()
         failing, stage.thread.failing = stage.thread.failing, 0.0
+        for host in stage.hosts.values():
+            stage.runtime.set_timer_again(host)  # as upkeep does where the clock was set
         for wait in [_RECOVERY_MS, _RECOVERY_MS, 1] if failing or patient else [1]:
             self.rest()
             stage.machine.pass_time(wait)

@@ -59,15 +59,25 @@ class Dealers:
     # -- beginning and end ---------------------------------------------------------------------
 
     def begin(self) -> None:
+        self._begin(self._chance.choice([WORK, WORK, ONCE, ONCE, FAR]))
+
+    def _begin(self, fragment: int) -> None:
         if len(self.open) < OPEN_AT_ONCE:
-            fragment = self._chance.choice([WORK, WORK, ONCE, ONCE, FAR])
             number = self._connection.declare(self)
             deal = Deal(f"t{len(self.all)}", fragment, self._world, self._connection.find(number))
             self.open.append(deal)
             self.all.append(deal)
 
     def _some(self) -> Deal | None:
+        if not self.open and self._chance.random() < 0.5:
+            self.begin()
         return self._chance.choice(self.open) if self.open else None
+
+    def _on(self, fragment: int) -> Deal | None:
+        if all(deal.fragment != fragment for deal in self.open):
+            self._begin(fragment)
+        found = [deal for deal in self.open if deal.fragment == fragment]
+        return self._chance.choice(found) if found else None
 
     def commit(self) -> None:
         self._discharge(fail=False)
@@ -188,17 +198,18 @@ class Dealers:
         self._ask(deal, operation, lambda: None)
 
     def settle(self) -> None:
-        deal = self._some()
-        if deal is not None:
-            verdicts = [*[Verdict.COMPLETE] * 4, Verdict.ABANDON, Verdict.DEFER, Verdict.RELEASE]
-            self._settle(deal, self._chance.choice([*verdicts, Verdict.DEAD_LETTER]))
+        verdicts = [*[Verdict.COMPLETE] * 4, Verdict.ABANDON, Verdict.DEFER, Verdict.RELEASE]
+        self._settle(self._chance.choice([*verdicts, Verdict.DEAD_LETTER]))
 
-    def _settle(self, deal: Deal, verdict: Verdict) -> bool:
+    def _settle(self, verdict: Verdict) -> Deal | None:
+        """Settle something in a transaction of the entity that it is from."""
         people = self._people
-        held = [each for each in people.held if each.fragment == deal.fragment]
-        if not held:
-            return False
-        chosen = self._chance.choice(held)
+        if not people.held:
+            return None
+        chosen = self._chance.choice(people.held)
+        deal = self._on(chosen.fragment)
+        if deal is None:
+            return None
         people.held.remove(chosen)
         live = self._world.lives[deal.fragment]
 
@@ -216,10 +227,10 @@ class Dealers:
             deal.holding.append(chosen)
 
         self._ask(deal, operation, lambda: None)
-        return True
+        return deal
 
     def move(self) -> None:
         """What most transactions do: take a message, and send what follows from it."""
-        deal = self._some()
-        if deal is not None and self._settle(deal, Verdict.COMPLETE):
+        deal = self._settle(Verdict.COMPLETE)
+        if deal is not None:
             self._post(deal)

@@ -85,6 +85,8 @@ class Play(Playing):
         world.on_restart = self._dealers.restarted
         people = [self._people.weights, self._company.weights, self._dealers.weights]
         self._acts = {act: often for weights in people for act, often in weights.items()}
+        self._eager = chance.choice([0, 0.2, 0.5])
+        """How often somebody who has received something does something with it."""
         self.weights |= {
             self._act: chance.choice([15, 40]),
             self.time: chance.choice([0.2, 1]),
@@ -95,6 +97,7 @@ class Play(Playing):
             world.crash: chance.choice([0, 0.1, 0.6]),
             world.forget_idle: chance.choice([0, 1]),
             self.stop: chance.choice([0, 0.2]),
+            self.set_clock: chance.choice([0, 0, 0.3]),
             self.audit: 0.2,
         }
 
@@ -104,6 +107,10 @@ class Play(Playing):
         self._drain()
 
     def _act(self) -> None:
+        if self._people.held and self._chance.random() < self._eager:
+            self._chance.choice([self._people.settle, self._dealers.settle, self._dealers.move])()
+            self._chance.choice([self._dealers.commit, lambda: None])()
+            return
         self._chance.choices(list(self._acts), list(self._acts.values()))[0]()
 
     def _engine_lost(self, fragment: int) -> None:
