@@ -97,6 +97,11 @@ class SessionRequired(ServiceBusError):
         )
 
 
+class SecondReceiver(InvalidOperation):
+    """A receiver of a second top-level entity in an AMQP session for cross-entity transactions;
+    the AMQP session ends by it."""
+
+
 class NotSupported(ServiceBusError):
     """Asked for by name, and not something Postbus does (yet)."""
 
@@ -208,6 +213,32 @@ class DetachForced(ServiceBusError):
     condition = "amqp:link:detach-forced"
     http_status = 503
     transient = True
+
+
+class TransactionRolledBack(ServiceBusError):
+    """The transaction could not be committed: nothing of it has happened."""
+
+    condition = "amqp:transaction:rollback"
+    http_status = 409
+
+
+class TransactionUnknown(ServiceBusError):
+    """No transaction with this id is open on this connection."""
+
+    condition = "amqp:transaction:unknown-id"
+    http_status = 404
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The transaction is not known: it was declared on another connection, or is over."
+        )
+
+
+class TransactionTimedOut(ServiceBusError):
+    """The transaction took too long and was rolled back."""
+
+    condition = "amqp:transaction:timeout"
+    http_status = 408
 
 
 class StoreFailed(StoreUnavailable):

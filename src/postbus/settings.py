@@ -159,6 +159,21 @@ class Settings(BaseSettings):
         ge=1,
         le=2_048,
     )
+    transactions_per_connection_max: int = _setting(
+        1_000, "Transactions on one connection that are not discharged yet", ge=1, le=100_000
+    )
+    transactions_max_bytes: int = _setting(
+        67_108_864,
+        "Messages sent in the transactions of one connection that are not discharged yet",
+        ge=1_024,
+        le=1_073_741_824,
+    )
+    transaction_timeout_ms: int = _setting(
+        120_000,
+        "A transaction is rolled back when this has passed since its first operation",
+        ge=100,
+        le=3_600_000,
+    )
     write_buffer_max_bytes: int = _setting(
         1_048_576,
         "Bytes waiting for a connection that does not read, past which it gets no more",

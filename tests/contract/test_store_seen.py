@@ -12,12 +12,12 @@ def digest(number: int) -> bytes:
     return random.Random(number).randbytes(16)
 
 
-def see(writer: Writer, segment: int, *numbers: int, at: int = T0) -> None:
-    seen = SeenIds(segment, [digest(n) for n in numbers], [at] * len(numbers))
+def see(writer: Writer, part: int, *numbers: int, at: int = T0) -> None:
+    seen = SeenIds(part, [digest(n) for n in numbers], [at] * len(numbers))
     writer.send(checkpoint=Checkpoint(writer.head, [], [], b"state", seen))
 
 
-def test_ids_are_found_in_the_segments_that_are_asked_for(store: MessageStore) -> None:
+def test_ids_are_found_in_the_parts_that_are_asked_for(store: MessageStore) -> None:
     writer = Writer(store)
     see(writer, 1, 1, 2)
     see(writer, 2, 3, at=T0 + 5)
@@ -42,7 +42,7 @@ def test_an_id_that_was_seen_twice_has_its_later_time(store: MessageStore) -> No
     }
 
 
-def test_the_ids_of_a_segment_are_paged_in_order(store: MessageStore) -> None:
+def test_the_ids_of_a_part_are_paged_in_order(store: MessageStore) -> None:
     writer = Writer(store)
     see(writer, 1, *range(700))
     see(writer, 2, 1_000)
@@ -58,14 +58,14 @@ def test_the_ids_of_a_segment_are_paged_in_order(store: MessageStore) -> None:
 
 def test_many_ids_are_found_at_once(store: MessageStore) -> None:
     writer = Writer(store)
-    for segment in range(4):
-        see(writer, segment, *range(segment * 1_000, segment * 1_000 + 1_000), at=T0 + segment)
+    for part in range(4):
+        see(writer, part, *range(part * 1_000, part * 1_000 + 1_000), at=T0 + part)
 
     found = store.load_seen(1, range(4), [digest(n) for n in range(0, 8_000, 2)])
     assert found == {digest(n): T0 + n // 1_000 for n in range(0, 4_000, 2)}
 
 
-def test_whole_segments_are_dropped_in_slices(store: MessageStore) -> None:
+def test_whole_parts_are_dropped_in_slices(store: MessageStore) -> None:
     writer, other = Writer(store), Writer(store, 2)
     see(writer, 1, *range(10))
     see(writer, 2, *range(10, 20))

@@ -112,7 +112,7 @@ def receive_deferred(
         sessions.held(queue, session_id, now)
     if len(set(numbers)) != len(numbers):
         raise InvalidArgument("A sequence number is named twice.")
-    messages = _by_number(queue, subqueue, DEFERRED, numbers, pages)
+    messages = by_number(queue, subqueue, DEFERRED, numbers, pages)
     if isinstance(messages, Need):
         return messages
     found = [message for message in messages if message is not None and message.token is None]
@@ -148,7 +148,17 @@ def receive_deferred(
 
 def cancel_scheduled(queue: Queue, numbers: Sequence[int], pages: Pages) -> Need | None:
     """Remove scheduled messages before they are due; all of them or none."""
-    messages = _by_number(queue, queue.main, SCHEDULED, numbers, pages)
+    messages = find_scheduled(queue, numbers, pages)
+    if isinstance(messages, Need):
+        return messages
+    for message in messages:
+        queue.ledger.remove(Kind.CANCELLED, message)
+    return None
+
+
+def find_scheduled(queue: Queue, numbers: Sequence[int], pages: Pages) -> list[Message] | Need:
+    """The scheduled messages with these numbers, each once; all of them, or it is refused."""
+    messages = by_number(queue, queue.main, SCHEDULED, numbers, pages)
     if isinstance(messages, Need):
         return messages
     absent = [n for n, m in zip(numbers, messages, strict=True) if m is None]
@@ -156,9 +166,7 @@ def cancel_scheduled(queue: Queue, numbers: Sequence[int], pages: Pages) -> Need
         raise MessageNotFound(
             f"Messages not found. Missing sequence numbers: {', '.join(map(str, absent))}"
         )
-    for message in {m.number: m for m in messages if m is not None}.values():
-        queue.ledger.remove(Kind.CANCELLED, message)
-    return None
+    return list({m.number: m for m in messages if m is not None}.values())
 
 
 def delete_batch(
@@ -222,9 +230,10 @@ def _delete_in_sessions(
     return len(chosen)
 
 
-def _by_number(
+def by_number(
     queue: Queue, subqueue: int, lane: int, numbers: Sequence[int], pages: Pages
 ) -> list[Message | None] | Need:
+    """The messages with these numbers in one lane, as they are now; None for what is not there."""
     page = RowPage(tuple(RowKey(subqueue, lane, number) for number in numbers))
     if need := missing(pages, [page]):
         return need

@@ -16,12 +16,14 @@ _LANES = 8
 class Delta:
     """Per lane: number → the message as it is now, or None where the index has one too many."""
 
-    __slots__ = ("_groups", "_lanes", "size")
+    __slots__ = ("_groups", "_lanes", "_left", "size")
 
     def __init__(self) -> None:
         self._lanes: dict[int, dict[int, Message | None]] = {}
         self._groups: dict[int, dict[str, dict[int, None]]] = {}
         """Per lane: session → numbers that were put there, some of which may be gone."""
+        self._left: dict[int, set[str]] = {}
+        """Per lane: sessions that the index has too many rows of."""
         self.size = 0
 
     def lane(self, subqueue: int, lane: int) -> dict[int, Message | None]:
@@ -40,13 +42,22 @@ class Delta:
             groups = self._groups.setdefault(message.subqueue * _LANES + message.lane, {})
             groups.setdefault(message.session_id, {})[message.number] = None
 
-    def remove(self, subqueue: int, lane: int, number: int, maybe_indexed: bool) -> None:
+    def remove(
+        self,
+        subqueue: int,
+        lane: int,
+        number: int,
+        maybe_indexed: bool,
+        session_id: str | None = None,
+    ) -> None:
         """The message left this lane; the index must forget it if it may have it."""
         changes = self.lane(subqueue, lane)
         if maybe_indexed:
             if number not in changes:
                 self.size += 1
             changes[number] = None
+            if session_id is not None:
+                self._left.setdefault(subqueue * _LANES + lane, set()).add(session_id)
             return
         gone = changes.pop(number, None)
         if gone is not None:
@@ -78,6 +89,7 @@ class Delta:
             message.indexed = True
         self._lanes = {}
         self._groups = {}
+        self._left = {}
         self.size = 0
 
     def _messages(self) -> Iterator[Message]:
@@ -129,9 +141,9 @@ class Delta:
         changes = self.lane(subqueue, lane)
         return any(changes.get(number) is not None for number in numbers)
 
-    def removes(self, subqueue: int, lane: int) -> bool:
-        """Does the index have rows in this lane that are gone?"""
-        return None in self.lane(subqueue, lane).values()
+    def may_have_left(self, subqueue: int, lane: int, session_id: str) -> bool:
+        """May all the rows that the index has of this session be gone?"""
+        return session_id in self._left.get(subqueue * _LANES + lane, ())
 
     def due_limit(self, subqueue: int, lane: int, limit: int) -> int:
         """How many rows to ask for, so that `limit` are left when the changed ones are not

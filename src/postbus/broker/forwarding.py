@@ -6,23 +6,36 @@ number that arrived from each outbox, in the same commit as the message. So it a
 whatever crashes (design §3). When it has arrived it is removed here.
 
 Where a destination refuses a message, that one goes to the dead-letter queue of its source before
-the next is sent: the mark may not pass a message that has not arrived.
+the next is sent there: the mark may not pass a message that has not arrived. An outbox of messages
+that were sent through an entity (`postbus.broker.posting`) has several destinations, and one of
+them that is full must not keep the others waiting.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from postbus.broker.admission import admit
+from postbus.broker.browse import by_number
 from postbus.broker.chores import missing
 from postbus.broker.engine import Engine
 from postbus.broker.fragment import Fragment
 from postbus.broker.history import History
 from postbus.broker.lanes import first_messages
-from postbus.broker.message import ACTIVE, OUTBOX, OWNER_BITS, Message, Trail, no_body
+from postbus.broker.message import (
+    ACTIVE,
+    OUTBOX,
+    OWNER_BITS,
+    SCHEDULED,
+    Message,
+    Trail,
+    no_body,
+)
 from postbus.broker.once import digests_of, drop, lookup, repeated
 from postbus.broker.pages import BodyPage, Need, Page, Pages
+from postbus.broker.placing import HOPS_EXCEEDED, HOPS_MAX, choose_place, passes_on
 from postbus.broker.policy import NOWHERE
-from postbus.broker.queue import HOPS_EXCEEDED, HOPS_MAX, Queue
+from postbus.broker.posting import is_posted
+from postbus.broker.queue import Queue
 from postbus.broker.records import Kind
 from postbus.broker.seen import digest_of
 from postbus.errors import EntityDisabled, ServiceBusError
@@ -58,24 +71,33 @@ def outbox_of(origin: int) -> tuple[int, int]:
     return origin >> SUBQUEUE_BITS, origin & (1 << SUBQUEUE_BITS) - 1
 
 
-def collect(engine: Engine, subqueue: int, now: Instant, pages: Pages) -> Shipment | Need | None:
-    """The first messages in an outbox; None when it is empty. Changes nothing."""
+def collect(
+    engine: Engine,
+    subqueue: int,
+    now: Instant,
+    pages: Pages,
+    passed_over: Collection[int] = (),
+) -> Shipment | Need | None:
+    """The first messages in an outbox, but for those to destinations that are passed over; None
+    when there are none. Changes nothing."""
     if subqueue >> OWNER_BITS not in engine.queues:
         engine.fragment.outboxes.pop(subqueue, None)
         return None  # its subscription is gone, and what is left of that is removed
-    found = _first_in_outbox(engine, subqueue, pages)
-    if isinstance(found, Need):
-        return found
-    messages = found
+    messages = _first_in_outbox(engine, subqueue, pages, passed_over)
+    if isinstance(messages, Need):
+        return messages
     if not messages:
-        engine.fragment.outboxes.pop(subqueue, None)
+        if not engine.ledger.count(subqueue, OUTBOX):
+            engine.fragment.outboxes.pop(subqueue, None)
         return None
     destination = _destination(messages[0])
     chosen: list[tuple[Message, BodyPage]] = []
     bytes_left = SHIPPED_BYTES
     for message in messages:
+        if _destination(message) != destination:
+            continue
         bytes_left -= message.length
-        if _destination(message) != destination or (chosen and bytes_left < 0):
+        if chosen and bytes_left < 0:
             break
         chosen.append((message, BodyPage(message.base, message.position, message.length)))
     bodies: list[Page] = [body for _, body in chosen]
@@ -148,7 +170,8 @@ def _take_in(engine: Engine, origin: int, sent: Message, raw: bytes, now: Instan
     kind = "Queue" if engine.topic is None else "Topic"
     admit(kind, own.name, own.policy, engine.ledger.size_bytes, [made])
     trail = Trail(made.length) if sent.trail is None else sent.trail.next_leg(made.length)
-    trail.hops += 1
+    if not is_posted(sent.subqueue):
+        trail.hops += 1  # the way from where it was sent through is none
     trail.origin, trail.origin_number = origin, sent.number
     made.trail = trail
     made.properties, made.source = sent.properties, sent.source
@@ -160,10 +183,16 @@ def _take_in(engine: Engine, origin: int, sent: Message, raw: bytes, now: Instan
     own.limit_ttl(made)
     if engine.ledger.history is not None and made.message_id:
         engine.ledger.history.note(digest_of(made.message_id), now)
+    if is_posted(sent.subqueue) and sent.enqueued_at > now:
+        made.enqueued_at, made.lane = sent.enqueued_at, SCHEDULED
+        engine.ledger.arrive(made, raw)
+        made.raw = None
+        own.next_due = min(own.next_due, made.enqueued_at)
+        return
     if engine.topic is not None:
         engine.topic.arrive(made, now)
         return
-    own.choose_place(made)
+    choose_place(own, made)
     engine.ledger.arrive(made, raw)
     own.placed(made)
 
@@ -193,35 +222,46 @@ def returned(
 
 
 def _keep_dead(queue: Queue, message: Message, refusal: ServiceBusError) -> None:
-    if message.subqueue == queue.main:
+    posted = is_posted(message.subqueue)
+    if posted or message.subqueue == queue.main:
         message.reason, message.description = type(refusal).__name__, str(refusal)
     # A dead letter that cannot go on keeps its own reason.
-    queue.ledger.move(
-        Kind.DEAD_LETTERED, message, queue.dead_letters, ACTIVE, queue.ledger.next_number()
-    )
+    grave = message.subqueue if posted else queue.dead_letters
+    queue.ledger.move(Kind.DEAD_LETTERED, message, grave, ACTIVE, queue.ledger.next_number())
     queue.placed(message)
 
 
 def _in_outbox(
     engine: Engine, subqueue: int, numbers: Sequence[int], pages: Pages
 ) -> list[Message] | Need:
-    found = _first_in_outbox(engine, subqueue, pages)
+    queue = engine.queues.get(subqueue >> OWNER_BITS)
+    if queue is None or not numbers:
+        return []  # what a subscription that is gone has left is removed by a chore
+    found = by_number(queue, subqueue, OUTBOX, numbers, pages)
     if isinstance(found, Need):
         return found
-    wanted = set(numbers)
-    return [message for message in found if message.number in wanted]
+    return [message for message in found if message is not None]
 
 
-def _first_in_outbox(engine: Engine, subqueue: int, pages: Pages) -> list[Message] | Need:
-    start = engine.fragment.outboxes.get(subqueue, 0)
-    delta = engine.ledger.delta
-    found = first_messages(delta, pages, subqueue, OUTBOX, start, SHIPPED_AT_ONCE)
-    if isinstance(found, Need):
-        return found
-    messages, _ = found
-    if messages and subqueue in engine.fragment.outboxes:
-        engine.fragment.outboxes[subqueue] = messages[0].number
-    return messages
+def _first_in_outbox(
+    engine: Engine, subqueue: int, pages: Pages, passed_over: Collection[int]
+) -> list[Message] | Need:
+    outboxes = engine.fragment.outboxes
+    start = outboxes.get(subqueue, 0)
+    first = True
+    while True:
+        delta = engine.ledger.delta
+        found = first_messages(delta, pages, subqueue, OUTBOX, start, SHIPPED_AT_ONCE)
+        if isinstance(found, Need):
+            return found
+        messages, end = found
+        if first and messages and subqueue in outboxes:
+            outboxes[subqueue] = messages[0].number
+        first = False
+        messages = [each for each in messages if _destination(each) not in passed_over]
+        if messages or end is None:
+            return messages
+        start = end + 1
 
 
 def diverts(queue: Queue) -> int | None:
@@ -282,7 +322,7 @@ def _set_out(queue: Queue, message: Message, now: Instant) -> None:
         queue.expire(message)
         return
     if message.subqueue == queue.dead_letters:
-        if not queue.passes_on(message):
+        if not passes_on(queue, message):
             return
     else:
         trail = message.trail or Trail(message.length)

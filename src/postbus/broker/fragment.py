@@ -10,6 +10,7 @@ from postbus.broker.window import WindowLimits
 
 if TYPE_CHECKING:
     from postbus.broker.queue import Queue
+    from postbus.broker.transaction import Transaction
 
 _COUNTER_BYTES: Final = 3
 _IN_SESSION: Final = 1 << 8 * _COUNTER_BYTES - 1
@@ -30,6 +31,7 @@ class Fragment:
         "_token_prefix",
         "departing",
         "diverting",
+        "enlisted",
         "expiring",
         "ledger",
         "limits",
@@ -38,6 +40,7 @@ class Fragment:
         "outboxes",
         "stirred",
         "stirred_sessions",
+        "transactions",
     )
 
     def __init__(
@@ -61,6 +64,10 @@ class Fragment:
         """Subqueues with messages on their way to another entity: none has a lower number."""
         self.departing: dict[int, None] = {}
         """Those of them to which one was added since whoever empties them was told."""
+        self.transactions: dict[Transaction, None] = {}
+        """Those that have work to do here when they are committed."""
+        self.enlisted: dict[bytes, Transaction] = {}
+        """Locks whose messages are settled by a transaction, if it is committed."""
         # A lock token names fragment and epoch, so that one of an earlier owner is lock-lost at
         # once. The rest is a counter, which makes it the only one, and a proof that we made it:
         # whoever has seen some tokens must not be able to tell others.

@@ -1,8 +1,9 @@
 """Which ids an entity has seen: exactly since the last checkpoint, before that by a filter.
 
 The filter says "never seen" without a read; what it may have seen is looked up in the store, where
-a checkpoint puts the ids. They lie there in segments, each of a stretch of time: a segment that is
-past the window goes as a whole, and the ids of one checkpoint fall on few pages of the store.
+a checkpoint puts the ids. A segment is a stretch of time with a layer of the filter, and is let go
+as a whole when it is past the window. In the store it lies in a few parts, one written after the
+other, so that the ids of one checkpoint fall on few pages.
 
 A filter is not stored. Until a chore has read the ids of a segment again (`next_unread`), every id
 may be in it: correct, and slower.
@@ -17,24 +18,34 @@ from postbus.broker.seen import SIZE_MIN, UNFOLDED, Layer, places_of, size_for
 from postbus.model.instant import NEVER, Instant
 from postbus.model.rows import SeenIds
 
-SEGMENT_IDS: Final = 65_536
-SHARE: Final = 8
-"""A segment ends when it has this part of all ids, or lasts this part of the window."""
+SEGMENT_IDS: Final = 131_072
+COUNT_SHARE: Final = 4
+TIME_SHARE: Final = 8
+"""A segment ends when it has this part of all ids, but not fewer than so many, or when it lasts
+this part of the window: a message is compared with about eight layers."""
+PART_IDS: Final = 32_768
+PARTS: Final = 8
+"""A segment lies in the store in about so many parts, or fewer where they would be small: with
+one part a checkpoint of 16,384 ids writes 8 MB of pages, with eight 1 MB."""
 CAPACITY_MIN: Final = 1_024
 FILTER_BYTES: Final = 4 << 20
 
 _COUNT = struct.Struct("<I")
-_SEGMENT = struct.Struct("<QQqq")
+_SEGMENT = struct.Struct("<QIQQqq")
 
 
 class Segment:
     """The ids of one stretch of time."""
 
-    __slots__ = ("count", "cursor", "draft", "first_at", "last_at", "layer", "number", "room",
-                 "stored", "worn")  # fmt: skip
+    __slots__ = ("count", "cursor", "draft", "first_at", "last_at", "layer", "number",
+                 "part_count", "parts", "parts_read", "room", "stored", "worn")  # fmt: skip
 
     def __init__(self, number: int) -> None:
         self.number = number
+        """Of its first part."""
+        self.parts = 1
+        self.part_count = 0
+        """Ids in the last of them."""
         self.count = 0
         self.first_at: Instant = 0
         self.last_at: Instant = 0
@@ -44,12 +55,18 @@ class Segment:
         """None while it is not known what is in it."""
         self.draft: Layer | None = None
         """The layer that its ids are being read into."""
+        self.parts_read = 0
         self.cursor = b""
-        """The last digest that was read."""
+        """The last digest that was read of the part after those."""
         self.room = 0
         """Ids that its layer has room for, before it is to be made larger."""
         self.worn = False
         """Its layer was made larger than it was: it is worth reading again."""
+
+    @property
+    def next_number(self) -> int:
+        """The number of the first part that is not its own."""
+        return self.number + self.parts
 
 
 class History:
@@ -80,15 +97,21 @@ class History:
 
     # -- what was seen -----------------------------------------------------------------------
 
-    def segments_of(self, digest: bytes, since: Instant) -> list[int]:
+    def segments_of(self, digest: bytes, since: Instant) -> list[Segment]:
         """The segments in the store that may have seen it after a time. Mostly none."""
         first, step = places_of(digest)
-        found: list[int] = []
+        found: list[Segment] = []
         for segment in self.segments:
-            if segment.stored and segment.last_at > since:
-                layer = segment.layer
-                if layer is None or layer.may_have(first, step):
-                    found.append(segment.number)
+            if not segment.stored or segment.last_at <= since:
+                continue
+            layer = segment.layer
+            if layer is not None:
+                # Here and not in the layer: most are done with by the first place, and there are
+                # a dozen layers for each message.
+                at = first & layer.mask
+                if not layer.bits[at >> 3] >> (at & 7) & 1 or not layer.may_have(first, step):
+                    continue
+            found.append(segment)
         return found
 
     def note(self, digest: bytes, now: Instant) -> None:
@@ -119,7 +142,8 @@ class History:
         self._ends_at = 0
 
     def expire(self, now: Instant) -> int:
-        """Let go of what is past the window; returns the first segment that is still kept."""
+        """Let go of what is past the window; returns the number of the first part that is still
+        kept."""
         if now < self._ends_at:
             return self.segments[0].number
         since = now - self.window_ms
@@ -128,7 +152,7 @@ class History:
             del segments[0]
         last = segments[-1]
         if len(segments) == 1 and last.stored and last.last_at <= since and not self.recent:
-            segments[0] = Segment(last.number + 1)
+            segments[0] = Segment(last.next_number)
         first = segments[0]
         self._ends_at = first.last_at + self.window_ms if first.stored else NEVER
         return first.number
@@ -145,12 +169,12 @@ class History:
 
     def _limit(self) -> int:
         """Ids after which a segment ends."""
-        return max(SEGMENT_IDS, self.count // SHARE)
+        return max(SEGMENT_IDS, self.count // COUNT_SHARE)
 
     def _expected(self) -> int:
         """Ids that the next segment will have, if it goes on as in the one before."""
         before = self.segments[-2].count if len(self.segments) > 1 else 0
-        return max(CAPACITY_MIN, min(before, self._limit()))
+        return self._limit() if before >= SEGMENT_IDS else max(CAPACITY_MIN, before)
 
     def _new_layer(self, capacity: int) -> Layer:
         """A layer that fits within the bound; the others give up what they can spare."""
@@ -170,7 +194,10 @@ class History:
 
     def _make_room(self, segment: Segment, layer: Layer) -> None:
         more = layer.size * (UNFOLDED - 1)
-        if layer.capacity < self._limit() and self.filter_bytes + more <= self._bytes_max:
+        if (
+            layer.capacity * UNFOLDED <= self._limit()
+            and self.filter_bytes + more <= self._bytes_max
+        ):
             layer.unfold()
             segment.room = layer.capacity
             segment.worn = True
@@ -193,21 +220,24 @@ class History:
     def _begin_reading(self, segment: Segment, ended: bool) -> None:
         capacity = max(segment.count, CAPACITY_MIN if ended else self._expected())
         segment.draft = self._new_layer(capacity)
-        segment.cursor = b""
+        segment.cursor, segment.parts_read = b"", 0
         if not ended:
             # These may come to lie in the store behind the place that was read last.
             segment.draft.add_all(self.recent)
 
     def read_on(self, segment: Segment, digests: Sequence[bytes], is_last: bool) -> None:
-        """These come next in the store."""
+        """These come next in the store; are they the last of their part?"""
         draft = segment.draft
         assert draft is not None
         draft.add_all(digests)
         if is_last:
+            segment.parts_read += 1
+            segment.cursor = b""
+        if segment.parts_read == segment.parts:
             segment.layer, segment.draft = draft, None
             segment.room = draft.capacity
             segment.worn = False
-        else:
+        elif not is_last:
             segment.cursor = digests[-1]
 
     # -- checkpoints -------------------------------------------------------------------------
@@ -218,12 +248,18 @@ class History:
         self._flushed = last
         if not last.count:
             return None
+        limit, seen = self._limit(), None
+        if self.recent:
+            if last.stored and last.part_count + len(self.recent) > max(PART_IDS, limit // PARTS):
+                last.parts += 1
+                last.part_count = 0
+            last.part_count += len(self.recent)
+            part = last.next_number - 1
+            seen = SeenIds(part, list(self.recent), list(self.recent.values()))
         lasted = last.last_at - last.first_at
-        if last.count >= self._limit() or lasted >= self.window_ms // SHARE:
-            self.segments.append(Segment(last.number + 1))
-        if not self.recent:
-            return None
-        return SeenIds(last.number, list(self.recent), list(self.recent.values()))
+        if last.count >= limit or lasted >= self.window_ms // TIME_SHARE:
+            self.segments.append(Segment(last.next_number))
+        return seen
 
     def flushed(self) -> None:
         """The store has it."""
@@ -236,7 +272,10 @@ class History:
     def state(self) -> bytes:
         """The segments, as they are with the checkpoint."""
         return _COUNT.pack(len(self.segments)) + b"".join(
-            _SEGMENT.pack(each.number, each.count, each.first_at, each.last_at)
+            _SEGMENT.pack(
+                *(each.number, each.parts, each.part_count),
+                *(each.count, each.first_at, each.last_at),
+            )
             for each in self.segments
         )
 
@@ -249,6 +288,8 @@ class History:
             segment = Segment(0)
             (
                 segment.number,
+                segment.parts,
+                segment.part_count,
                 segment.count,
                 segment.first_at,
                 segment.last_at,

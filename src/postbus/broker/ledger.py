@@ -133,9 +133,7 @@ class Ledger:
     def remove(self, kind: Kind, message: Message) -> None:
         """A message goes for good."""
         self._emit(records.encode(kind, message, message.subqueue, message.lane, message.number))
-        self._removed(
-            message.subqueue, message.lane, message.number, message.charge, message.indexed
-        )
+        self._removed(message, message.subqueue, message.lane, message.number, message.indexed)
 
     def move(self, kind: Kind, message: Message, subqueue: int, lane: int, number: int) -> None:
         """A message changes place; its other fields are as they shall be already."""
@@ -143,7 +141,7 @@ class Ledger:
         assert (subqueue, lane, number) != (from_subqueue, from_lane, from_number)
         message.subqueue, message.lane, message.number = subqueue, lane, number
         self._emit(records.encode(kind, message, from_subqueue, from_lane, from_number))
-        self._removed(from_subqueue, from_lane, from_number, message.charge, message.indexed)
+        self._removed(message, from_subqueue, from_lane, from_number, message.indexed)
         # The index does not have it in its new place, which is never its old one.
         message.indexed = False
         self._added(message)
@@ -171,15 +169,17 @@ class Ledger:
         self.size_bytes += message.charge
         self.delta.put(message)
 
-    def _removed(self, subqueue: int, lane: int, number: int, charge: int, indexed: bool) -> None:
+    def _removed(
+        self, message: Message, subqueue: int, lane: int, number: int, indexed: bool
+    ) -> None:
         place = subqueue, lane
         left = self.counts[place] - 1
         if left:
             self.counts[place] = left
         else:
             del self.counts[place]  # subscriptions come and go, and their numbers with them
-        self.size_bytes -= charge
-        self.delta.remove(subqueue, lane, number, indexed)
+        self.size_bytes -= message.charge
+        self.delta.remove(subqueue, lane, number, indexed, message.session_id)
 
     # -- recovery ----------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ class Ledger:
             message.base, message.position = base, position + record.body_at
         # Whether the index has the message is not known here: it must forget it in any case.
         if kind in REMOVES:
-            self._removed(message.subqueue, message.lane, message.number, message.charge, True)
+            self._removed(message, message.subqueue, message.lane, message.number, True)
             return
         if kind is Kind.PUBLISHED:
             return  # its copies follow
@@ -212,9 +212,7 @@ class Ledger:
             message.number,
         )
         if moved:
-            self._removed(
-                record.from_subqueue, record.from_lane, record.from_number, message.charge, True
-            )
+            self._removed(message, record.from_subqueue, record.from_lane, record.from_number, True)
         if moved or kind in ADDS:
             self._added(message)
         else:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from postbus.broker.admission import admit
-from postbus.broker.history import History
+from postbus.broker.history import History, Segment
 from postbus.broker.message import Message, Trail
 from postbus.broker.pages import Need, Pages, SeenPage, SeenSlice
 from postbus.broker.queue import Queue
@@ -32,16 +32,20 @@ def lookup(
 ) -> Need | None:
     """What must be read before it is known which of these were seen."""
     since = now - history.window_ms
-    wanted: list[bytes] = []
-    segments: set[int] = set()
+    wanted: dict[Segment, list[bytes]] = {}
     for digest in digests:
-        if not digest or digest in history.recent:
+        if not digest or digest in history.recent or (pages is not None and digest in pages.seen):
             continue
-        found = history.segments_of(digest, since)
-        if found and (pages is None or digest not in pages.seen):
-            wanted.append(digest)
-            segments.update(found)
-    return Need((SeenPage(tuple(sorted(segments)), tuple(wanted)),)) if wanted else None
+        for segment in history.segments_of(digest, since):
+            wanted.setdefault(segment, []).append(digest)
+    if not wanted:
+        return None
+    return Need(
+        tuple(
+            SeenPage(tuple(range(segment.number, segment.next_number)), tuple(found))
+            for segment, found in wanted.items()
+        )
+    )
 
 
 def repeated(
@@ -79,6 +83,14 @@ def send_once(
     """Store those of the messages that were not seen; all of them are accepted, or none."""
     history.expire(now)
     digests = digests_of(messages)
+    if len(digests) == 1:
+        # By far the most: one message, and it is new.
+        [digest] = digests
+        since = now - history.window_ms
+        if digest and digest not in history.recent and not history.segments_of(digest, since):
+            stored = store(messages, now)
+            history.note(digest, now)
+            return stored
     if need := lookup(history, digests, now, pages):
         return need
     dropped = repeated(history, digests, now, pages)
@@ -104,7 +116,10 @@ def send_once(
 def drop(own: Queue, message: Message, now: Instant, trail: Trail | None = None) -> int:
     """Leave nothing of a message but its record; returns the number it has there."""
     made = Message(None, message.message_id, message.session_id, scheduled_at=now)
-    made.number = made.enqueue_number = own.ledger.next_number()
+    # One that was scheduled in a transaction has its number; one that is forwarded has that of
+    # another entity.
+    number = message.number if trail is None else 0
+    made.number = made.enqueue_number = number or own.ledger.next_number()
     made.length = message.length
     made.trail = trail
     own.ledger.drop(made)
@@ -120,7 +135,8 @@ def recall(history: History, pages: Pages) -> Need | None:
     segment = history.next_unread()
     if segment is None:
         return None
-    page = SeenSlice(segment.number, segment.cursor, RECALLED_AT_ONCE)
+    part = segment.number + segment.parts_read
+    page = SeenSlice(part, segment.cursor, RECALLED_AT_ONCE)
     if page not in pages:
         return Need((page,))
     digests = pages.digests(page)

@@ -85,16 +85,16 @@ class BodyPage(NamedTuple):
 
 
 class SeenPage(NamedTuple):
-    """When these ids were last seen, in these segments of a history."""
+    """When these ids were last seen, in these parts of a history."""
 
-    segments: tuple[int, ...]
+    parts: tuple[int, ...]
     digests: tuple[bytes, ...]
 
 
 class SeenSlice(NamedTuple):
-    """The ids of a segment behind one of them, in order."""
+    """The ids of a part behind one of them, in order."""
 
-    segment: int
+    part: int
     after: bytes
     limit: int
 
@@ -140,8 +140,10 @@ class Pages:
     def add(self, page: Page, loaded: Loaded) -> None:
         if isinstance(page, SeenPage):
             assert isinstance(loaded, dict)
-            self.seen.update(dict.fromkeys(page.digests))
-            self.seen.update(loaded)
+            for digest in page.digests:
+                before, at = self.seen.get(digest), loaded.get(digest)
+                if before is None or (at is not None and at > before):
+                    self.seen[digest] = at
         else:
             self._loaded[page] = loaded
 

@@ -24,8 +24,8 @@ from postbus.broker.message import (
     SCHEDULED,
     TRANSFER_DEAD_LETTER,
     Message,
-    Trail,
 )
+from postbus.broker.placing import choose_place, passes_on
 from postbus.broker.policy import NOWHERE, Policy
 from postbus.broker.records import Kind
 from postbus.broker.session import Session, Sessions
@@ -34,9 +34,6 @@ from postbus.broker.window import Window
 from postbus.errors import EntityDisabled, InvalidOperation, MessageLockLost
 from postbus.model.instant import NEVER, Instant
 
-HOPS_MAX: Final = 4
-"""Times that a message is forwarded (semantics B §8)."""
-HOPS_EXCEEDED: Final = "MaxTransferHopCountExceeded"
 HEADERS_TOO_LARGE: Final = "HeaderSizeExceeded", "The size quota for this stream was exceeded."
 
 
@@ -119,12 +116,12 @@ class Queue:
         self.limit_ttl(message)
         raw = message.raw
         assert raw is not None
-        message.number = message.enqueue_number = ledger.next_number()
         if message.enqueued_at > now:
             self.schedule(message)
             return message.number
+        message.number = message.enqueue_number = ledger.next_number()
         message.enqueued_at = now
-        self.choose_place(message)
+        choose_place(self, message)
         ledger.add(Kind.ENQUEUED, message, raw)
         self.placed(message)
         return message.number
@@ -133,6 +130,8 @@ class Queue:
         """Keep a message until it is due."""
         raw = message.raw
         assert raw is not None
+        # A transaction has promised the number to whoever scheduled it.
+        message.number = message.enqueue_number = message.number or self.ledger.next_number()
         message.lane = SCHEDULED
         self.ledger.add(Kind.SCHEDULED, message, raw)
         message.raw = None
@@ -143,33 +142,10 @@ class Queue:
         if default_ttl is not None and (message.ttl == NO_TTL or message.ttl > default_ttl):
             message.ttl = default_ttl
 
-    def choose_place(self, message: Message) -> None:
-        """Where a message goes that comes in: among the others or, where the queue forwards,
-        straight to the outbox, under the number that it has just been given."""
-        message.subqueue = self.main
-        if self.policy.forward_to == NOWHERE:
-            return
-        trail = message.trail
-        if trail is None:
-            trail = message.trail = Trail(message.length)
-        if trail.hops >= HOPS_MAX:
-            message.subqueue = self.dead_letters
-            message.reason = HOPS_EXCEEDED
-            return
-        trail.destination = self.policy.forward_to
-        message.lane = OUTBOX
-
-    def choose_grave(self, message: Message, reason: str, description: str) -> None:
-        """Where a message goes that is a dead letter when it comes in."""
-        message.subqueue = self.dead_letters
-        message.reason, message.description = reason, description
-        if self.passes_on(message):
-            message.lane = OUTBOX
-
     def activate(self, message: Message, number: int) -> None:
         """A scheduled message has come due."""
         message.lane = ACTIVE
-        self.choose_place(message)
+        choose_place(self, message)
         subqueue, lane = message.subqueue, message.lane
         message.subqueue, message.lane = self.main, SCHEDULED
         self.ledger.move(Kind.ACTIVATED, message, subqueue, lane, number)
@@ -182,12 +158,16 @@ class Queue:
             self.fragment.outboxes.setdefault(message.subqueue, message.number)
             self.fragment.departing[message.subqueue] = None
             return
-        if message.ttl >= 0 and message.subqueue == self.main:
-            expires_at = message.enqueued_at + message.ttl
-            if expires_at < self.next_expiry:
-                self.next_expiry = expires_at
-                self.fragment.expiring[self.owner] = self
+        if message.subqueue == self.main:
+            self.note_expiry(message)
         self.windows[message.subqueue].add(message)
+
+    def note_expiry(self, message: Message) -> None:
+        """Have the message swept when its time is over, if somebody receives then."""
+        expires_at = message.enqueued_at + message.ttl
+        if message.ttl >= 0 and expires_at < self.next_expiry:
+            self.next_expiry = expires_at
+            self.fragment.expiring[self.owner] = self
 
     def stir(self, subqueue: int) -> None:
         """Have whoever waits at a subqueue looked at in the next turn."""
@@ -267,7 +247,7 @@ class Queue:
             self._dead_letter_over_count(message)
             return
         if self.over_size(message):
-            self._dead_letter_over_size(message)
+            self.bury(message, *HEADERS_TOO_LARGE)
             return
         self._forget(message)
         if message.lane == DEFERRED:
@@ -288,7 +268,7 @@ class Queue:
         if properties is not None:
             message.properties = properties
         if self.over_size(message):
-            self._dead_letter_over_size(message)
+            self.bury(message, *HEADERS_TOO_LARGE)
         else:
             self.bury(message, reason, description)
 
@@ -330,9 +310,15 @@ class Queue:
             raise MessageLockLost()
         return message
 
+    def check_free(self, token: bytes) -> None:
+        """Raise the reason where a transaction has this message, which will settle it or not."""
+        if token in self.fragment.enlisted:
+            raise InvalidOperation("The message is settled in a transaction that is not over yet.")
+
     def _unlock(self, token: bytes, now: Instant) -> Message:
         self.check_receives()
         message = self._held(token, now)
+        self.check_free(token)
         del self.locks[token]
         message.token = None
         if message.lane == DEFERRED:
@@ -361,7 +347,7 @@ class Queue:
         if self._over_count(message):
             self._dead_letter_over_count(message)
         elif self.over_size(message):
-            self._dead_letter_over_size(message)
+            self.bury(message, *HEADERS_TOO_LARGE)
         else:
             self.ledger.change(kind, message)
             self._give_back(message, now)
@@ -382,9 +368,6 @@ class Queue:
             and len(message.properties) > self.policy.header_size_max
         )
 
-    def _dead_letter_over_size(self, message: Message) -> None:
-        self.bury(message, *HEADERS_TOO_LARGE)
-
     def _give_back(self, message: Message, now: Instant) -> None:
         if message.lane == DEFERRED:
             return
@@ -400,25 +383,11 @@ class Queue:
         message.reason, message.description = reason, description
         message.raw = None
         lane, number = ACTIVE, message.number
-        if self.passes_on(message):
+        if passes_on(self, message):
             # In the order in which they leave, so under new numbers.
             lane, number = OUTBOX, self.ledger.next_number()
         self.ledger.move(Kind.DEAD_LETTERED, message, self.dead_letters, lane, number)
         self.placed(message)
-
-    def passes_on(self, message: Message) -> bool:
-        """Does this dead letter go on to another entity? If so it says where it comes from."""
-        destination = self.policy.forward_dead_letters_to
-        if destination == NOWHERE or message.reason == HOPS_EXCEEDED:
-            return False
-        trail = message.trail
-        if trail is None:
-            trail = message.trail = Trail(message.length)
-        if trail.hops >= HOPS_MAX:
-            return False
-        trail.destination = destination
-        message.source = self.name
-        return True
 
     def expire(self, message: Message) -> None:
         """Time to live ran out. The message is not ready and not locked."""

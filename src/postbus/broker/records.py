@@ -71,6 +71,8 @@ class Kind(IntEnum):
     """A session's state is gone."""
     DUPLICATE = 25
     """Its id was seen already, so it was accepted and dropped; it has a number and no body."""
+    POSTED = 26
+    """Sent through this entity, for another one (`postbus.broker.posting`)."""
 
 
 BRINGS_BODY: Final = frozenset(
@@ -82,6 +84,7 @@ BRINGS_BODY: Final = frozenset(
         Kind.STAGED,
         Kind.ARRIVED,
         Kind.STATE_SET,
+        Kind.POSTED,
     }
 )
 REMOVES: Final = frozenset(
@@ -96,8 +99,9 @@ REMOVES: Final = frozenset(
         Kind.STATE_CLEARED,
     }
 )
-BRINGS_ID: Final = BRINGS_BODY - {Kind.COPIED, Kind.STATE_SET}
-"""A message comes in that was not here: its id counts as seen from then on."""
+BRINGS_ID: Final = BRINGS_BODY - {Kind.COPIED, Kind.STATE_SET, Kind.POSTED}
+"""A message comes in that was not here: its id counts as seen from then on. One that is sent
+through here does so where it arrives."""
 ADDS: Final = frozenset(
     {
         Kind.ENQUEUED,
@@ -106,6 +110,7 @@ ADDS: Final = frozenset(
         Kind.DISTRIBUTED,
         Kind.ARRIVED,
         Kind.STATE_SET,
+        Kind.POSTED,
     }
 )
 

@@ -13,8 +13,8 @@ from typing import Final
 DIGEST_BYTES: Final = 16
 SIZE_MIN: Final = 1_024
 BYTES_PER_ID: Final = 4
-"""32 bits and 8 probes: of 170,000 ids that were never in a full layer, one is taken for known."""
-PROBES_MAX: Final = 8
+"""32 bits and 6 probes: of 40,000 ids that were never in a full layer, one is taken for known."""
+PROBES_MAX: Final = 6
 UNFOLDED: Final = 4
 """A layer that was made too small becomes so many times as large."""
 
@@ -36,25 +36,25 @@ def places_of(digest: bytes) -> tuple[int, int]:
 class Layer:
     """The ids of one segment."""
 
-    __slots__ = ("_bits", "_mask", "_probes", "capacity")
+    __slots__ = ("_probes", "bits", "capacity", "mask")
 
     def __init__(self, size: int, capacity: int) -> None:
         """`size` in bytes, a power of two; `capacity` is the number of ids it was made for."""
         self.capacity = capacity
-        self._bits = bytearray(size)
-        self._mask = size * 8 - 1
+        self.bits = bytearray(size)
+        self.mask = size * 8 - 1
         self._probes = max(2, min(PROBES_MAX, size * 8 // capacity // 2))
 
     @property
     def size(self) -> int:
-        return len(self._bits)
+        return len(self.bits)
 
     @property
     def bytes_per_id(self) -> float:
-        return len(self._bits) / self.capacity
+        return len(self.bits) / self.capacity
 
     def add(self, first: int, step: int) -> None:
-        bits, mask, place = self._bits, self._mask, first
+        bits, mask, place = self.bits, self.mask, first
         for _ in range(self._probes):
             at = place & mask
             bits[at >> 3] |= 1 << (at & 7)
@@ -66,7 +66,7 @@ class Layer:
             self.add(first, step)
 
     def may_have(self, first: int, step: int) -> bool:
-        bits, mask, place = self._bits, self._mask, first
+        bits, mask, place = self.bits, self.mask, first
         for _ in range(self._probes):
             at = place & mask
             if not bits[at >> 3] >> (at & 7) & 1:
@@ -76,16 +76,16 @@ class Layer:
 
     def fold(self) -> None:
         """Half the size, and twice as full."""
-        half = len(self._bits) // 2
-        low = int.from_bytes(self._bits[:half], "little")
-        high = int.from_bytes(self._bits[half:], "little")
-        self._bits = bytearray((low | high).to_bytes(half, "little"))
-        self._mask = half * 8 - 1
+        half = len(self.bits) // 2
+        low = int.from_bytes(self.bits[:half], "little")
+        high = int.from_bytes(self.bits[half:], "little")
+        self.bits = bytearray((low | high).to_bytes(half, "little"))
+        self.mask = half * 8 - 1
 
     def unfold(self) -> None:
         """Room for more ids. Those in it are found in several places now, as if they were more."""
-        self._bits *= UNFOLDED
-        self._mask = len(self._bits) * 8 - 1
+        self.bits *= UNFOLDED
+        self.mask = len(self.bits) * 8 - 1
         self.capacity *= UNFOLDED
 
 

@@ -108,13 +108,14 @@ def _that_exist(
 ) -> tuple[list[str], str | None] | Need:
     """Leave out those that only the index still knows."""
     delta = queue.ledger.delta
-    unsure = {lane for lane in (ACTIVE, STATE) if delta.removes(queue.main, lane)}
     needed: list[Page] = []
     found: list[str] = []
     for session_id in ids:
         lanes = lanes_of[session_id]
         if any(
-            lane not in unsure or delta.has_group(queue.main, lane, session_id) for lane in lanes
+            not delta.may_have_left(queue.main, lane, session_id)
+            or delta.has_group(queue.main, lane, session_id)
+            for lane in lanes
         ):
             found.append(session_id)
             continue

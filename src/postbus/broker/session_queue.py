@@ -33,8 +33,7 @@ class SessionQueue(Queue):
         if message.subqueue != self.main or message.lane == OUTBOX:
             super().placed(message)
             return
-        if message.ttl >= 0:
-            self.next_expiry = min(self.next_expiry, message.enqueued_at + message.ttl)
+        self.note_expiry(message)
         self._sessions.add(message)
 
     def put_back(self, message: Message, raw: bytes) -> None:
@@ -101,6 +100,7 @@ class SessionQueue(Queue):
             return super()._unlock(token, now)
         self.check_receives()
         self._held(token, now)
+        self.check_free(token)
         message = self._sessions.unlock(token)
         message.token = None
         if message.lane == DEFERRED:

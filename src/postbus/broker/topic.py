@@ -13,6 +13,7 @@ from postbus.broker.admission import admit
 from postbus.broker.lanes import first_messages
 from postbus.broker.message import MAIN, PUBLISHING, Message, Trail, no_body
 from postbus.broker.pages import BodyPage, Need, Page, Pages
+from postbus.broker.placing import choose_grave, choose_place
 from postbus.broker.queue import HEADERS_TOO_LARGE, Queue
 from postbus.broker.records import Kind
 from postbus.model.instant import Instant
@@ -95,10 +96,10 @@ class Topic:
         admit("Topic", own.name, own.policy, own.ledger.size_bytes, messages)
         for message in messages:
             own.limit_ttl(message)
-            message.number = message.enqueue_number = own.ledger.next_number()
             if message.enqueued_at > now:
                 own.schedule(message)
             else:
+                message.number = message.enqueue_number = own.ledger.next_number()
                 message.enqueued_at = now
                 self._take_in(message)
         return [message.number for message in messages]
@@ -171,13 +172,13 @@ class Topic:
             if copy.failure is not None:
                 if not queue.policy.dead_letter_on_filter_errors:
                     continue
-                queue.choose_grave(made, *copy.failure)
+                choose_grave(queue, made, *copy.failure)
             elif copy.header_size > queue.policy.header_size_max:
-                queue.choose_grave(made, *HEADERS_TOO_LARGE)
+                choose_grave(queue, made, *HEADERS_TOO_LARGE)
             elif queue.policy.requires_session and made.session_id is None:
-                queue.choose_grave(made, *NO_SESSION)
+                choose_grave(queue, made, *NO_SESSION)
             else:
-                queue.choose_place(made)
+                choose_place(queue, made)
             made.number = ledger.next_number()
             ledger.place(made)
             queue.placed(made)

@@ -31,9 +31,9 @@ class RowKey(NamedTuple):
 
 
 class SeenIds(NamedTuple):
-    """Ids that an entity has seen, by their digests: they go into one segment of its history."""
+    """Ids that an entity has seen, by their digests: they go into one part of its history."""
 
-    segment: int
+    part: int
     digests: Sequence[bytes]
     times: Sequence[int]
     """When each was seen, Instant."""

@@ -16,24 +16,24 @@ from postbus.errors import (
     EntityNotFound,
     InvalidArgument,
     InvalidOperation,
-    NotSupported,
     QuotaExceeded,
     SessionRequired,
 )
 from postbus.model.address import Address, SubQueue, resolve_address
 from postbus.server.auth import Right, missing_claim
 from postbus.server.cbs import TokenNode
+from postbus.server.coordinator import accept_coordinator
 from postbus.server.entities import Entity, QueueEntity, Received, TopicEntity
 from postbus.server.links import Inlet, Outlet
 from postbus.server.management import ManagementNode
 from postbus.server.nodes import CBS_SPELLING, MANAGEMENT_SPELLING, NodeInlet, NodeOutlet
 from postbus.server.session_filter import SessionFilter, read_session_filter
 from postbus.server.session_links import SessionOutlet
+from postbus.server.via import DESTINATION, join_as_receiver, route_of
 
 if TYPE_CHECKING:
     from postbus.server.gateway import Gateway
 
-_VIA: Final = "com.microsoft:transfer-destination-address"
 TOKEN_REQUEST_BYTES_MAX: Final = 32 * 1024
 """A token has at most half of that; whoever puts one has proven nothing yet."""
 REQUEST_OVERHEAD_BYTES: Final = 16 * 1024
@@ -51,16 +51,16 @@ def attach(gateway: Gateway, link: ReceiverLink | SenderLink) -> list[Event]:
     """Accept the link, or raise the reason not to."""
     terminus: Any = link.target if isinstance(link, ReceiverLink) else link.source
     if isinstance(terminus, Coordinator):
-        raise NotSupported("Transactions are not supported.")
+        if not isinstance(link, ReceiverLink):
+            raise InvalidArgument("A coordinator is a target.")
+        _check_stranger(gateway)
+        return accept_coordinator(gateway, link)
     text = getattr(terminus, "address", None)
     if not isinstance(text, str):
         raise InvalidArgument("The link names no address.")
     address = resolve_address(text)
     if address.is_cbs:
-        if gateway.stranger and gateway.links_served() >= STRANGER_LINKS_MAX:
-            raise QuotaExceeded(
-                f"A connection may have {STRANGER_LINKS_MAX} links before it shows a token."
-            )
+        _check_stranger(gateway)
         return _accept_node(gateway, link, address)
     if address.management:
         if not gateway.known_to(address.path):
@@ -70,6 +70,13 @@ def attach(gateway: Gateway, link: ReceiverLink | SenderLink) -> list[Event]:
     if isinstance(link, ReceiverLink):
         return _accept_inlet(gateway, link, address)
     return _accept_outlet(gateway, link, address)
+
+
+def _check_stranger(gateway: Gateway) -> None:
+    if gateway.stranger and gateway.links_served() >= STRANGER_LINKS_MAX:
+        raise QuotaExceeded(
+            f"A connection may have {STRANGER_LINKS_MAX} links before it shows a token."
+        )
 
 
 def _find(gateway: Gateway, address: Address) -> Entity:
@@ -116,16 +123,18 @@ def _accept_inlet(gateway: Gateway, link: ReceiverLink, address: Address) -> lis
     entity = _find(gateway, address)
     if address.subqueue is not SubQueue.MAIN or not isinstance(entity, (QueueEntity, TopicEntity)):
         raise InvalidOperation(f"Messages cannot be sent to '{address.path}'.")
-    if link.properties and link.properties.get(_VIA) is not None:
-        raise NotSupported("Sending via another entity is not supported.")
     if not entity.policy().sends:
         raise EntityDisabled(entity.path, "Send")
-    link.owner = inlet = Inlet(gateway, link, entity, gateway.service.settings.link_credit_max)
+    route = route_of(gateway, link, entity)
+    credit = gateway.service.settings.link_credit_max
+    link.owner = inlet = Inlet(gateway, link, entity, credit, route)
     size_max = entity.message_size_max
+    named = (link.properties or {}).get(DESTINATION)
     early = link.accept(
         properties={
             **gateway.service.link_properties(),
             Symbol("com.microsoft:max-message-batch-size"): ULong(size_max),
+            **({} if named is None else {DESTINATION: named}),
         },
         max_message_size=size_max,
     )
@@ -138,7 +147,8 @@ def _accept_outlet(gateway: Gateway, link: SenderLink, address: Address) -> list
     if not gateway.allows(Right.LISTEN, address.path):
         raise missing_claim(Right.LISTEN, gateway.service.uri(address.path))
     entity = _find(gateway, address)
-    if not isinstance(entity, Received):
+    transferred = address.subqueue is SubQueue.TRANSFER_DEAD_LETTER
+    if not isinstance(entity, Received) and not (transferred and isinstance(entity, TopicEntity)):
         raise InvalidOperation(
             f"Messages cannot be received from the topic '{address.path}': name a subscription."
         )
@@ -148,8 +158,10 @@ def _accept_outlet(gateway: Gateway, link: SenderLink, address: Address) -> list
     if not entity.description.status.receives:
         raise EntityDisabled(entity.path, "Receive")
     refuse_forwarding(entity, address)
+    join_as_receiver(link, entity)
     subqueue = entity.subqueue(_SUBQUEUES[address.subqueue])
     if wanted is not None:
+        assert isinstance(entity, Received)
         waiting = SessionOutlet(gateway, link, entity, subqueue, wanted)
         waiting.open()
         link.owner = waiting
@@ -165,9 +177,11 @@ def _accept_outlet(gateway: Gateway, link: SenderLink, address: Address) -> list
     return early
 
 
-def refuse_forwarding(entity: Received, address: Address) -> None:
+def refuse_forwarding(entity: Received | TopicEntity, address: Address) -> None:
     """An entity that forwards has one receiver, which is the broker (semantics B §8)."""
     target = None
+    if isinstance(entity, TopicEntity):
+        return
     if address.subqueue is SubQueue.MAIN:
         target = entity.description.forward_to
     elif address.subqueue is SubQueue.DEAD_LETTER:
@@ -179,7 +193,9 @@ def refuse_forwarding(entity: Received, address: Address) -> None:
         )
 
 
-def _session_wanted(entity: Received, address: Address, source: Source) -> SessionFilter | None:
+def _session_wanted(
+    entity: Received | TopicEntity, address: Address, source: Source
+) -> SessionFilter | None:
     """The session that a receiver asks for, which it must do where there are any, and nowhere
     else. A dead-letter queue has none (semantics B §1)."""
     wanted = read_session_filter(source)
@@ -194,6 +210,8 @@ def _session_wanted(entity: Received, address: Address, source: Source) -> Sessi
     return wanted
 
 
-def needs_session(entity: Received, address: Address) -> bool:
+def needs_session(entity: Received | TopicEntity, address: Address) -> bool:
     """Can its messages be received within their sessions only?"""
+    if isinstance(entity, TopicEntity):
+        return False
     return address.subqueue is SubQueue.MAIN and bool(entity.description.requires_session)

@@ -103,12 +103,14 @@ class Claims:
 class Authority:
     """Checks proofs of identity against the keys of a namespace and of its entities."""
 
-    __slots__ = ("_has_folders", "_issuer", "_ring")
+    __slots__ = ("_former", "_has_folders", "_issuer", "_ring")
 
     def __init__(self, keys: Iterable[AccessKey], issuer: Issuer | None = None) -> None:
         self._ring = KeyRing()
         self._has_folders = False
         """Some token was for the beginning of names: a new entity may turn out to be that."""
+        self._former: frozenset[str] = frozenset()
+        """Names that were an entity's: a token for one of them is not for a folder."""
         self._ring.learn(NAMESPACE, keys)
         self._issuer = issuer
 
@@ -128,6 +130,10 @@ class Authority:
         is_new = not self._ring.knows(owner)
         lost = self._ring.learn(owner, keys)
         return lost or (is_new and self._has_folders)
+
+    def remember(self, names: Iterable[str]) -> None:
+        """These were names of entities, and others begin with them."""
+        self._former = frozenset(name.lower() for name in names)
 
     def forget(self, entity: str) -> bool:
         """The entity is gone. Returns what `learn` returns."""
@@ -208,7 +214,7 @@ class Authority:
         if within:
             # Behind the name of an entity there are no others.
             return Reach.MESSAGES if _names_messages(within) else Reach.FOLDER
-        if not is_folder:
+        if not is_folder or resource in self._former:
             return Reach.ENTITY
         self._has_folders = True
         return Reach.FOLDER

@@ -6,6 +6,7 @@ entities are read by `postbus.config`.
 """
 
 import json
+import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -37,6 +38,14 @@ class NamespaceConfig:
     authorization_rules: Rules = ()
     """Keys of the whole namespace, beside the one that is always there."""
 
+    @property
+    def has_keys(self) -> bool:
+        """Does it say any key, of the namespace or of an entity?"""
+        rules = [*self.authorization_rules]
+        for entity in self.content.entities():
+            rules += entity.description.authorization_rules
+        return any(rule.keys for rule in rules)
+
 
 def load_config(path: Path, defaults: QueueDescription | None = None) -> NamespaceConfig:
     """Read a file by its form. `defaults` is what a queue is of which the file says nothing.
@@ -51,6 +60,14 @@ def load_config(path: Path, defaults: QueueDescription | None = None) -> Namespa
         return _from_toml(_parse_toml(text), defaults)
     except Wrong as wrong:
         raise ConfigError(f"{path}: {wrong}") from None
+
+
+def is_exposed(path: Path) -> bool:
+    """May everybody on this machine read the file? One that is not there is nobody's."""
+    try:
+        return bool(path.stat().st_mode & stat.S_IROTH)
+    except OSError:
+        return False
 
 
 def _read(path: Path) -> str:

@@ -18,7 +18,8 @@ from postbus.broker.engine import Engine
 from postbus.broker.forwarding import Receipt, Shipment, outbox_id, outbox_of
 from postbus.broker.message import OWNER_BITS
 from postbus.broker.pages import Need, Pages
-from postbus.errors import EntityNotFound, InternalError, ServiceBusError
+from postbus.broker.posting import is_posted
+from postbus.errors import EntityNotFound, InternalError, QuotaExceeded, ServiceBusError
 from postbus.model.instant import Instant
 from postbus.server.host import Host
 from postbus.server.requests import Call
@@ -50,6 +51,8 @@ class Courier:
         """Those that have more to send, in the order of their turns."""
         self._resting: set[Outbox] = set()
         """Those that are tried again in a while."""
+        self._full: dict[Outbox, set[int]] = {}
+        """Destinations of an outbox that had no room when they were last asked."""
         self._stopped = False
 
     def stop(self) -> None:
@@ -113,13 +116,17 @@ class Courier:
 
     def _collect(self, host: Host, subqueue: int) -> None:
         def collect(engine: Engine, now: Instant, pages: Pages) -> object:
-            return forwarding.collect(engine, subqueue, now, pages)
+            passed_over = self._full.get((host, subqueue), ())
+            return forwarding.collect(engine, subqueue, now, pages, passed_over)
 
         self._ask(host, collect, partial(self._collected, host, subqueue), (host, subqueue))
 
     def _collected(self, host: Host, subqueue: int, shipment: Shipment | None) -> None:
         if shipment is None:
-            self._done((host, subqueue), has_more=False)
+            if self._full.pop((host, subqueue), None):
+                self._later((host, subqueue))
+            else:
+                self._done((host, subqueue), has_more=False)
             return
         destination = self._host_of(shipment.destination)
         if destination is None or destination.gone is not None:
@@ -143,6 +150,9 @@ class Courier:
         go_on = partial(self._done, (host, subqueue), has_more=True)
         if refusal is not None and refusal.transient:
             go_on = partial(self._later, (host, subqueue))
+        elif isinstance(refusal, QuotaExceeded) and is_posted(subqueue):
+            # It waits until there is room (semantics B §7), and the others pass it.
+            self._full.setdefault((host, subqueue), set()).add(shipment.destination)
         elif refusal is not None:
             refused = shipment.messages[receipt.arrived][0].number
             log.warning("message not forwarded", entity=host.name, error=str(refusal))

@@ -6,32 +6,37 @@ from typing import Final
 from postbus.errors import Unauthorized
 from postbus.model.authorization import Right
 from postbus.model.instant import Instant
-from postbus.server.auth import Authority, Claims
+from postbus.server.auth import Authority, Claims, resource_path
 
 CLAIMS_MAX: Final = 1_000
 """Tokens one connection may hold, and entities one login may open. A client renews a token under
 the same audience."""
 
+_NONE: Final[dict[str | int, Claims]] = {}
+
 
 class Credentials:
     """The claims of a connection. A token put for an audience replaces the one before."""
 
-    __slots__ = ("_login", "_tokens")
+    __slots__ = ("_by_resource", "_login", "_tokens")
 
     def __init__(self) -> None:
         self._login: tuple[Claims, ...] = ()
         self._tokens: dict[str, Claims] = {}
+        self._by_resource: dict[str, dict[str | int, Claims]] = {}
+        """All of them, by where they begin, and by audience or by their place in the login. A
+        connection may have thousands of links, and all are looked at when a claim ends."""
 
     def __bool__(self) -> bool:
         """Is there anything at all?"""
         return bool(self._login or self._tokens)
 
     def allows(self, right: Right, path: str, now: Instant) -> bool:
-        return any(each.allows(right, path) for each in self._valid(now))
+        return any(each.allows(right, path) for each in self._about(path, now))
 
     def covers(self, path: str, now: Instant) -> bool:
         """Is there any right at all on this path?"""
-        return any(each.covers(path) for each in self._valid(now))
+        return any(each.covers(path) for each in self._about(path, now))
 
     def log_in(self, claims: tuple[Claims, ...]) -> None:
         if len(claims) > CLAIMS_MAX:
@@ -39,6 +44,7 @@ class Credentials:
                 f"The key opens {len(claims)} entities; by a login it may open {CLAIMS_MAX}."
             )
         self._login = claims
+        self._index()
 
     def put(self, audience: str, claims: Claims) -> bool:
         """Take a token. Returns whether it proves other things than the one it replaces."""
@@ -46,13 +52,16 @@ class Credentials:
         if before is None and len(self._tokens) >= CLAIMS_MAX:
             raise Unauthorized("The connection holds as many tokens as it may hold.")
         self._tokens[audience] = claims
+        if before is not None:
+            self._take_out(audience, before)
+        self._by_resource.setdefault(claims.resource, {})[audience] = claims
         return before is not None and _extent(before) != _extent(claims)
 
     def expire(self, now: Instant) -> bool:
         """Drop what has run out. Returns whether anything had."""
         over = [audience for audience, each in self._tokens.items() if each.expires_at <= now]
         for audience in over:
-            del self._tokens[audience]
+            self._take_out(audience, self._tokens.pop(audience))
         return bool(over)
 
     def review(self, authority: Authority) -> bool:
@@ -64,13 +73,34 @@ class Credentials:
             for audience, each in self._tokens.items()
             if (now := authority.review(each))
         }
+        self._index()
         return before != (self._login, list(self._tokens.values()))
 
     def next_expiry(self) -> Instant | None:
         return min((each.expires_at for each in self._all()), default=None)
 
-    def _valid(self, now: Instant) -> Iterator[Claims]:
-        return (each for each in self._all() if each.expires_at > now)
+    def _about(self, path: str, now: Instant) -> Iterator[Claims]:
+        """Those that could cover a path, which are on it or on a beginning of it."""
+        place, found = resource_path(path), self._by_resource
+        while True:
+            for each in found.get(place, _NONE).values():
+                if each.expires_at > now:
+                    yield each
+            if not place:
+                return
+            place = place.rpartition("/")[0]
+
+    def _index(self) -> None:
+        self._by_resource = {}
+        held: list[tuple[str | int, Claims]] = [*enumerate(self._login), *self._tokens.items()]
+        for key, each in held:
+            self._by_resource.setdefault(each.resource, {})[key] = each
+
+    def _take_out(self, audience: str, claims: Claims) -> None:
+        there = self._by_resource[claims.resource]
+        del there[audience]
+        if not there:
+            del self._by_resource[claims.resource]
 
     def _all(self) -> tuple[Claims, ...]:
         return (*self._login, *self._tokens.values())

@@ -214,6 +214,8 @@ class TopicEntity(Entity):
         self.sorter = host.sorter = sorter
         host.meter = self.meter
         host.policy = self.policy()
+        self.prefetch = PrefetchWatch(now)
+        """Of those who receive what was sent through it and not taken."""
         self._subscriptions: dict[str, SubscriptionEntity] = {}
 
     @property

@@ -28,12 +28,14 @@ from postbus.amqp.link import Link
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sasl import parse_plain
 from postbus.amqp.sending import SenderLink
-from postbus.errors import ConnectionForced, ServiceBusError, Unauthorized
+from postbus.amqp.session import Session
+from postbus.errors import ConnectionForced, SecondReceiver, ServiceBusError, Unauthorized
 from postbus.model.address import resolve_address
 from postbus.model.authorization import Right
 from postbus.model.instant import Instant
 from postbus.server.attaching import attach
 from postbus.server.auth import Authority, Claims, lost_claim
+from postbus.server.coordinator import CoordinatorInlet
 from postbus.server.credentials import Credentials
 from postbus.server.host import Host
 from postbus.server.links import Inlet, Outlet
@@ -43,8 +45,9 @@ from postbus.server.refusals import Refusals
 from postbus.server.requests import Lose
 from postbus.server.runtime import Runtime
 from postbus.server.service import Service
+from postbus.server.transactions import Transactions
 
-Owner = Inlet | Outlet | NodeInlet | NodeOutlet
+Owner = Inlet | Outlet | NodeInlet | NodeOutlet | CoordinatorInlet
 
 OFFERED: Final = ("MSSBCBS", "PLAIN", "ANONYMOUS")
 UNOFFERED: Final = ("EXTERNAL",)
@@ -84,6 +87,7 @@ class Gateway:
         )
         self._credentials = Credentials()
         self._orphans: dict[bytes, tuple[Host, int]] = {}
+        self._transactions: Transactions | None = None
         self._refused = 0
         self.waiting_bytes = 0
         """Responses that wait for the peer's credit, on all links."""
@@ -120,6 +124,13 @@ class Gateway:
     def stranger(self) -> bool:
         """The peer has shown no token that is good."""
         return not self._credentials
+
+    @property
+    def transactions(self) -> Transactions:
+        """Made when they are first asked for: most connections have none."""
+        if self._transactions is None:
+            self._transactions = Transactions(self)
+        return self._transactions
 
     def links_served(self) -> int:
         return sum(link.owner is not None for link in self._links())
@@ -317,9 +328,13 @@ class Gateway:
             if isinstance(owner, (Inlet, Outlet)):
                 right = Right.SEND if isinstance(owner, Inlet) else Right.LISTEN
                 path = resolve_address(_address_of(link) or "").path
-                if not self.allows(right, path):
-                    lost = lost_claim(link.name, right, self._service.uri(path))
-                    self.detach(link, lost, owner.entity.path)
+                paths = [path]
+                if isinstance(owner, Inlet) and owner.route is not None:
+                    paths.append(owner.route.destination)
+                for each in paths:
+                    if link.owner is not None and not self.allows(right, each):
+                        lost = lost_claim(link.name, right, self._service.uri(each))
+                        self.detach(link, lost, owner.entity.path)
 
     # -- closing -----------------------------------------------------------------------------
 
@@ -401,16 +416,23 @@ class Gateway:
             self._handle(attach(self, link))
         except ServiceBusError as error:
             link.refuse(self.refusals.error(error, _address_of(link), self.stranger))
+            if isinstance(error, SecondReceiver):
+                self._end_session(link.session, error)
             self._refused += 1
             if self.stranger and self._refused >= REFUSED_STRANGERS_MAX:
                 self.close(ConnectionForced("Too many links were asked for without a token."))
+
+    def _end_session(self, session: Session, error: ServiceBusError) -> None:
+        for link in session.links:
+            self._let_go(link)
+        session.end(self.refusals.error(error, None))
 
     def _let_go(self, link: Link) -> None:
         owner: Owner | None = link.owner
         link.owner = None
         if owner is not None and owner.entity is not None:
             owner.entity.links.discard(link)
-        if isinstance(owner, (Outlet, NodeOutlet)):
+        if isinstance(owner, (Outlet, NodeOutlet, CoordinatorInlet)):
             owner.close()
 
     def _closed(self, event: Closed) -> None:

@@ -64,15 +64,14 @@ class Held:
         """What to read, for all that wait by now."""
         needs, self._needs = self._needs, None
         assert needs is not None
-        segments: set[int] = set()
-        digests: dict[bytes, None] = {}
+        wanted: dict[tuple[int, ...], dict[bytes, None]] = {}
         others: list[Page] = []
         for need in needs:
             others += [page for page in need.pages if not isinstance(page, SeenPage)]
             for page in _seen_pages(need):
-                segments.update(page.segments)
-                digests.update(dict.fromkeys(page.digests))
-        return Need((*others, SeenPage(tuple(sorted(segments)), tuple(digests))))
+                wanted.setdefault(page.parts, {}).update(dict.fromkeys(page.digests))
+        seen = [SeenPage(parts, tuple(digests)) for parts, digests in wanted.items()]
+        return Need((*others, *seen))
 
     def release(self) -> list[Request]:
         """It was read: all of them, in order, with what was read."""

@@ -12,14 +12,16 @@ from postbus.amqp.outcomes import Accepted, Modified, Outcome, Rejected, Release
 from postbus.amqp.performatives import SND_SETTLED, DeliveryState
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sending import SenderLink
+from postbus.amqp.transactions import TransactionalState
 from postbus.broker.message import Message
 from postbus.errors import InvalidArgument, NotSupported, ServiceBusError
+from postbus.server import enlisting
 from postbus.server.envelope import read_transfer, write_delivery
 from postbus.server.line import Parcel
 from postbus.server.requests import GiveBack, Send, Settle
 
 if TYPE_CHECKING:
-    from postbus.server.entities import QueueEntity, Received, TopicEntity
+    from postbus.server.entities import Entity, QueueEntity, Received, TopicEntity
     from postbus.server.gateway import Gateway
 
 log = structlog.get_logger("links")
@@ -29,7 +31,12 @@ class Inlet:
     """A client's sender link: every transfer becomes a Send."""
 
     def __init__(
-        self, gateway: Gateway, link: ReceiverLink, entity: QueueEntity | TopicEntity, credit: int
+        self,
+        gateway: Gateway,
+        link: ReceiverLink,
+        entity: QueueEntity | TopicEntity,
+        credit: int,
+        route: enlisting.Route | None = None,
     ) -> None:
         self.gateway = gateway
         self._link = link
@@ -38,6 +45,8 @@ class Inlet:
         self._runtime = gateway.runtime(entity.host)
         self._property_size_max = gateway.service.settings.property_size_max_bytes
         self._credit = credit
+        self.route = route
+        """Set where messages are sent through this entity, or through another one to it."""
 
     def open(self) -> None:
         self._link.grant(self._credit)
@@ -46,16 +55,21 @@ class Inlet:
         gateway = self.gateway
         host = self.host
         try:
-            if delivery.state is not None:
-                raise NotSupported("Transactions are not supported: the transfer names one.")
             messages = read_transfer(
                 delivery.payload, delivery.message_format, self._property_size_max
             )
+            if (delivery.state is not None or self.route is not None) and enlisting.send(
+                self, delivery, messages
+            ):
+                self.entity.touch(gateway.now)
+                return
         except (ServiceBusError, DecodeError) as fault:
             error = fault if isinstance(fault, ServiceBusError) else InvalidArgument(str(fault))
             host_meter = host.meter
             if host_meter is not None:
                 host_meter.refused(error.condition)
+            if delivery.state is not None:
+                enlisting.spoil(gateway, delivery.state, error)
             self._link.settle(delivery, gateway.refusals.rejected(error, self.entity.path))
             self._top_up()
             return
@@ -72,18 +86,28 @@ class Inlet:
 
 
 class Promises:
-    """Messages on their way to the links of one AMQP session, but not sent yet."""
+    """What the links of one AMQP session share: messages that are on their way to them and not
+    sent yet, and the entity that transactions in the session go through."""
 
-    __slots__ = ("count",)
+    __slots__ = ("count", "cross_entity", "via")
 
     def __init__(self) -> None:
         self.count = 0
+        self.cross_entity = False
+        """Its transactions may reach several entities (`postbus.server.via`)."""
+        self.via: Entity | None = None
 
 
 class Outlet:
     """A client's receiver link: takes messages from a line, and their settlements back."""
 
-    def __init__(self, gateway: Gateway, link: SenderLink, entity: Received, subqueue: int) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        link: SenderLink,
+        entity: Received | TopicEntity,
+        subqueue: int,
+    ) -> None:
         self.gateway = gateway
         self._link = link
         self.entity = entity
@@ -220,9 +244,12 @@ class Outlet:
             return  # JS, Java and .NET settle what was settled already (wire contract §10, 33)
         if state is None and settled:
             state = Released()  # forgotten without a verdict: unread, as far as we can know
+        if isinstance(state, TransactionalState):
+            enlisting.settle(self, deliveries, state, settled)
+            return
         if not isinstance(state, (Accepted, Rejected, Released, Modified)):
             if state is not None:
-                error = NotSupported("Transactions are not supported: the disposition names one.")
+                error = NotSupported("The disposition has a state that is no outcome.")
                 rejected = gateway.refusals.rejected(error, self.entity.path)
                 for delivery in deliveries:
                     self._link.settle(delivery, rejected)

@@ -219,6 +219,7 @@ class Server:
             self.namespace, authority, tracking, self._clock, settings, f"postbus-{os.getpid()}"
         )
         self.namespace.on_rules = self._service.rules_changed
+        self.namespace.on_former = authority.remember
         self._mailbox = Mailbox(self.namespace, self._clock)
         self._service.on_claims_lost = self._mailbox.review
         self._certificates = Certificates(certificate_files(settings), self._certified)

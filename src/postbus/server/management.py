@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from postbus.amqp.faults import DecodeError
+from postbus.amqp.outcomes import Accepted
 from postbus.amqp.types import AmqpArray, Int, Long, Timestamp
 from postbus.broker import browse, sessions
 from postbus.broker.engine import Engine
 from postbus.broker.message import KIND_MASK, MAIN, Message
 from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
+from postbus.broker.transaction import Transaction
 from postbus.errors import (
     InvalidArgument,
     InvalidOperation,
@@ -23,6 +25,7 @@ from postbus.errors import (
 )
 from postbus.model.instant import NEVER, Instant
 from postbus.server.auth import Right, missing_claim
+from postbus.server.enlisting import settlement_of, transaction_of
 from postbus.server.entities import Entity, SubscriptionEntity
 from postbus.server.envelope import (
     REASON_LENGTH_MAX,
@@ -36,6 +39,7 @@ from postbus.server.nodes import NodeRequest
 from postbus.server.requests import Call, bodies_needed, settle_with
 from postbus.server.rule_node import RULE_OPERATIONS, RuleNode
 from postbus.server.session_node import SESSION_OPERATIONS, SessionNode
+from postbus.server.transactions import Operation
 
 if TYPE_CHECKING:
     from postbus.server.gateway import Gateway
@@ -52,6 +56,18 @@ _DELETE: Final = 0  # receiver-settle-mode `first`
 # Constructors of the arrays we write: several SDKs insist on typed ones (wire contract §6.2).
 _TIMESTAMP: Final = 0x83
 _LONG: Final = 0x81
+
+TRANSACTIONAL: Final = frozenset(
+    {
+        "schedule-message",
+        "cancel-scheduled-message",
+        "update-disposition",
+        "renew-lock",
+        "renew-session-lock",
+    }
+)
+"""What may be part of a transaction (semantics B §7). A lock is renewed at once, whatever becomes
+of the transaction."""
 
 
 class ManagementNode:
@@ -88,6 +104,10 @@ class ManagementNode:
             raise InvalidOperation(f"'{self._path}' is no subscription: it has no rules.")
         if found is None:
             raise InvalidArgument(f"The operation '{request.operation}' is not known.")
+        if request.transaction is not None and name not in TRANSACTIONAL:
+            raise InvalidOperation(
+                f"The operation '{request.operation}' cannot be part of a transaction."
+            )
         right, operation = found
         if not self._gateway.allows(right, self._path):
             raise missing_claim(right, self._gateway.service.uri(self._path))
@@ -122,6 +142,22 @@ class ManagementNode:
             request.refuse(error, self._entity.path)
 
         self._gateway.runtime(host).submit(Call(host, call, done, failed, size))
+
+    def _enlist(
+        self,
+        request: NodeRequest,
+        operation: Operation,
+        done: Callable[[Any], None],
+        size: int = 0,
+    ) -> None:
+        """Make the request part of the transaction that it names."""
+
+        def failed(error: ServiceBusError) -> None:
+            self._entity.meter.refused(error.condition)
+            request.refuse(error, self._entity.path)
+
+        transaction = transaction_of(self._gateway, request.transaction)
+        transaction.ask(self._entity.host, operation, done, failed, size)
 
     # -- locks -----------------------------------------------------------------------------
 
@@ -162,11 +198,14 @@ class ManagementNode:
 
         session_id = fields.optional_text("session-id")
 
-        def settle(queue: Queue, now: Instant, pages: Pages) -> Need | None:
+        def check_session(queue: Queue, now: Instant) -> None:
             if session_id is not None and self._has_sessions:
                 session = sessions.held(queue, session_id, now)
                 if any(token not in session.locks for token in tokens):
                     raise SessionLockLost()
+
+        def settle(queue: Queue, now: Instant, pages: Pages) -> Need | None:
+            check_session(queue, now)
             for token in tokens:
                 message = self._held(queue, token, now)
                 if changes.dead_letter:
@@ -185,7 +224,16 @@ class ManagementNode:
         def done(result: None) -> None:
             request.respond(_OK, "OK", {})
 
-        self._ask(request, settle, done)
+        def enlist(transaction: Transaction, engine: Engine, now: Instant, pages: Pages) -> None:
+            check_session(engine.at(self._subqueue), now)
+            verdict = Accepted() if status == "completed" else changes
+            settlements = [settlement_of(self._subqueue, token, verdict) for token in tokens]
+            transaction.settle(engine, settlements, now)
+
+        if request.transaction is None:
+            self._ask(request, settle, done)
+        else:
+            self._enlist(request, enlist, done)
 
     # -- looking ---------------------------------------------------------------------------
 
@@ -271,6 +319,9 @@ class ManagementNode:
             array = AmqpArray(_LONG, [Long(number) for number in numbers])
             request.respond(_OK, "OK", {"sequence-numbers": array})
 
+        if request.transaction is not None:
+            self._enlist(request, partial(_schedule_in, messages), done, size)
+            return
         self._ask_engine(request, partial(_send, messages), done, size)
 
     def _cancel(self, request: NodeRequest, fields: Fields) -> None:
@@ -285,6 +336,9 @@ class ManagementNode:
         def done(result: None) -> None:
             request.respond(_OK, "OK", {})
 
+        if request.transaction is not None:
+            self._enlist(request, partial(_cancel_in, numbers), done)
+            return
         self._ask(request, cancel, done)
 
 
@@ -317,6 +371,18 @@ def _delete(
 
 def _send(messages: list[Message], engine: Engine, now: Instant, pages: Pages) -> list[int] | Need:
     return engine.send(messages, now, pages)
+
+
+def _schedule_in(
+    messages: list[Message], transaction: Transaction, engine: Engine, now: Instant, pages: Pages
+) -> list[int]:
+    return transaction.schedule(engine, messages)
+
+
+def _cancel_in(
+    numbers: list[int], transaction: Transaction, engine: Engine, now: Instant, pages: Pages
+) -> Need | None:
+    return transaction.cancel(engine, numbers, pages)
 
 
 def _encoded(message: Message, raw: bytes, peeked: bool = False) -> bytes:

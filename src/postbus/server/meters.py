@@ -77,6 +77,8 @@ class EntityMeter:
         "sends",
         "session_accepts",
         "session_timeouts",
+        "transactions_committed",
+        "transactions_rolled_back",
     )
 
     def __init__(self) -> None:
@@ -101,6 +103,8 @@ class EntityMeter:
         self.forwards = 0
         self.session_accepts = 0
         self.session_timeouts = 0
+        self.transactions_committed = 0
+        self.transactions_rolled_back = 0
         self.dead_letters: dict[str, int] = {}
         self.refusals: dict[str, int] = {}
 

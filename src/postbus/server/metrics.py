@@ -103,6 +103,18 @@ ENTITY_COUNTERS: Final = (
         "Receivers that waited for the next session in vain",
         "session_timeouts",
     ),
+    Family(
+        "postbus_transactions_committed_total",
+        _ENTITY,
+        "Transactions on the queue or topic that were committed",
+        "transactions_committed",
+    ),
+    Family(
+        "postbus_transactions_rolled_back_total",
+        _ENTITY,
+        "Transactions on it that were not: by their client, by a refusal, a lost link or time",
+        "transactions_rolled_back",
+    ),
 )
 DEAD_LETTERS: Final = Family(
     "postbus_dead_letters_total",

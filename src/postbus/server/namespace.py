@@ -72,6 +72,8 @@ class Namespace(Subscribing):
         self.on_rules: Callable[[str, Rules | None], None] = _unwatched
         """Told of each entity's authorization rules, also where there are none; None: it is gone.
         On an update, before anything else of it takes effect."""
+        self.on_former: Callable[[list[str]], None] = _unheard
+        """Told of names that are an entity's no longer and the beginning of others."""
 
     async def open(self) -> None:
         """Find the entities that are there, and go on dropping those that are not."""
@@ -79,6 +81,7 @@ class Namespace(Subscribing):
             entity = self._add(record)
             if isinstance(entity, TopicEntity):
                 await self.open_subscriptions(entity)
+        self.on_former(await self._thread.run(self._catalog.former))
         for received in self.received():
             self.aim(received)
         for fragment in await self._thread.run(self._catalog.dropped):
@@ -258,7 +261,8 @@ class Namespace(Subscribing):
                 return
             if entity is None:
                 raise EntityNotFound(f"sb://{self.name}/{name}")
-            await self._thread.run(partial(self._catalog.delete, entity.name))
+            former = await self._thread.run(partial(_delete, self._catalog, entity.name))
+            self.on_former(former)
             del self._entities[entity.name.lower()]
             del self._fragments[entity.host.fragment]
             gone = EntityNotFound(f"sb://{self.name}/{entity.name}")
@@ -403,6 +407,16 @@ class Namespace(Subscribing):
 
 def _unwatched(name: str, rules: Rules | None) -> None:
     """Nobody has asked to be told."""
+
+
+def _unheard(names: list[str]) -> None:
+    """Nobody is told."""
+
+
+def _delete(catalog: Catalog, name: str) -> list[str]:
+    """On the catalog's thread. Returns the former names from then on."""
+    catalog.delete(name)
+    return catalog.former()
 
 
 def _with_keys(description: D, previous: Rules, now: Instant) -> D:

@@ -26,6 +26,7 @@ from postbus.amqp.sections import (
     scan,
 )
 from postbus.amqp.sending import SenderLink
+from postbus.amqp.transactions import TransactionalState
 from postbus.amqp.types import Int, Symbol
 from postbus.errors import InvalidArgument, InvalidOperation, QuotaExceeded, ServiceBusError
 from postbus.server.requests import ACCEPTED
@@ -58,12 +59,14 @@ MANAGEMENT_SPELLING: Final = Spelling("statusCode", "statusDescription", "errorC
 class NodeRequest:
     """One question, and the way back to whoever asked."""
 
-    __slots__ = ("_inlet", "_message_id", "_reply_to", "body", "properties")
+    __slots__ = ("_inlet", "_message_id", "_reply_to", "body", "properties", "transaction")
 
     def __init__(self, inlet: NodeInlet, payload: bytes) -> None:
         sections = scan(payload)
         asked = read_properties(payload, sections)
         self._inlet = inlet
+        self.transaction: TransactionalState | None = None
+        """The one that it is part of."""
         self._message_id = asked.message_id
         self._reply_to = asked.reply_to
         self.properties = read_application_properties(payload, sections)
@@ -130,7 +133,16 @@ class NodeInlet:
             refusal = InvalidOperation(f"No link of this session receives from '{self.path}'.")
             self._reject(delivery, refusal)
             return
-        self._link.settle(delivery, ACCEPTED)
+        state = delivery.state
+        if isinstance(state, TransactionalState):
+            if self.entity is None:
+                refusal = InvalidOperation("A token cannot be put in a transaction.")
+                self._reject(delivery, refusal)
+                return
+            request.transaction = state
+            self._link.settle(delivery, TransactionalState(state.txn_id, ACCEPTED))
+        else:
+            self._link.settle(delivery, ACCEPTED)
         if self._link.credit * 2 <= REQUEST_CREDIT:
             self._link.grant(REQUEST_CREDIT)
         try:

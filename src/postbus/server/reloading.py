@@ -6,6 +6,7 @@ what is missing is created. When the file is read again somebody asked for it to
 
 import asyncio
 import json
+import shlex
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from postbus.config.planning import Limits, Plan, make_plan
 from postbus.config.steps import Outcome, Step, Told, Verb
 from postbus.rules.matching import CORRELATION_FILTERS_MAX, SQL_FILTERS_MAX
 from postbus.server.applying import StepFailed, carry_out
-from postbus.server.configfile import NamespaceConfig
+from postbus.server.configfile import NamespaceConfig, is_exposed
 from postbus.server.content import content_of
 from postbus.server.logs import get_logger
 from postbus.server.namespace import Namespace
@@ -52,6 +53,7 @@ class Reloading:
         self._catalog = catalog
         self._thread = thread
         self._turn = asyncio.Lock()
+        self._warned_of_keys = False
         self._running: set[asyncio.Task[Outcome]] = set()
 
     async def begin(self) -> None:
@@ -59,6 +61,7 @@ class Reloading:
 
         Raises ConfigError.
         """
+        self._warn_of_keys(self._config)
         if not any(self._config.content.entities()):
             return
         plan = await self._plan(self._config, prune=False)
@@ -123,6 +126,7 @@ class Reloading:
             if prune and not any(config.content.entities()):
                 # More likely a file cut short than a wish.
                 raise ConfigError(f"{path}: has no entities, so --prune would delete every one")
+            self._warn_of_keys(config)
             notes = self._notes(config)
             plan = await self._plan(config, prune=prune)
             outcome = Outcome(_told(plan.steps), _told(plan.left), notes=notes)
@@ -163,6 +167,18 @@ class Reloading:
             return await asyncio.to_thread(make_plan, config.content, present, limits, prune=prune)
         except Wrong as wrong:
             raise ConfigError(f"{self._settings.config}: {wrong}") from None
+
+    def _warn_of_keys(self, config: NamespaceConfig) -> None:
+        """Once: whoever keeps it so has read it in the log."""
+        path = self._settings.config
+        if path is None or self._warned_of_keys or not config.has_keys or not is_exposed(path):
+            return
+        self._warned_of_keys = True
+        _log.warning(
+            "keys in the file can be read by others",
+            file=str(path),
+            remedy=f"chmod o-r {shlex.quote(str(path))}",
+        )
 
     def _notes(self, config: NamespaceConfig) -> tuple[str, ...]:
         """What the file says otherwise than at the start and only a start can do."""

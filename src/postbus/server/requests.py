@@ -149,11 +149,7 @@ class Settle:
         return None
 
     def answer(self) -> None:
-        # Confirmed with the outcome but never with the client's own error: several SDKs take
-        # that for a failure (wire contract §5.2).
-        state: Outcome = Rejected() if isinstance(self._state, Rejected) else self._state
-        if isinstance(state, Modified):
-            state = Modified(state.delivery_failed, state.undeliverable_here)
+        state = confirmation(self._state)
         failures, link = self._failures, self._link
         for delivery in self._deliveries:
             error = failures.get(delivery.delivery_id) if failures else None
@@ -259,6 +255,16 @@ class Call:
 
     def refuse(self, error: ServiceBusError) -> None:
         self._failed(error)
+
+
+def confirmation(state: Outcome) -> Outcome:
+    """What a settlement is confirmed with: its outcome, but never the client's own error, which
+    several SDKs take for a failure (wire contract §5.2)."""
+    if isinstance(state, Rejected):
+        return Rejected()
+    if isinstance(state, Modified):
+        return Modified(state.delivery_failed, state.undeliverable_here)
+    return state
 
 
 def bodies_needed(

@@ -132,6 +132,7 @@ def at_rest(host: Host, now: Instant) -> bool:
     return (
         engine is not None
         and not engine.holds_locks
+        and not engine.fragment.transactions
         and not _has_work(engine)
         and not engine.ledger.pending
         and not host.loads
@@ -178,7 +179,7 @@ def counts_of(ledger: Ledger, owner: int = 0) -> QueueCounts:
         active=count(main, ACTIVE) + count(main, DEFERRED) + count(main, PUBLISHING),
         dead_letter=count(dead, ACTIVE) + count(dead, DEFERRED),
         scheduled=count(main, SCHEDULED),
-        transfer=count(main, OUTBOX) + count(dead, OUTBOX),
-        transfer_dead_letter=count(transfer_dead, ACTIVE),
+        transfer=count(main, OUTBOX) + count(dead, OUTBOX) + count(transfer_dead, OUTBOX),
+        transfer_dead_letter=count(transfer_dead, ACTIVE) + count(transfer_dead, DEFERRED),
         size_bytes=ledger.size_bytes,
     )

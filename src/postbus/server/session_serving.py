@@ -38,6 +38,9 @@ def serve_sessions(
             subqueues[subqueue] = None
     stirred.clear()
     found: list[Request] = []
+    # Of their own, or lines without sessions could leave them nothing, turn after turn.
+    room = GIVEN_PER_TURN
+    for_more: list[int] = []
     for subqueue in subqueues:
         line = host.session_lines.get(subqueue)
         queue = engine.queues.get(subqueue >> OWNER_BITS)
@@ -47,9 +50,13 @@ def serve_sessions(
         line.reading.clear()
         if line.waiting:
             found += _accept_next(host, subqueue, line)
-        _dispatch(host, line, queue, now, outputs, found)
-        if line.wanting:
-            host.called[subqueue] = None
+        if room > 0:
+            room = _dispatch(host, line, queue, now, room, outputs, found)
+            if line.wanting:
+                for_more.append(subqueue)
+        elif line.wanting:
+            host.called[subqueue] = None  # the first in the next turn
+    host.called.update(dict.fromkeys(for_more))
     return found
 
 
@@ -65,11 +72,12 @@ def _dispatch(
     line: SessionLine,
     queue: Queue,
     now: Instant,
+    left: int,
     outputs: list[Output],
     found: list[Request],
-) -> None:
-    """Let each holder that wants messages have some, as far as the turn's share of them goes."""
-    left = GIVEN_PER_TURN
+) -> int:
+    """Let each holder that wants messages have some, as far as the turn has any `left` to give;
+    returns how many are left then."""
     wanting = line.wanting
     while wanting and left > 0:
         outlet, _ = wanting.popitem(last=False)
@@ -98,6 +106,7 @@ def _dispatch(
         else:
             line.reading[outlet] = None
             _read_ahead(host, queue, session, found)
+    return left
 
 
 def _read_ahead(host: Host, queue: Queue, session: Session, found: list[Request]) -> None:

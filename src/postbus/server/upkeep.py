@@ -59,7 +59,7 @@ class Upkeep:
         self._trimmed_at_bytes = 0
         self._trimmed_at_heads: dict[int, int] = {}
         self._dropped_below: dict[int, int] = {}
-        """The first segment of each history that has not been dropped from the store."""
+        """The first part of each history that has not been dropped from the store."""
 
     async def probe(self, now: Instant) -> None:
         """Can a message be stored and read? Raises when not."""
@@ -105,8 +105,8 @@ class Upkeep:
             more = trimmed.more
 
     async def forget_ids(self, host: Host, now: Instant) -> None:
-        """Drop the ids that are past the window. A segment is not used any more from then on,
-        whether the state in the store still has it or not."""
+        """Drop the ids that are past the window. They are not asked for from then on, whether the
+        state in the store still has their segment or not."""
         below = await self._first_kept(host, now)
         if below <= self._dropped_below.get(host.fragment, 0):
             return
@@ -120,7 +120,7 @@ class Upkeep:
             return 0
         engine = host.engine
         if engine is None:
-            return await self._loader.first_segment(host, now)
+            return await self._loader.first_part(host, now)
         history = engine.ledger.history
         return 0 if history is None else history.expire(now)
 

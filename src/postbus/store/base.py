@@ -136,18 +136,16 @@ class MessageStore(Protocol):
         about the rest."""
 
     def load_seen(
-        self, fragment: int, segments: Sequence[int], digests: Sequence[bytes]
+        self, fragment: int, parts: Sequence[int], digests: Sequence[bytes]
     ) -> dict[bytes, Instant]:
-        """When each of these ids was last seen, in these segments; those that were never are not
+        """When each of these ids was last seen, in these parts; those that were never are not
         in it."""
 
-    def load_seen_digests(
-        self, fragment: int, segment: int, after: bytes, limit: int
-    ) -> list[bytes]:
-        """The ids of a segment whose digests are greater than `after`, in order."""
+    def load_seen_digests(self, fragment: int, part: int, after: bytes, limit: int) -> list[bytes]:
+        """The ids of a part whose digests are greater than `after`, in order."""
 
     def drop_seen(self, fragment: int, below: int, limit: int) -> bool:
-        """Remove the ids of all segments below one, `limit` a call; True when none is left."""
+        """Remove the ids of all parts below one, `limit` a call; True when none is left."""
 
     def read(self, fragment: int, start: int, bytes_max: int) -> list[StoredBatch]:
         """Batches from the one holding offset `start` on; at least one if there is any, then as

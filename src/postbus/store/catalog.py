@@ -8,6 +8,7 @@ from typing import Any, Final
 from postbus.errors import EntityAlreadyExists, EntityNotFound, QuotaExceeded
 from postbus.model.instant import Instant
 from postbus.store.database import MEMORY, Database, Layout
+from postbus.store.former import FormerNames
 from postbus.store.schema import FRAGMENT_MAX
 from postbus.store.subscriptions import SubscriptionCatalog, key_of, to_json
 
@@ -102,6 +103,7 @@ class Catalog:
                 self._database.set_meta(_NEXT_FRAGMENT, 1)
         self.namespace_created_at: Instant = created_at
         self.subscriptions = SubscriptionCatalog(self._database)
+        self._former = FormerNames(self._database)
 
     def entities(self) -> list[EntityRecord]:
         """All of them, by name."""
@@ -139,6 +141,7 @@ class Catalog:
                 "INSERT INTO entity VALUES (?, ?, ?, ?, ?, ?)",
                 (key, name, kind, to_json(description), now, now),
             )
+            self._former.created(key)
             for place, store in enumerate(stores):
                 self._database.run(
                     "INSERT INTO fragment VALUES (?, ?, ?, ?)", (first + place, key, place, store)
@@ -159,11 +162,17 @@ class Catalog:
         with self._database.transaction():
             record = self._find(name)
             self._database.run("DELETE FROM entity WHERE key = ?", (key_of(name),))
+            self._former.deleted(key_of(name))
             self.subscriptions.drop_topic(name)
             self._database.run(
                 "UPDATE fragment SET entity = NULL WHERE entity = ?", (key_of(name),)
             )
             return record
+
+    def former(self) -> list[str]:
+        """Names that are an entity's no longer, and the beginning of others."""
+        with self._database.reading():
+            return self._former.all()
 
     def dropped(self) -> list[FragmentRecord]:
         """Fragments of deleted entities that their stores may still hold."""

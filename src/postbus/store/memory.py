@@ -102,7 +102,7 @@ class _Fragment:
         """The live bodies in each batch."""
         self.cursor = TrimCursor()
         self.seen: dict[int, dict[bytes, Instant]] = {}
-        """Ids that were seen, by segment."""
+        """Ids that were seen, by part."""
 
     def append(self, part: Part) -> None:
         if part.batch:
@@ -120,8 +120,8 @@ class _Fragment:
 
     def _see(self, ids: SeenIds | None) -> None:
         if ids is not None:
-            segment = self.seen.setdefault(ids.segment, {})
-            segment.update(zip(ids.digests, ids.times, strict=True))
+            part = self.seen.setdefault(ids.part, {})
+            part.update(zip(ids.digests, ids.times, strict=True))
 
     def _bring_up(self, checkpoint: Checkpoint) -> list[int]:
         """Change the index; return the batches in which bodies were let go."""
@@ -265,27 +265,25 @@ class MemoryStore:
         return found
 
     def load_seen(
-        self, fragment: int, segments: Sequence[int], digests: Sequence[bytes]
+        self, fragment: int, parts: Sequence[int], digests: Sequence[bytes]
     ) -> dict[bytes, Instant]:
         kept = self._find(fragment).seen
         found: dict[bytes, Instant] = {}
-        for segment in segments:
-            ids = kept.get(segment, {})
+        for part in parts:
+            ids = kept.get(part, {})
             for digest in digests:
                 if digest in ids:
                     found[digest] = max(ids[digest], found.get(digest, 0))
         return found
 
-    def load_seen_digests(
-        self, fragment: int, segment: int, after: bytes, limit: int
-    ) -> list[bytes]:
-        ids = self._find(fragment).seen.get(segment, {})
+    def load_seen_digests(self, fragment: int, part: int, after: bytes, limit: int) -> list[bytes]:
+        ids = self._find(fragment).seen.get(part, {})
         return sorted(digest for digest in ids if digest > after)[:limit]
 
     def drop_seen(self, fragment: int, below: int, limit: int) -> bool:
         kept = self._find(fragment).seen
-        for segment in [each for each in kept if each < below]:
-            del kept[segment]
+        for part in [each for each in kept if each < below]:
+            del kept[part]
         return True
 
     def read(self, fragment: int, start: int, bytes_max: int) -> list[StoredBatch]:

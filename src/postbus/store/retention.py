@@ -187,7 +187,7 @@ class Retention:
             self._database.run(_DROP_ROWS, (fragment, limit))
             room = limit - self._database.changes()
             if room > 0:
-                room -= seen.drop(self._database, fragment, seen.SEGMENT_MAX, room)
+                room -= seen.drop(self._database, fragment, seen.PART_MAX, room)
             if room > 0:
                 self._delete(self._oldest(first, room))
                 [(left,)] = self._database.run(

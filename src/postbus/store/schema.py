@@ -59,10 +59,10 @@ MESSAGE_BODY: Final = "CREATE INDEX message_body ON message (fragment, base, len
 DUPLICATE: Final = """
 CREATE TABLE duplicate (
     fragment INTEGER NOT NULL,
-    segment INTEGER NOT NULL,
+    part INTEGER NOT NULL,
     digest BLOB NOT NULL,
     at INTEGER NOT NULL,
-    PRIMARY KEY (fragment, segment, digest)
+    PRIMARY KEY (fragment, part, digest)
 ) WITHOUT ROWID"""
 
 # The head is not here: it is where the last batch ends, or the checkpoint when no batch is left.

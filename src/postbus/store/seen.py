@@ -1,6 +1,6 @@
-"""Ids that entities have seen, in SQLite: in with a checkpoint, out by whole segments.
+"""Ids that entities have seen, in SQLite: in with a checkpoint, out by whole parts.
 
-A segment is a range of the table's key. The ids of one checkpoint go into one segment, in order,
+A part is a range of the table's key. The ids of one checkpoint go into one part, in order,
 so that they fall on its pages and on no others.
 """
 
@@ -22,7 +22,7 @@ DIGEST_BYTES: Final = 16
 _RUNS: Final = (512, 64, 8, 1)
 """Ids for each statement, as in `postbus.store.rows`."""
 _PUT: Final = {
-    run: "INSERT OR REPLACE INTO duplicate (fragment, segment, digest, at) VALUES "
+    run: "INSERT OR REPLACE INTO duplicate (fragment, part, digest, at) VALUES "
     + ",".join(["(?1,?2,?,?)"] * run)
     for run in _RUNS
 }
@@ -30,17 +30,17 @@ _PUT: Final = {
 _FIND: Final = """
 SELECT json_group_array(duplicate.at), min(typeof(digest) = 'blob'),
     CAST(group_concat(digest, '') AS BLOB)
-FROM carray(?2) AS segments CROSS JOIN carray(?3) AS digests CROSS JOIN duplicate
-ON fragment = ?1 AND segment = segments.value AND digest = digests.value"""
+FROM carray(?2) AS parts CROSS JOIN carray(?3) AS digests CROSS JOIN duplicate
+ON fragment = ?1 AND part = parts.value AND digest = digests.value"""
 _SLICE: Final = """
 SELECT count(*), min(typeof(digest) = 'blob'), CAST(group_concat(digest, '') AS BLOB)
-FROM (SELECT digest FROM duplicate WHERE fragment = ? AND segment = ? AND digest > ?
+FROM (SELECT digest FROM duplicate WHERE fragment = ? AND part = ? AND digest > ?
     ORDER BY digest LIMIT ?)"""
 _DROP: Final = """
-DELETE FROM duplicate WHERE (fragment, segment, digest) IN
-    (SELECT fragment, segment, digest FROM duplicate WHERE fragment = ? AND segment < ? LIMIT ?)"""
+DELETE FROM duplicate WHERE (fragment, part, digest) IN
+    (SELECT fragment, part, digest FROM duplicate WHERE fragment = ? AND part < ? LIMIT ?)"""
 
-SEGMENT_MAX: Final = (1 << 63) - 1
+PART_MAX: Final = (1 << 63) - 1
 
 
 def put(database: Database, fragment: int, seen: SeenIds) -> None:
@@ -49,17 +49,17 @@ def put(database: Database, fragment: int, seen: SeenIds) -> None:
     for run in _RUNS:
         while len(pairs) - start >= run:
             part = pairs[start : start + run]
-            database.run(_PUT[run], (fragment, seen.segment, *chain.from_iterable(part)))
+            database.run(_PUT[run], (fragment, seen.part, *chain.from_iterable(part)))
             start += run
 
 
 def find(
-    database: Database, fragment: int, segments: Sequence[int], digests: Sequence[bytes]
+    database: Database, fragment: int, parts: Sequence[int], digests: Sequence[bytes]
 ) -> dict[bytes, Instant]:
     """When each of these was last seen, of those that were."""
-    if not segments or not digests:
+    if not parts or not digests:
         return {}
-    values = (fragment, apsw.carray(array("q", segments)), apsw.carray(tuple(digests)))
+    values = (fragment, apsw.carray(array("q", parts)), apsw.carray(tuple(digests)))
     [(times_text, blobs_only, data)] = database.run(_FIND, values)
     times = json.loads(times_text)
     check_numbers(times, "the history of ids")
@@ -69,9 +69,9 @@ def find(
     return found
 
 
-def load(database: Database, fragment: int, segment: int, after: bytes, limit: int) -> list[bytes]:
-    """The digests of a segment behind one of them, in order."""
-    [(count, blobs_only, data)] = database.run(_SLICE, (fragment, segment, after, limit))
+def load(database: Database, fragment: int, part: int, after: bytes, limit: int) -> list[bytes]:
+    """The digests of a part behind one of them, in order."""
+    [(count, blobs_only, data)] = database.run(_SLICE, (fragment, part, after, limit))
     return _apart(count, blobs_only, data)
 
 
@@ -84,6 +84,6 @@ def _apart(count: int, blobs_only: Any, data: Any) -> list[bytes]:
 
 
 def drop(database: Database, fragment: int, below: int, limit: int) -> int:
-    """Remove ids of segments below one; returns how many went."""
+    """Remove ids of parts below one; returns how many went."""
     database.run(_DROP, (fragment, below, limit))
     return database.changes()

@@ -283,16 +283,14 @@ class SqliteStore:
         return self._retention.load_pinned(fragment, below, live_share_max, limit)
 
     def load_seen(
-        self, fragment: int, segments: Sequence[int], digests: Sequence[bytes]
+        self, fragment: int, parts: Sequence[int], digests: Sequence[bytes]
     ) -> dict[bytes, Instant]:
         with self._database.reading():
-            return seen.find(self._database, fragment, segments, digests)
+            return seen.find(self._database, fragment, parts, digests)
 
-    def load_seen_digests(
-        self, fragment: int, segment: int, after: bytes, limit: int
-    ) -> list[bytes]:
+    def load_seen_digests(self, fragment: int, part: int, after: bytes, limit: int) -> list[bytes]:
         with self._database.reading():
-            return seen.load(self._database, fragment, segment, after, limit)
+            return seen.load(self._database, fragment, part, after, limit)
 
     def drop_seen(self, fragment: int, below: int, limit: int) -> bool:
         with self._database.transaction():

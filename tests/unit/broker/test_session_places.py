@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from postbus.broker import sessions
+from unittest import mock
+
+from postbus.broker import chores, sessions
 from postbus.broker.message import DEAD_LETTER, MAIN, STATE, Message
 from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
@@ -95,3 +97,26 @@ def test_a_session_on_a_plain_queue_has_no_effect() -> None:
     publish(place, "1", "a")
     publish(place, "2", None)
     assert [m.message_id for m in (place.receive(), place.receive()) if m is not None] == ["1", "2"]
+
+
+def test_a_body_is_copied_forward_under_a_message_that_is_held() -> None:
+    store = MemoryStore()
+    engine = SessionEngine(store=store)
+    engine.put("a", b"kept", b"too")
+    session = engine.accept("a")
+    engine.commit(checkpoint=True)
+    message = engine.take(session)
+    assert message is not None
+    for n in range(20):
+        engine.put("b", b"m%d" % n)
+    engine.drain(engine.accept("b"))
+    engine.commit(checkpoint=True)
+    before = message.base
+    head = engine.queue.ledger.head
+    with mock.patch("postbus.server.paging.LIVE_SHARE_MAX", 1.0):
+        engine.paged(lambda pages: chores.copy_forward(engine.engine, head, 100, pages))
+    assert message.base > before
+    engine.commit(checkpoint=True)
+    store.trim(engine.fragment, engine.now + 1, 0, 1_000)
+    engine.leave(session)
+    assert engine.drain(engine.accept("a")) == ["kept", "too"]

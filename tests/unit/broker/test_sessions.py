@@ -422,6 +422,17 @@ def test_expired_messages_are_swept_wherever_they_are() -> None:
     assert engine.queue.ledger.counts == {}
 
 
+def test_a_message_that_comes_while_its_session_is_held_is_swept_in_its_time() -> None:
+    engine = SessionEngine()
+    engine.accept("a")
+    engine.engine.next_deadline()
+    engine.put("a", b"short", ttl=50)
+    assert engine.engine.next_deadline() == engine.now + 50
+    engine.now += 50
+    engine.engine.tick(engine.now)
+    assert engine.engine.expired(engine.now) == [engine.queue]
+
+
 def test_an_expired_message_that_was_locked_goes_when_its_session_is_left() -> None:
     engine = SessionEngine(Policy(dead_letter_on_expiry=True))
     engine.put("a", b"1", ttl=1_000)

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from postbus.broker.fragment import Fragment
+from postbus.broker.fragment import Fragment, is_in_session
 from postbus.broker.ledger import Layout, Ledger
 from postbus.broker.window import WindowLimits
 
@@ -16,6 +16,15 @@ def test_tokens_are_all_different_and_16_bytes_long() -> None:
     made = tokens(7, 10_000)
     assert len(set(made)) == 10_000
     assert {len(token) for token in made} == {16}
+
+
+def test_a_token_tells_whether_its_message_is_of_a_session() -> None:
+    fragment = Fragment(Ledger(Layout(0, 0), 0, 0, b""), WindowLimits(), b"fragment", 7)
+    made = [fragment.next_token(in_session=n % 3 == 0) for n in range(100)]
+    assert [is_in_session(token) for token in made] == [n % 3 == 0 for n in range(100)]
+    assert {len(token) for token in made} == {16}
+    assert len(set(made)) == 100
+    assert not any(is_in_session(odd) for odd in (b"", b"short", bytes(16)))
 
 
 def test_who_has_seen_tokens_cannot_tell_others() -> None:

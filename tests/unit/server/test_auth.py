@@ -197,6 +197,20 @@ def test_a_folder_that_becomes_an_entity_is_reviewed_and_opens_no_more_than_that
     assert made.review(whole) == whole
 
 
+def test_a_token_for_an_entity_opens_no_folder_when_that_is_deleted_slash_or_not() -> None:
+    made = Authority([ROOT])
+    for name in ("eu", "eu/returns"):
+        made.learn(name, [])
+    signed = token("sb://h/EU/")
+    assert made.verify(signed, "eu", T0).covers("eu")
+    made.remember(["EU"])
+    made.forget("EU")
+    claims = made.verify(signed, "eu/returns", T0)
+    assert claims.covers("eu") and not claims.covers("eu/returns")
+    made.remember([])
+    assert made.verify(signed, "eu/returns", T0).covers("eu/returns")
+
+
 def test_a_token_for_the_messages_of_a_queue_that_does_not_exist_is_for_them() -> None:
     """Whoever holds it is told that there is no such queue, and not that the token is wrong."""
     made = Authority([ROOT])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from postbus.errors import Unauthorized
@@ -274,6 +276,62 @@ def test_a_renewal_that_proves_the_same_disturbs_nothing() -> None:
     assert not held.expire(T0 + HOUR)
     assert held.put("a", claims(rights=Right.LISTEN))
     assert not held.allows(Right.SEND, "a", T0)
+
+
+def test_the_claims_on_other_entities_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Credentials()
+    for number in range(500):
+        held.put(f"q{number}", claims(f"eu/q{number}"))
+    held.put("folder", Claims("eu", Right.LISTEN, T0 + HOUR))
+    asked: list[str] = []
+    allows = Claims.allows
+
+    def counted(self: Claims, right: Right, path: str) -> bool:
+        asked.append(self.resource)
+        return allows(self, right, path)
+
+    monkeypatch.setattr(Claims, "allows", counted)
+    assert held.allows(Right.SEND, "sb://h/EU/q7/$DeadLetterQueue", T0)
+    assert held.allows(Right.LISTEN, "eu/other", T0)
+    assert not held.allows(Right.SEND, "us/q7", T0)
+    assert asked == ["eu/q7", "eu"]
+
+
+def test_credentials_say_what_asking_every_claim_would_say() -> None:
+    chance = Random(3)
+    places = ["", "a", "a/b", "a/b/c", "b", "a/subscriptions/s"]
+    paths = [*places[1:], "a/$deadletterqueue", "A/B/$management", "sb://h:1/b", "ab"]
+    held, now = Credentials(), T0
+    plain: dict[str, Claims] = {}
+    login: tuple[Claims, ...] = ()
+    made = authority()
+    for _ in range(3_000):
+        one = Claims(
+            chance.choice(places),
+            chance.choice([Right.SEND, Right.LISTEN]),
+            now + chance.randrange(1, 50),
+            chance.choice([Reach.FOLDER, Reach.ENTITY]),
+        )
+        match chance.randrange(9):
+            case 0:
+                now += chance.randrange(20)
+                held.expire(now)
+                plain = {name: each for name, each in plain.items() if each.expires_at > now}
+            case 1:
+                login = (one, one)[: chance.randrange(3)]
+                held.log_in(login)
+            case 2:
+                held.review(made)
+            case _:
+                audience = chance.choice("xyz")
+                held.put(audience, one)
+                plain[audience] = one
+        for path in paths:
+            valid = [each for each in (*login, *plain.values()) if each.expires_at > now]
+            assert held.covers(path, now) == any(each.covers(path) for each in valid)
+            for right in (Right.SEND, Right.LISTEN):
+                allowed = any(each.allows(right, path) for each in valid)
+                assert held.allows(right, path, now) == allowed
 
 
 def test_what_has_run_out_counts_no_more_even_before_it_is_dropped() -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from postbus.broker import chores
+from postbus.broker import chores, sessions
 from postbus.broker.message import MAIN, OUTBOX, OWNER_BITS, Message
 from postbus.broker.policy import Policy
-from postbus.server import serving
+from postbus.server import serving, session_serving
 from postbus.server.host import Host
 from postbus.server.line import Parcel
 from postbus.server.serving import Output, serve
@@ -199,3 +199,27 @@ def test_a_turn_hands_out_so_many_over_all_lines_and_all_have_their_turn(
             assert [len(each.reserved) for each in receivers.values()] == [10] * 4
     assert totals[:10] == list(range(10, 101, 10))
     assert all(each.reserved == [str(n) for n in range(25)] for each in receivers.values())
+
+
+@pytest.mark.interpreted_only
+def test_sessions_share_what_a_turn_hands_out_and_all_have_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session_serving, "GIVEN_PER_TURN", 10)
+    crowd = Crowd(4, Policy(requires_session=True))
+    receivers: list[Any] = [Greedy() for _ in range(4)]
+    for owner, receiver in enumerate(receivers, 1):
+        queue = crowd.place.at(owner)
+        receiver.session = sessions.accept(queue, "s", 1, crowd.place.now)
+        line = crowd.host.session_line(queue.main)
+        line.hold(receiver.session, receiver)
+        line.wants(receiver)
+    messages = [Message(b"body", str(number), "s") for number in range(25)]
+    crowd.place.turn(lambda: crowd.place.engine.send(messages, crowd.place.now))
+    totals: list[int] = []
+    for _ in range(11):
+        crowd.turn()
+        totals.append(sum(len(each.reserved) for each in receivers))
+        if len(totals) == 4:
+            assert [len(each.reserved) for each in receivers] == [10] * 4
+    assert totals == [*range(10, 101, 10), 100]

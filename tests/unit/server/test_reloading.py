@@ -413,3 +413,52 @@ async def test_a_stopped_namespace_is_exported_as_a_running_one(tmp_path: Path) 
     exported = export_folder(bed.data, "shop", "toml", keys=True)
     assert exported.text == text
     assert exported.lost == []
+
+
+FOR_ALL = f"""
+[[namespace.authorization_rules]]
+key_name = "reader"
+rights = ["Listen"]
+primary_key = "{43 * "k"}="
+"""
+FOR_ONE = FOR_ALL.replace("namespace.", "queues.orders.")
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "warnings"),
+    [
+        (FOR_ALL, 0o644, 1),
+        (FOR_ONE, 0o644, 1),
+        (FOR_ONE, 0o640, 0),
+        (KEYED.format(count=3, more=""), 0o644, 0),
+    ],
+    ids=["namespace", "queue", "group", "no keys"],
+)
+async def test_a_file_with_keys_that_everybody_can_read_is_warned_of_once(
+    tmp_path: Path, text: str, mode: int, warnings: int
+) -> None:
+    bed = Bed(tmp_path, text)
+    bed.path.chmod(mode)
+    with structlog.testing.capture_logs() as logs:
+        async with bed.running():
+            await bed.reload()
+            await bed.reload()
+    found = [line for line in logs if line["event"] == "keys in the file can be read by others"]
+    assert len(found) == warnings
+    for line in found:
+        assert line["file"] == str(bed.path) and line["remedy"] == f"chmod o-r {bed.path}"
+        assert 43 * "k" not in str(line)
+
+
+async def test_a_name_that_was_an_entitys_is_known_to_whoever_checks_tokens(
+    tmp_path: Path,
+) -> None:
+    bed = Bed(tmp_path, "[queues.a]\n[queues.'a/b']\n")
+    async with bed.running():
+        await bed.namespace.delete_entity("a")
+        assert bed.server._access.authority._former == {"a"}
+    bed.path.write_text("")
+    async with bed.running():
+        assert bed.server._access.authority._former == {"a"}
+        await bed.namespace.delete_entity("a/b")
+        assert bed.server._access.authority._former == set()

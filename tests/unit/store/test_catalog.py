@@ -140,3 +140,30 @@ def test_a_copy_opens_as_a_catalog(tmp_path: Path) -> None:
     with closing(Catalog(str(tmp_path / "copy.db"), T0 + 9)) as copy:
         assert copy.entities() == [kept]
         assert copy.namespace_created_at == T0
+
+
+def test_a_name_is_remembered_while_others_begin_with_it(catalog: Catalog) -> None:
+    for name in ("a", "A/b", "a/b/c", "a-b", "a0"):
+        catalog.create(name, "queue", PLAIN, T0, [0])
+    assert catalog.former() == []
+    catalog.delete("a-b")
+    assert catalog.former() == [], "nothing lies below it"
+    catalog.delete("A")
+    catalog.delete("a/B")
+    assert catalog.former() == ["a", "a/b"]
+    catalog.create("a/b", "topic", PLAIN, T0, [0])
+    assert catalog.former() == ["a"], "it is an entity again"
+    catalog.delete("a/b/c")
+    assert catalog.former() == ["a"]
+    catalog.delete("a/b")
+    assert catalog.former() == [], "there is no folder any more"
+
+
+def test_names_are_remembered_by_the_file(tmp_path: Path) -> None:
+    path = str(tmp_path / "catalog.db")
+    with closing(Catalog(path, T0)) as made:
+        for name in ("a", "a/b"):
+            made.create(name, "queue", PLAIN, T0, [0])
+        made.delete("a")
+    with closing(Catalog(path, T0)) as made:
+        assert made.former() == ["a"]

@@ -1,0 +1,60 @@
+"""Messages that are sent through one entity to another one (send-via, semantics B §7).
+
+They are never visible in the entity that they are sent through: they lie in an outbox of its
+fragment, so that they are written in the same commit as whatever else a transaction does there,
+and go on from it as forwarded messages do (`postbus.broker.forwarding`). One that its destination
+refuses ends in the transfer dead-letter queue beside that outbox.
+"""
+
+from collections.abc import Sequence
+
+from postbus.broker.admission import admit
+from postbus.broker.engine import Engine
+from postbus.broker.message import KIND_MASK, OUTBOX, TRANSFER_DEAD_LETTER, Message, Trail
+from postbus.broker.policy import Policy
+from postbus.broker.records import Kind
+from postbus.model.instant import Instant
+
+
+def is_posted(subqueue: int) -> bool:
+    """Is the outbox of this subqueue one of messages that were sent through its entity?"""
+    return subqueue & KIND_MASK == TRANSFER_DEAD_LETTER
+
+
+def admit_posts(engine: Engine, size_bytes: int, messages: Sequence[Message]) -> None:
+    """Raise the reason why they cannot be kept here for a while, if there is one.
+
+    Only its limits matter, and not what it asks of messages for itself: these are not for it.
+    """
+    own = engine.own
+    kind = "Queue" if engine.topic is None else "Topic"
+    limits = Policy(
+        size_bytes_max=own.policy.size_bytes_max,
+        message_size_max=own.policy.message_size_max,
+        header_size_max=own.policy.header_size_max,
+    )
+    admit(kind, own.name, limits, size_bytes, messages)
+
+
+def post(engine: Engine, destination: int, messages: Sequence[Message], now: Instant) -> None:
+    """Put messages on their way to another fragment. They have been admitted."""
+    ledger = engine.ledger
+    for message in messages:
+        raw = message.raw
+        assert raw is not None
+        message.number = message.enqueue_number = ledger.next_number()
+        # One that is scheduled waits at its destination, not here.
+        message.enqueued_at = max(message.enqueued_at, now)
+        message.trail = Trail(message.length)
+        message.trail.destination = destination
+        message.subqueue, message.lane = TRANSFER_DEAD_LETTER, OUTBOX
+        ledger.add(Kind.POSTED, message, raw)
+        engine.own.placed(message)
+
+
+def send_through(
+    engine: Engine, destination: int, messages: Sequence[Message], now: Instant
+) -> None:
+    """Take messages for another fragment, all of them or none, outside of any transaction."""
+    admit_posts(engine, engine.ledger.size_bytes, messages)
+    post(engine, destination, messages, now)

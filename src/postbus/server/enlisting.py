@@ -1,0 +1,214 @@
+"""Sends and settlements that are part of a transaction, and sends that go through another entity.
+
+Answered when they have been checked: with the outcome that they will have if the transaction is
+committed, or with the reason why they are not part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from postbus.amqp.deliveries import IncomingDelivery, OutgoingDelivery
+from postbus.amqp.outcomes import Accepted, Modified, Outcome, Rejected, Released
+from postbus.amqp.performatives import DeliveryState
+from postbus.amqp.transactions import TransactionalState
+from postbus.broker.engine import Engine
+from postbus.broker.message import Message
+from postbus.broker.pages import Pages
+from postbus.broker.posting import send_through
+from postbus.broker.transaction import Settlement, Transaction, Verdict
+from postbus.errors import EntityNotFound, InvalidArgument, ServiceBusError
+from postbus.model.instant import Instant
+from postbus.server.envelope import Changes, change_properties
+from postbus.server.host import Host
+from postbus.server.requests import ACCEPTED, Call, confirmation
+from postbus.server.transactions import OpenTransaction
+
+if TYPE_CHECKING:
+    from postbus.server.gateway import Gateway
+    from postbus.server.links import Inlet, Outlet
+
+
+class Route(NamedTuple):
+    """The way of messages that are sent through another entity."""
+
+    via: Host
+    destination: str
+    always: bool
+    """Or only in a transaction."""
+
+
+def transaction_of(gateway: Gateway, state: DeliveryState | None) -> OpenTransaction:
+    """The open transaction that a transfer or disposition names."""
+    if not isinstance(state, TransactionalState):
+        raise InvalidArgument("The state names no transaction.")
+    return gateway.transactions.find(state.txn_id)
+
+
+def spoil(gateway: Gateway, state: DeliveryState, error: ServiceBusError) -> None:
+    """A send was refused: without it nothing of its transaction happens.
+
+    The Java SDK takes every send in a transaction for done, whatever the answer is, and would
+    commit a completion without the message that was to go out for it.
+    """
+    with suppress(ServiceBusError):
+        transaction_of(gateway, state).spoil(error)
+
+
+# -- sending -----------------------------------------------------------------------------------
+
+
+def send(inlet: Inlet, delivery: IncomingDelivery, messages: list[Message]) -> bool:
+    """Take a transfer that is more than a send to the entity of its link; False if it is not."""
+    gateway, route, state = inlet.gateway, inlet.route, delivery.state
+    if state is None and (route is None or not route.always):
+        return False
+    size = len(delivery.payload)
+    via = inlet.host if route is None else route.via
+    destination = None if route is None else _fragment(gateway, route.destination)
+    outcome: DeliveryState = ACCEPTED
+    transaction: OpenTransaction | None = None
+    if state is not None:
+        transaction = transaction_of(gateway, state)
+        outcome = transaction.accepted
+
+    def done(result: object) -> None:
+        delivery.link.settle(delivery, outcome)
+        if inlet.host.meter is not None:
+            inlet.host.meter.bytes_in += size
+        inlet.answered()
+
+    def failed(error: ServiceBusError) -> None:
+        if inlet.host.meter is not None:
+            inlet.host.meter.refused(error.condition)
+        if transaction is not None:
+            transaction.spoil(error)
+        rejected = gateway.refusals.rejected(error, inlet.entity.path)
+        delivery.link.settle(delivery, rejected)
+        inlet.answered()
+
+    if transaction is not None:
+        transaction.ask(via, partial(_enlist_send, messages, destination), done, failed, size)
+    elif destination is not None:
+        call = partial(_send_through, messages, destination)
+        gateway.runtime(via).submit(Call(via, call, done, failed, size, exclusive=False))
+    return True
+
+
+def _fragment(gateway: Gateway, name: str) -> int:
+    """Looked up for each message: the entity may have been deleted, or deleted and made again."""
+    entity = gateway.namespace.entity(name)
+    if entity is None:
+        raise EntityNotFound(gateway.service.uri(name))
+    return entity.host.fragment
+
+
+def _enlist_send(
+    messages: list[Message],
+    destination: int | None,
+    transaction: Transaction,
+    engine: Engine,
+    now: Instant,
+    pages: Pages,
+) -> None:
+    if destination is None:
+        transaction.send(engine, messages)
+    else:
+        transaction.post(engine, destination, messages)
+
+
+def _send_through(
+    messages: list[Message], destination: int, engine: Engine, now: Instant, pages: Pages
+) -> None:
+    send_through(engine, destination, messages, now)
+
+
+# -- settling ----------------------------------------------------------------------------------
+
+
+def settlement_of(subqueue: int, token: bytes, verdict: Outcome | Changes) -> Settlement:
+    """What a client's verdict means to the engine."""
+    if isinstance(verdict, Accepted):
+        return Settlement(subqueue, token, Verdict.COMPLETE)
+    if isinstance(verdict, Released):
+        return Settlement(subqueue, token, Verdict.RELEASE)
+    changes = Changes.of(verdict) if isinstance(verdict, (Modified, Rejected)) else verdict
+    kind = Verdict.ABANDON
+    if changes.dead_letter:
+        kind = Verdict.DEAD_LETTER
+    elif changes.defer:
+        kind = Verdict.DEFER
+    properties = changes.properties
+    rewrite: Callable[[Message, bytes | None], bytes] | None = None
+    if properties:
+
+        def rewrite(message: Message, raw: bytes | None) -> bytes:
+            return change_properties(message, raw, properties)
+
+    return Settlement(subqueue, token, kind, changes.reason, changes.description, rewrite)
+
+
+def settle(
+    outlet: Outlet, deliveries: list[OutgoingDelivery], state: DeliveryState, settled: bool
+) -> None:
+    """Take a verdict that counts if its transaction is committed. One by one, as without."""
+    gateway, link = outlet.gateway, deliveries[0].link
+
+    def failed(error: ServiceBusError) -> None:
+        rejected = gateway.refusals.rejected(error, outlet.entity.path)
+        for delivery in deliveries:
+            link.settle(delivery, rejected)
+        gateway.touch()
+
+    try:
+        transaction = transaction_of(gateway, state)
+        assert isinstance(state, TransactionalState)
+        if state.outcome is None:
+            raise InvalidArgument("The transactional state has no outcome.")
+    except ServiceBusError as error:
+        failed(error)
+        return
+    outcome = TransactionalState(transaction.id, confirmation(state.outcome))
+    settlements = [settlement_of(outlet.subqueue, each.tag, state.outcome) for each in deliveries]
+
+    def done(failures: dict[bytes, ServiceBusError]) -> None:
+        for delivery in deliveries:
+            error = failures.get(delivery.tag)
+            if error is None:
+                link.settle(delivery, outcome)
+            else:
+                link.settle(delivery, gateway.refusals.rejected(error, outlet.entity.path))
+        if failures and settled:
+            transaction.spoil(next(iter(failures.values())))
+        tokens = [each.tag for each in deliveries if each.tag not in failures]
+        transaction.when_committed(partial(outlet.tokens.difference_update, tokens))
+        gateway.touch()
+
+    def refused(error: ServiceBusError) -> None:
+        if settled:
+            transaction.spoil(error)
+        failed(error)
+
+    try:
+        transaction.ask(outlet.host, partial(_enlist_each, settlements), done, refused)
+    except ServiceBusError as error:
+        refused(error)
+
+
+def _enlist_each(
+    settlements: list[Settlement],
+    transaction: Transaction,
+    engine: Engine,
+    now: Instant,
+    pages: Pages,
+) -> dict[bytes, ServiceBusError]:
+    failures: dict[bytes, ServiceBusError] = {}
+    for settlement in settlements:
+        try:
+            transaction.settle(engine, [settlement], now)
+        except ServiceBusError as error:
+            failures[settlement.token] = error
+    return failures

@@ -1,0 +1,292 @@
+"""The transactions of one connection: declared, worked in, and committed or rolled back (AMQP 4.4).
+
+What is asked for in a transaction is checked by the engine of its fragment when it comes, and done
+when the transaction is committed (`postbus.broker.transaction`). One whose coordinator link is
+lost, or that takes too long, is rolled back (semantics B §7).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from secrets import token_bytes
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from postbus.amqp.transactions import TransactionalState
+from postbus.broker.engine import Engine
+from postbus.broker.pages import Need, Pages
+from postbus.broker.transaction import Transaction
+from postbus.errors import (
+    InvalidOperation,
+    QuotaExceeded,
+    ServiceBusError,
+    TransactionRolledBack,
+    TransactionTimedOut,
+    TransactionUnknown,
+)
+from postbus.model.instant import Instant
+from postbus.server.host import Host
+from postbus.server.requests import ACCEPTED, Call
+
+if TYPE_CHECKING:
+    from postbus.server.gateway import Gateway
+
+ID_BYTES: Final = 16
+EXPIRED_MAX: Final = 1_000
+"""Transactions that took too long and whose clients may not have heard of it yet."""
+SPANS_ENTITIES: Final = (
+    "Local transactions cannot span multiple top-level entities such as queue or topic."
+)
+
+Operation = Callable[[Transaction, Engine, Instant, Pages], Any]
+
+log = structlog.get_logger("transactions")
+
+
+class Transactions:
+    """Those of one connection; no other one can use them (semantics B §7)."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._open: dict[bytes, OpenTransaction] = {}
+        self._expired: dict[bytes, None] = {}
+        self._size_bytes = 0
+
+    def declare(self, coordinator: object) -> bytes:
+        """Begin one; it lasts no longer than the coordinator that it was declared by."""
+        open_max = self._gateway.service.settings.transactions_per_connection_max
+        if len(self._open) >= open_max:
+            raise QuotaExceeded(f"A connection may have {open_max} transactions at a time.")
+        made = OpenTransaction(self, self._gateway, token_bytes(ID_BYTES), coordinator)
+        self._open[made.id] = made
+        return made.id
+
+    def find(self, transaction_id: bytes) -> OpenTransaction:
+        found = self._open.get(transaction_id)
+        if found is not None:
+            return found
+        if transaction_id in self._expired:
+            raise self.timed_out()
+        raise TransactionUnknown()
+
+    def let_go(self, coordinator: object) -> None:
+        """A coordinator is gone: what it declared and did not discharge never happened."""
+        for each in [each for each in self._open.values() if each.coordinator is coordinator]:
+            each.roll_back()
+
+    def timed_out(self) -> TransactionTimedOut:
+        limit_ms = self._gateway.service.settings.transaction_timeout_ms
+        return TransactionTimedOut(
+            f"The transaction was rolled back: it took longer than {limit_ms} milliseconds."
+        )
+
+    def expired(self, transaction: OpenTransaction) -> None:
+        if len(self._expired) >= EXPIRED_MAX:
+            del self._expired[next(iter(self._expired))]
+        self._expired[transaction.id] = None
+
+    def take_room(self, size: int) -> None:
+        """Messages are kept in memory until their transaction is over."""
+        size_max = self._gateway.service.settings.transactions_max_bytes
+        if self._size_bytes + size > size_max:
+            raise QuotaExceeded(
+                f"The transactions of one connection may send {size_max} bytes at a time."
+            )
+        self._size_bytes += size
+
+    def give_room(self, size: int) -> None:
+        self._size_bytes -= size
+
+    def forget(self, transaction: OpenTransaction) -> None:
+        self._open.pop(transaction.id, None)
+
+
+class OpenTransaction:
+    """One that was declared, until it is known what became of it."""
+
+    def __init__(
+        self, owner: Transactions, gateway: Gateway, transaction_id: bytes, coordinator: object
+    ) -> None:
+        self.id = transaction_id
+        self.accepted = TransactionalState(transaction_id, ACCEPTED)
+        """What an operation is answered with: one for all, so that answers make few frames."""
+        self.coordinator = coordinator
+        self._owner = owner
+        self._gateway = gateway
+        self._work = Transaction()
+        self._host: Host | None = None
+        """The fragment of the top-level entity that its first operation was on."""
+        self._size_bytes = 0
+        self._pending = 0
+        """Operations that the engine has not answered."""
+        self._spoilt: ServiceBusError | None = None
+        self._discharge: Callable[[], None] | None = None
+        """What is to be done when there are none of those."""
+        self._over = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._committed: list[Callable[[], None]] = []
+
+    # -- operations ----------------------------------------------------------------------------
+
+    def ask(
+        self,
+        host: Host,
+        operation: Operation,
+        done: Callable[[Any], None],
+        failed: Callable[[ServiceBusError], None],
+        size: int = 0,
+    ) -> None:
+        """Make an operation part of it, or have it refused."""
+        if self._over or self._discharge is not None:
+            raise TransactionUnknown()
+        if self._host is not None and self._host is not host:
+            raise InvalidOperation(SPANS_ENTITIES)
+        self._owner.take_room(size)
+        self._size_bytes += size
+        self._host = host
+        self._pending += 1
+        self._start_timer()
+
+        def enlisted(result: Any) -> None:
+            done(result)
+            self._answered()
+
+        def refused(error: ServiceBusError) -> None:
+            failed(error)
+            if not self._over:  # or all of its room was given back by then
+                self._size_bytes -= size
+                self._owner.give_room(size)
+            if self._pending == 1 and self._work.empty:
+                self._host = None  # it was not on that entity, after all
+            self._answered()
+
+        self._submit(host, partial(operation, self._work), enlisted, refused, size)
+
+    def when_committed(self, call: Callable[[], None]) -> None:
+        self._committed.append(call)
+
+    def spoil(self, error: ServiceBusError) -> None:
+        """An operation was refused and its client may take it for done: then nothing is done.
+        The first one says why."""
+        if self._spoilt is None:
+            self._spoilt = error
+
+    def _answered(self) -> None:
+        self._pending -= 1
+        if self._pending == 0 and self._discharge is not None and not self._over:
+            self._discharge()
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def discharge(
+        self, fail: bool, done: Callable[[], None], failed: Callable[[ServiceBusError], None]
+    ) -> None:
+        """Commit it, or roll it back, once everything that was asked for before is decided."""
+        if self._over or self._discharge is not None:
+            raise TransactionUnknown()
+        self._stop_timer()
+        self._discharge = partial(self._end, fail, done, failed)
+        if self._pending == 0:
+            self._discharge()
+
+    def _end(
+        self, fail: bool, done: Callable[[], None], failed: Callable[[ServiceBusError], None]
+    ) -> None:
+        self._close()
+        host, spoilt = self._host, self._spoilt
+        if fail or spoilt is not None:
+            self._undo()
+            if fail or spoilt is None:
+                done()
+            else:
+                failed(_rolled_back(spoilt))
+            return
+        if host is None:
+            done()
+            return
+
+        def committed(result: None) -> None:
+            if host.meter is not None:
+                host.meter.transactions_committed += 1
+            for call in self._committed:
+                call()
+            done()
+
+        def not_committed(error: ServiceBusError) -> None:
+            if host.meter is not None:
+                host.meter.transactions_rolled_back += 1
+            failed(_rolled_back(error))
+
+        self._submit(host, self._commit, committed, not_committed, 0)
+
+    def _commit(self, engine: Engine, now: Instant, pages: Pages) -> Need | None:
+        try:
+            return self._work.commit(engine, now, pages)
+        except ServiceBusError:
+            self._work.roll_back(engine)
+            raise
+
+    def roll_back(self) -> None:
+        """Nobody is there any more who could discharge it. One that is being committed will be."""
+        if not self._over:
+            self._close()
+            self._undo()
+
+    def _undo(self) -> None:
+        host = self._host
+        if host is not None:
+            if host.meter is not None:
+                host.meter.transactions_rolled_back += 1
+            self._submit(host, self._forget, _ignore, _ignore, 0)
+
+    def _forget(self, engine: Engine, now: Instant, pages: Pages) -> None:
+        self._work.roll_back(engine)
+
+    def _close(self) -> None:
+        self._over = True
+        self._stop_timer()
+        self._owner.forget(self)
+        self._owner.give_room(self._size_bytes)
+        self._size_bytes = 0
+
+    def _submit(
+        self,
+        host: Host,
+        call: Callable[[Engine, Instant, Pages], Any],
+        done: Callable[[Any], None],
+        failed: Callable[[ServiceBusError], None],
+        size: int,
+    ) -> None:
+        runtime = self._gateway.runtime(host)
+        runtime.submit(Call(host, call, done, failed, size, exclusive=False))
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def _start_timer(self) -> None:
+        """Its time counts from its first operation (semantics B §7)."""
+        if self._timer is None:
+            limit_ms = self._gateway.service.settings.transaction_timeout_ms
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(limit_ms / 1000, self._expire)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _expire(self) -> None:
+        log.info("transaction timed out", entity=None if self._host is None else self._host.name)
+        self._owner.expired(self)
+        self.roll_back()
+
+
+def _rolled_back(error: ServiceBusError) -> TransactionRolledBack:
+    if isinstance(error, TransactionRolledBack):
+        return error
+    return TransactionRolledBack(f"The transaction was rolled back: {error}")
+
+
+def _ignore(result: object) -> None:
+    """There is nobody to tell. Where the engine is gone, so is what it knew of the transaction."""

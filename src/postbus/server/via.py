@@ -1,0 +1,90 @@
+"""Sending to one entity through another one, so that a transaction on that one can do it.
+
+A client names both with the link (send-via); or it attaches a coordinator as the first link of an
+AMQP session, and then the entity of the first link behind it is the one that everything else in
+the session goes through (cross-entity transactions, wire contract §8).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from postbus.amqp.receiving import ReceiverLink
+from postbus.amqp.sending import SenderLink
+from postbus.amqp.session import Session
+from postbus.amqp.types import Symbol
+from postbus.errors import EntityNotFound, InvalidArgument, InvalidOperation, SecondReceiver
+from postbus.model.address import SubQueue, resolve_address
+from postbus.server.auth import Right, missing_claim
+from postbus.server.enlisting import Route
+from postbus.server.entities import Entity, QueueEntity, SubscriptionEntity, TopicEntity
+from postbus.server.links import Inlet, Outlet, Promises
+from postbus.server.transactions import SPANS_ENTITIES
+
+if TYPE_CHECKING:
+    from postbus.server.gateway import Gateway
+
+DESTINATION: Final = Symbol("com.microsoft:transfer-destination-address")
+
+
+def begin_group(session: Session) -> None:
+    """A coordinator is attached: if it is the first link of its session that has to do with
+    messages, transactions in the session may reach several entities."""
+    if any(isinstance(link.owner, (Inlet, Outlet)) for link in session.links):
+        return
+    if session.owner is None:
+        session.owner = Promises()
+    session.owner.cross_entity = True
+
+
+def join_as_receiver(link: SenderLink, entity: Entity) -> None:
+    """A client receives here. Of all the receivers in a cross-entity session each must be of the
+    same top-level entity: what they settle is in one fragment."""
+    group = _group(link.session)
+    if group is None:
+        return
+    if group.via is None:
+        group.via = _top_level(entity)
+    elif group.via.host is not entity.host:
+        raise SecondReceiver(SPANS_ENTITIES)
+
+
+def route_of(
+    gateway: Gateway, link: ReceiverLink, entity: QueueEntity | TopicEntity
+) -> Route | None:
+    """The way that messages take which are sent on this link; None for no detour."""
+    group = _group(link.session)
+    named = (link.properties or {}).get(DESTINATION)
+    if group is not None and group.via is None:
+        group.via = entity
+    if named is None:
+        if group is None or group.via is None or group.via.host is entity.host:
+            return None
+        return Route(group.via.host, entity.name, always=False)
+    if group is not None and group.via is not None and group.via.host is not entity.host:
+        raise InvalidOperation(SPANS_ENTITIES)
+    destination = _destination(gateway, named)
+    return None if destination is entity else Route(entity.host, destination.name, always=True)
+
+
+def _destination(gateway: Gateway, named: object) -> QueueEntity | TopicEntity:
+    if not isinstance(named, str):
+        raise InvalidArgument(f"The link property '{DESTINATION}' must be a string.")
+    address = resolve_address(named)
+    if not gateway.allows(Right.SEND, address.path):
+        raise missing_claim(Right.SEND, gateway.service.uri(address.path))
+    found = gateway.namespace.at(address)
+    if found is None:
+        raise EntityNotFound(gateway.service.uri(address.path))
+    if address.subqueue is not SubQueue.MAIN or not isinstance(found, (QueueEntity, TopicEntity)):
+        raise InvalidOperation(f"Messages cannot be sent to '{address.path}'.")
+    return found
+
+
+def _group(session: Session) -> Promises | None:
+    shared = session.owner
+    return shared if isinstance(shared, Promises) and shared.cross_entity else None
+
+
+def _top_level(entity: Entity) -> Entity:
+    return entity.parent if isinstance(entity, SubscriptionEntity) else entity

@@ -1,0 +1,64 @@
+"""The official Java SDK: of the SDKs for which there are tests here, the one with transactions.
+
+Run where Maven has a copy of it; `make test-long` gets one where there is a network.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.administration import Administration
+from tests.support.java import NoJava, class_path, play
+from tests.support.server import Server
+
+
+def _classes(tmp_path_factory: pytest.TempPathFactory, download: bool) -> str:
+    try:
+        return class_path(tmp_path_factory.mktemp("java"), download)
+    except NoJava as reason:
+        pytest.skip(f"no Java SDK: {reason}")
+
+
+def test_transactions_with_the_java_sdk(
+    server: Server, administration: Administration, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A send and a completion as one step: committed, and rolled back."""
+    classes = _classes(tmp_path_factory, download=False)
+    queues = [administration.make_queue("java") for _ in range(2)]
+    scenes = [f"commit={queues[0]}", f"rollback={queues[1]}"]
+    said = play(classes, "Transactions.java", server.connection_string, *scenes)
+    assert said == dict.fromkeys(["commit", "rollback"], "ok")
+
+
+@pytest.mark.long
+def test_everything_about_transactions_with_the_java_sdk(
+    server: Server, administration: Administration, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    classes = _classes(tmp_path_factory, download=True)
+    make = administration.make_queue
+    topic = administration.make_topic("java")
+    subscription = administration.make_subscription(topic)
+    entities = {
+        "commit": [make("java")],
+        "rollback": [make("java")],
+        "outcomes": [make("java")],
+        "schedule": [make("java")],
+        "span": [make("java"), make("java")],
+        "cross-entity": [make("java"), make("java")],
+        "cross-entity-subscription": [topic, subscription.name, make("java")],
+        "second-receiver": [make("java"), make("java")],
+    }
+    scenes = [f"{scene}={','.join(names)}" for scene, names in entities.items()]
+    said = play(classes, "Transactions.java", server.connection_string, *scenes)
+    assert said == dict.fromkeys(entities, "ok")
+
+
+@pytest.mark.long
+def test_a_transaction_in_a_session_with_the_java_sdk(
+    server: Server, administration: Administration, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """R-PART-18: what is sent in it must have a session id."""
+    classes = _classes(tmp_path_factory, download=True)
+    queue = administration.make_queue("java", requires_session=True)
+    said = play(classes, "Transactions.java", server.connection_string, f"session={queue}")
+    assert said == {"session": "ok"}

@@ -1,0 +1,89 @@
+"""The courier and messages that were sent through an entity: some wait, and others pass them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from postbus.broker.engine import Engine
+from postbus.broker.message import MAIN, OUTBOX, TRANSFER_DEAD_LETTER, Message
+from postbus.broker.pages import Pages
+from postbus.broker.policy import Policy
+from postbus.broker.posting import send_through
+from postbus.model.instant import Instant
+from postbus.server import courier as couriers
+from postbus.server.courier import Courier
+from postbus.server.host import Host
+from postbus.server.requests import Call
+from tests.unit.server.test_courier import until
+from tests.unit.server.test_runtime import Bed
+
+VIA, FULL, FREE = 1, 2, 3
+BODY = b"body"
+
+
+class Town:
+    """A queue that messages are sent through, one that has no room, and one that has."""
+
+    def __init__(self) -> None:
+        self.bed = Bed()
+        self.via = Host(VIA, 0, 0, "via", Policy())
+        self.full = Host(FULL, 0, 0, "full", Policy(size_bytes_max=0))
+        self.free = Host(FREE, 0, 0, "free", Policy())
+        hosts = {VIA: self.via, FULL: self.full, FREE: self.free}
+        self.courier = Courier(hosts.get, lambda _: self.bed.runtime)
+        self.courier.serve(self.via)
+
+    async def ask(self, host: Host, call: Callable[[Engine, Instant, Pages], Any]) -> Any:
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.bed.runtime.submit(Call(host, call, done.set_result, done.set_exception))
+        return await done
+
+    async def post(self, destination: int, count: int) -> None:
+        messages = [Message(BODY, f"m{number}") for number in range(count)]
+        await self.ask(
+            self.via, lambda engine, now, _: send_through(engine, destination, messages, now)
+        )
+
+    def count(self, host: Host, subqueue: int = MAIN, lane: int = 0) -> int:
+        return 0 if host.engine is None else host.engine.ledger.count(subqueue, lane)
+
+
+@pytest.fixture
+async def town() -> AsyncIterator[Town]:
+    town = Town()
+    yield town
+    town.bed.store.open.set()
+    await town.bed.thread.stop()
+
+
+async def test_a_full_destination_is_asked_again_and_the_others_do_not_wait(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Semantics B §7: neither dead letter nor lost."""
+    monkeypatch.setattr(couriers, "TRY_AGAIN_S", 0.01)
+    await town.post(FULL, 3)
+    await town.post(FREE, 2)
+    await until(lambda: town.count(town.free) == 2)
+    await until(lambda: town.count(town.via, TRANSFER_DEAD_LETTER, OUTBOX) == 3)
+    await town.post(FREE, 1)
+    await until(lambda: town.count(town.free) == 3)
+    assert town.count(town.via, TRANSFER_DEAD_LETTER) == 0
+
+    roomy = Policy(size_bytes_max=2 * len(BODY))
+    await town.ask(town.full, lambda engine, now, _: engine.own.update(roomy, now))
+    await until(lambda: town.count(town.full) == 2)
+    await town.ask(town.full, lambda engine, now, _: engine.own.update(Policy(), now))
+    await until(lambda: town.count(town.full) == 3)
+    await town.bed.runtime.quiet()
+    assert town.count(town.via, TRANSFER_DEAD_LETTER, OUTBOX) == 0
+
+
+async def test_a_full_destination_costs_no_turns_while_it_rests(town: Town) -> None:
+    await town.post(FULL, 1)
+    await until(lambda: bool(town.courier._resting))
+    assert town.bed.runtime.idle
+    assert not town.courier._under_way and not town.courier._full
