@@ -11,6 +11,8 @@ from multiprocessing import Pool
 from tests.simulation.faults import FAULTS, find
 from tests.simulation.history import Violation
 from tests.simulation.run import run_seed
+from tests.simulation.sessions.faults import SESSION_FAULTS, find_in_sessions
+from tests.simulation.sessions.play import run_session_seed
 from tests.simulation.topics.faults import TOPIC_FAULTS, find_in_topics
 from tests.simulation.topics.play import run_topic_seed
 
@@ -21,6 +23,10 @@ def _failure(seed: int) -> str | None:
 
 def _topic_failure(seed: int) -> str | None:
     return _told(seed, run_topic_seed)
+
+
+def _session_failure(seed: int) -> str | None:
+    return _told(seed, run_session_seed)
 
 
 def _told(seed: int, run: Callable[[int], object]) -> str | None:
@@ -40,17 +46,23 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="processes to spread them over")
     parser.add_argument("--faults", action="store_true", help="how soon planted faults are found")
     parser.add_argument("--topics", action="store_true", help="topics, rather than one queue")
+    parser.add_argument(
+        "--sessions", action="store_true", help="sessions, duplicates and transactions"
+    )
     options = parser.parse_args()
+    play, faults, search = _failure, FAULTS, find
+    if options.topics:
+        play, faults, search = _topic_failure, TOPIC_FAULTS, find_in_topics
+    elif options.sessions:
+        play, faults, search = _session_failure, SESSION_FAULTS, find_in_sessions
     if options.faults:
-        search = find_in_topics if options.topics else find
-        for fault in TOPIC_FAULTS if options.topics else FAULTS:
+        for fault in faults:
             found = search(fault)
             print(f"{fault.name}: {f'{found[0]} seeds, {found[1]}' if found else 'not found'}")
         return 0
     failures = 0
     with Pool(options.jobs) as pool:
         seeds = range(options.first, options.first + options.seeds)
-        play = _topic_failure if options.topics else _failure
         for failure in pool.imap(play, seeds, chunksize=20):
             if failure is not None:
                 failures += 1

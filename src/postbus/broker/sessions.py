@@ -94,7 +94,8 @@ def accept_next(queue: Queue, holder: int, now: Instant, pages: Pages) -> Sessio
 def leave(queue: Queue, session: Session, now: Instant) -> None:
     """Its holder gives it up, or is gone: all of it is available at once, and no delivery has
     failed (semantics B §1)."""
-    if queue.sessions is not None and not session.lost:
+    # It may be of an engine that was thrown away, and somebody else's here by now.
+    if queue.sessions is not None and queue.sessions.held.get(session.id) is session:
         queue.sessions.end(queue, session, failed=False, now=now)
 
 

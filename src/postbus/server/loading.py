@@ -18,6 +18,7 @@ from postbus.broker.message import (
     OWNER_BITS,
     PUBLISHING,
     SCHEDULED,
+    TRANSFER_DEAD_LETTER,
     CorruptRow,
 )
 from postbus.broker.pages import Loaded, Need, Page, Pages
@@ -204,12 +205,12 @@ def _unfinished(host: Host, ledger: Ledger, owner: int) -> bool:
     """Was an owner's work cut short that does not wait for somebody to use the entity: messages on
     their way elsewhere, or about to be, or left by a subscription that is gone?"""
     first = owner << OWNER_BITS
-    main, dead = first | MAIN, first | DEAD_LETTER
+    main, dead, posted = first | MAIN, first | DEAD_LETTER, first | TRANSFER_DEAD_LETTER
     if owner and owner not in host.subscriptions:
         return counted(ledger, owner) > 0
     policy = host.subscriptions[owner][1] if owner else host.policy
     return (
-        ledger.count(main, OUTBOX) + ledger.count(dead, OUTBOX) > 0
+        any(ledger.count(each, OUTBOX) for each in (main, dead, posted))
         or (policy.forward_to != NOWHERE and ledger.count(main) > 0)
         or (policy.forward_dead_letters_to != NOWHERE and ledger.count(dead) > 0)
     )

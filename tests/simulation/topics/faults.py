@@ -17,6 +17,8 @@ from postbus.broker.topic import Topic
 from postbus.server import courier, loading
 from tests.simulation.faults import SEEDS_MAX, Fault, nobody_told, patched
 from tests.simulation.history import Violation
+from tests.simulation.ledgers import FULL, REPLAY
+from tests.simulation.playing import ENDS
 from tests.simulation.topics import judge
 from tests.simulation.topics.play import run_topic_seed
 
@@ -39,10 +41,10 @@ def _cursor_not_kept(change: Any) -> Any:
 
 
 def _no_marks(accept: Any) -> Any:
-    def faulty(engine: Engine, origin: int, messages: Any, now: int) -> Any:
+    def faulty(engine: Engine, origin: int, *rest: Any) -> Any:
         marks = engine.ledger.marks
         mark = marks.pop(origin, None)
-        receipt = accept(engine, origin, messages, now)
+        receipt = accept(engine, origin, *rest)
         if mark is not None:
             marks.setdefault(origin, mark)
         return receipt
@@ -63,8 +65,8 @@ def _one_mark_for_all(_: Any) -> Any:
 
 
 def _removed_at_once(collect: Any) -> Any:
-    def faulty(engine: Engine, subqueue: int, now: int, pages: Pages) -> Any:
-        shipment = collect(engine, subqueue, now, pages)
+    def faulty(engine: Engine, *rest: Any) -> Any:
+        shipment = collect(engine, *rest)
         if isinstance(shipment, Shipment):
             for message, _ in shipment.messages:
                 engine.ledger.remove(Kind.FORWARDED, message)
@@ -121,7 +123,7 @@ TOPIC_FAULTS = [
     ),
     Fault(
         "cursor not written",
-        frozenset({judge.ONCE, judge.REPLAY, judge.FULL, judge.ENDS}),
+        frozenset({judge.ONCE, REPLAY, FULL, ENDS}),
         patched(Ledger, "change", _cursor_not_kept),
     ),
     Fault(
@@ -131,7 +133,7 @@ TOPIC_FAULTS = [
     ),
     Fault(
         "mark not in the checkpoint",
-        frozenset({judge.ONCE, judge.FULL}),
+        frozenset({judge.ONCE, FULL}),
         patched(Ledger, "_state", _marks_not_summed_up),
     ),
     Fault(
@@ -155,12 +157,10 @@ TOPIC_FAULTS = [
         patched(Topic, "_take_in", _overtaking),
     ),
     Fault("wake-up lost", frozenset({judge.SERVED}), patched(chores, "fetch_bodies", nobody_told)),
-    Fault(
-        "outbox not seen to", frozenset({judge.ENDS}), patched(Queue, "placed", _outbox_not_noted)
-    ),
+    Fault("outbox not seen to", frozenset({ENDS}), patched(Queue, "placed", _outbox_not_noted)),
     Fault(
         "unfinished work not looked for at the start",
-        frozenset({judge.ENDS}),
+        frozenset({ENDS}),
         patched(loading, "_unfinished", _nothing_left),
     ),
 ]

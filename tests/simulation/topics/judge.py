@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
-from postbus.broker import records
-from postbus.broker.ledger import Layout, Ledger
 from postbus.broker.message import (
     ACTIVE,
     DEAD_LETTER,
@@ -20,19 +17,14 @@ from postbus.broker.message import (
     Message,
 )
 from postbus.broker.policy import NOWHERE, Policy
-from postbus.store import batch
-from postbus.store.base import StoredBatch
 from tests.simulation.history import Violation
+from tests.simulation.ledgers import TOTALS, compare, full_replay, nothing, rows_of
+from tests.simulation.playing import ENDS
 from tests.simulation.topics.people import People
 from tests.simulation.topics.plan import ROUTE, TOPIC, TRAVELS_MAX, Root
 from tests.simulation.topics.world import World
 
-_ALL = 1 << 20
-ENDS = "work comes to an end"
 SERVED = "whoever waits is served"
-REPLAY = "replay equals live"
-FULL = "index and tail equal a full replay"
-TOTALS = "size and counts are right"
 ONCE = "every copy is there once"
 LOST = "nothing accepted is lost"
 ORDER = "copies keep the order of their messages"
@@ -62,75 +54,28 @@ class Judge:
     def empty(self) -> None:
         """Everything was taken out."""
         for fragment in self._world.hosts:
-            ledger = self._full_replay(fragment)
+            ledger = full_replay(self._world, fragment)
             if any(ledger.counts.values()) or ledger.size_bytes:
                 left = {place: n for place, n in ledger.counts.items() if n}
                 raise Violation(TOTALS, None, f"{left} left, {ledger.size_bytes} bytes")
 
     def deferred(self) -> list[tuple[int, Message]]:
-        found = [(fragment, self._full_replay(fragment)) for fragment in self._world.hosts]
+        found = [(fragment, full_replay(self._world, fragment)) for fragment in self._world.hosts]
         return [
             (fragment, message)
             for fragment, ledger in found
-            for message in _rows(ledger, lambda *_: [])
+            for message in rows_of(ledger, nothing)
             if message.lane == DEFERRED
         ]
 
     # -- the same from everywhere --------------------------------------------------------------
 
     def _read(self, fragment: int) -> list[Message]:
-        store = self._world.records.store
-        full = self._full_replay(fragment)
-        kept = {each.base: each.data for each in self._world.records.batches.get(fragment, [])}
-        rows = _rows(full, lambda *_: [])
-        told = [
-            _told(row, kept[row.base][row.position : row.position + row.length]) for row in rows
-        ]
-
-        def load(subqueue: int, lane: int) -> Any:
-            return store.load_lane(fragment, subqueue, lane, 0, _ALL)
-
-        others = [(FULL, self._index_and_tail(fragment))]
-        engine = self._world.hosts[fragment].engine
-        if engine is not None:
-            others.append((REPLAY, engine.ledger))
-        for promise, ledger in others:
-            found = _rows(ledger, load)
-            shown = [
-                _told(row, store.read_slice(fragment, row.base, row.position, row.length))
-                for row in found
-            ]
-            _same(promise, told, shown)
-            if ledger.marks != full.marks:
-                raise Violation(promise, None, f"marks {ledger.marks}, must be {full.marks}")
-            self._totals(ledger, rows)
-        self._totals(full, rows)
-        for row, (*_, body) in zip(rows, told, strict=True):
+        found = compare(self._world, fragment)
+        for row, body in found:
             if body != self._plan.root_of(row.message_id).body:
                 raise Violation(BODY, row.message_id, repr(body))
-        return rows
-
-    def _totals(self, ledger: Ledger, rows: list[Message]) -> None:
-        counts = dict(Counter((row.subqueue, row.lane) for row in rows))
-        if counts != {place: n for place, n in ledger.counts.items() if n}:
-            raise Violation(TOTALS, None, f"counts {ledger.counts}, there are {counts}")
-        size = sum(row.charge for row in rows)
-        if ledger.size_bytes != size:
-            raise Violation(TOTALS, None, f"{ledger.size_bytes} bytes, there are {size}")
-
-    def _full_replay(self, fragment: int) -> Ledger:
-        ledger = _ledger(fragment, 0, b"")
-        _replay(ledger, self._world.records.batches.get(fragment, []))
-        return ledger
-
-    def _index_and_tail(self, fragment: int) -> Ledger:
-        stands = self._world.records.stands.get(fragment)
-        if stands is None:
-            return _ledger(fragment, 0, b"")
-        ledger = _ledger(fragment, stands.checkpoint, stands.state)
-        while ledger.head < stands.head:
-            _replay(ledger, self._world.records.store.read(fragment, ledger.head, 1 << 10))
-        return ledger
+        return [row for row, _ in found]
 
     # -- nothing under way ---------------------------------------------------------------------
 
@@ -225,39 +170,3 @@ class Judge:
         if subscription is not None and subscription.deleted:
             return True
         return ROUTE in self._plan.gone and ROUTE in traces | {self._plan.root_of(name).to}
-
-
-def _ledger(fragment: int, head: int, state: bytes) -> Ledger:
-    layout = Layout(batch.HEADER_SIZE, batch.RECORD_PREFIX_SIZE)
-    return Ledger(layout, fragment << 48, head, state)
-
-
-def _replay(ledger: Ledger, batches: list[StoredBatch]) -> None:
-    for stored in batches:
-        header = batch.unpack(stored.data)
-        for position, record in batch.records(stored.data):
-            ledger.replay(records.decode(record), stored.base, position, header.at)
-        ledger.head = stored.base + header.record_count
-
-
-def _rows(ledger: Ledger, load: Any) -> list[Message]:
-    found: list[Message] = []
-    for subqueue, lane in sorted(ledger.counts):
-        rows, _ = ledger.delta.over_lane(load(subqueue, lane), subqueue, lane, 0, _ALL)
-        found += rows
-    return found
-
-
-def _told(row: Message, body: bytes | None) -> tuple[Any, ...]:
-    trail = row.trail
-    trailed = None if trail is None else tuple(getattr(trail, each) for each in trail.__slots__)
-    place = row.subqueue, row.lane, row.number, row.message_id, row.enqueue_number
-    state = row.delivery_count, row.enqueued_at, row.ttl, row.reason, row.properties, row.source
-    return (*place, *state, trailed, row.base, row.position, body)
-
-
-def _same(promise: str, one: list[tuple[Any, ...]], other: list[tuple[Any, ...]]) -> None:
-    if one == other:
-        return
-    odd = sorted(set(one) ^ set(other), key=repr)
-    raise Violation(promise, odd[0][3] if odd else None, f"{odd[:2]}")

@@ -12,6 +12,7 @@ from postbus.broker.policy import NOWHERE, Policy
 from postbus.errors import ServiceBusError, StoreUnavailable
 from postbus.server.line import Parcel
 from tests.simulation.history import Violation
+from tests.simulation.stage import Taker
 from tests.simulation.topics.plan import (
     COLOURS,
     END,
@@ -20,7 +21,7 @@ from tests.simulation.topics.plan import (
     Root,
     Subscription,
 )
-from tests.simulation.topics.world import Taker, World
+from tests.simulation.topics.world import World
 
 SUBSCRIPTIONS_MAX = 6
 MESSAGES_MAX = 40

@@ -1,255 +1,38 @@
-"""A topic with its subscriptions, a queue that may forward, and one that is forwarded to: the real
-broker and courier on a played machine, and the accidents that befall them."""
+"""A topic with its subscriptions, a queue that may forward, and one that is forwarded to."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from functools import partial
-from typing import Any
-from unittest import mock
 
-from postbus.broker.chores import copy_forward
-from postbus.broker.engine import Engine
-from postbus.broker.message import Message
-from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
-from postbus.broker.window import WindowLimits
-from postbus.errors import EntityNotFound, InternalError, ServiceBusError
-from postbus.server.courier import Courier
-from postbus.server.host import Chore, Host
-from postbus.server.line import Parcel
-from postbus.server.loading import Loader
-from postbus.server.meters import StoreMeter
-from postbus.server.requests import Call, GiveBack
-from postbus.server.residence import Residence
-from postbus.server.runtime import Output, Runtime
-from postbus.store.memory import MemoryStore
-from tests.simulation.disk import SimDisk
-from tests.simulation.history import History, fault_of
-from tests.simulation.machine import Machine, Thread
+from postbus.errors import EntityNotFound
+from postbus.store.base import MessageStore
+from tests.simulation.stage import Stage
 from tests.simulation.topics.plan import END, NAMES, ROUTE, TOPIC, Plan, PlanSorter
 from tests.simulation.topics.records import Records
 
-RETENTION_MS = 2_000
 
+class World(Stage):
+    """The stage of topics and forwarding."""
 
-class WorldRuntime(Runtime):
-    """The real one; a fault of the broker is a failure here."""
-
-    world: World
-
-    def discard(self, host: Host, refusal: ServiceBusError) -> None:
-        self.world.engine_lost(host, str(refusal))
-        super().discard(host, refusal)
-
-    def _fault(
-        self, host: Host, error: Exception, requests: list[Any], outputs: list[Output]
-    ) -> None:
-        raise error
-
-
-class Taker:
-    """A receiver; `deletes` or locks."""
-
-    draining = False
-
-    def __init__(self, world: World, host: Host, subqueue: int, deletes: bool) -> None:
-        self._world = world
-        self.host = host
-        self.subqueue = subqueue
-        self.deletes = deletes
-        self.holder = 1
-        self.credit = 0
-        self.reserved = 0
-        self.attached = True
-
-    def capacity(self) -> int:
-        return max(0, self.credit - self.reserved)
-
-    def reserve(self, message: Message, raw: bytes) -> Parcel:
-        self.reserved += 1
-        return Parcel(message, raw, None)
-
-    def deliver(self, parcels: list[Parcel]) -> None:
-        self.reserved -= len(parcels)
-        self.credit -= len(parcels)
-        for parcel in parcels:
-            if self.attached:
-                self._world.delivered(self, parcel)
-            else:
-                self._world.runtime.submit(GiveBack(self.host, parcel))
-
-    def drained(self) -> None: ...
-
-
-class World:
-    """The process and everything around it."""
+    names = NAMES
 
     def __init__(self, chance: random.Random, on_disk: bool) -> None:
-        self.chance = chance
-        self.machine = Machine()
-        self.history = History()
         self.plan = Plan()
         keeping = Policy(dead_letter_on_expiry=True)
         ttl = chance.choice([None, None, 3_000])
-        self.policies = {TOPIC: Policy(default_ttl_ms=ttl), ROUTE: keeping, END: keeping}
-        self.failing = chance.choice([0.0, 0.0, 0.02, 0.1])
-        self._disk = SimDisk(chance) if on_disk else None
-        self._limits = WindowLimits(chance.choice([4, 8, 40]), chance.choice([0, 60, 300]))
-        store = self._disk.store if self._disk else MemoryStore()
-        self.records = Records(store, self.plan, self.history)
-        self.on_delivery: Callable[[Taker, Parcel], None] = lambda *_: None
-        self._start()
+        policies = {TOPIC: Policy(default_ttl_ms=ttl), ROUTE: keeping, END: keeping}
+        super().__init__(chance, on_disk, policies, [4, 8, 40])
 
-    @property
-    def now(self) -> int:
-        return self.machine.now
+    def keep_records(self, store: MessageStore) -> Records:
+        self.gone = self.plan.gone
+        return Records(store, self.plan, self.history)
 
-    def note(self, name: str | None, text: str) -> None:
-        self.history.note(self.now, name, text)
-
-    # -- the process ---------------------------------------------------------------------------
-
-    def _start(self) -> None:
-        self.machine.start(self.records.newest())
-        self.thread = Thread(self.chance, self.failing)
-        self.takers: list[Taker] = []
-        store: Any = self.records
-        thread: Any = self.thread
-        loader = Loader(store, thread, "here", self._limits, lambda: 12345)
-        with mock.patch("asyncio.get_running_loop", return_value=self.machine):
-            self.runtime = WorldRuntime(
-                store, thread, lambda: self.machine.now, loader, StoreMeter(), Residence(1, 0)
-            )
-        self.runtime.world = self
-        self.hosts = {
-            fragment: Host(fragment, fragment, 0, NAMES[fragment], policy)
-            for fragment, policy in self.policies.items()
-            if fragment not in self.plan.gone
-        }
+    def set_up(self) -> None:
         topic = self.hosts[TOPIC]
         topic.sorter = PlanSorter(self.plan)
         for each in self.plan.standing():
             topic.subscriptions[each.owner] = f"news/{each.owner}", each.policy
-        courier = Courier(self.hosts.get, lambda _: self.runtime)
-        for host in self.hosts.values():
-            courier.serve(host)
-        self.runtime.survey(list(self.hosts.values()))
-
-    def crash(self) -> None:
-        """Now, or when the disk is next written to."""
-        if self._disk is not None and self.chance.random() < 0.5:
-            self._disk.doom()
-        else:
-            self.restart()
-
-    def restart(self) -> None:
-        self.machine.crash()
-        self.thread.crash()
-        self.note(None, f"CRASH {self._disk.restart() if self._disk else ''}")
-        if self._disk is not None:
-            self.records.reopened(self._disk.store)
-        self._start()
-
-    def spare(self) -> None:
-        if self._disk is not None:
-            self._disk.spare()
-
-    def close(self) -> None:
-        if self._disk is not None:
-            self._disk.close()
-
-    def engine_lost(self, host: Host, why: str) -> None:
-        self.note(None, f"engine of {host.name} lost: {why}")
-        for taker in self.takers:
-            if taker.host is host:
-                taker.reserved = 0
-                host.line(taker.subqueue).wants(taker)  # as a client does that attaches again
-
-    # -- asking --------------------------------------------------------------------------------
-
-    def ask(
-        self,
-        fragment: int,
-        call: Callable[[Engine, int, Pages], Any],
-        done: Callable[[Any], None],
-        failed: Callable[[ServiceBusError], None] | None = None,
-    ) -> None:
-        def refused(error: ServiceBusError) -> None:
-            if isinstance(error, InternalError):
-                raise fault_of(error)
-            if failed is not None:
-                failed(error)
-
-        host = self.hosts.get(fragment)
-        if host is not None:
-            self.runtime.submit(Call(host, call, done, refused, exclusive=False))
-
-    def attach(self, host: Host, subqueue: int, deletes: bool, credit: int) -> None:
-        taker = Taker(self, host, subqueue, deletes)
-        taker.credit = credit
-        self.takers.append(taker)
-        line = host.line(subqueue)
-        line.join(taker)
-        line.wants(taker)
-        if host.engine is not None:
-            host.engine.set_receivers(subqueue, len(line.receivers))
-        self.runtime.wake(host)
-
-    def detach(self, taker: Taker) -> None:
-        """What is under way to it comes back."""
-        taker.attached = False
-        self.takers.remove(taker)
-        line = taker.host.line(taker.subqueue)
-        line.leave(taker)
-        if taker.host.engine is not None:
-            taker.host.engine.set_receivers(taker.subqueue, len(line.receivers))
-
-    def refresh(self, taker: Taker, credit: int) -> None:
-        taker.credit += credit
-        taker.host.line(taker.subqueue).wants(taker)
-        self.runtime.wake(taker.host)
-
-    def delivered(self, taker: Taker, parcel: Parcel) -> None:
-        self.note(parcel.message.message_id, f"delivered from {taker.host.name} {taker.subqueue}")
-        self.on_delivery(taker, parcel)
-
-    # -- upkeep --------------------------------------------------------------------------------
-
-    def trim(self) -> None:
-        """As `server.upkeep` does it: trim a slice, ask for a checkpoint, copy bodies forward."""
-        host = self.chance.choice(list(self.hosts.values()))
-        older_than = self.now - self.chance.choice([0, RETENTION_MS])
-        store, fragment = self.records, host.fragment
-
-        def trimmed(below: int) -> None:
-            if host.engine is None:
-                return
-            host.checkpoint_wanted = True
-            self.runtime.wake(host)
-            if "copy" not in host.chores:
-                host.chores.add("copy")
-                limit = self.chance.choice([1, 4, 20])
-                self.runtime.attend(Chore(host, "copy", partial(_copy, below, limit)))
-
-        def call() -> int:
-            store.trim(fragment, older_than, 0, self.chance.choice([1, 3, 100]))
-            return int(store.tail(fragment))
-
-        if fragment in self.records.stands:
-            self.thread.submit(call, trimmed, lambda _: None)
-
-    def forget_idle(self) -> None:
-        for host in self.hosts.values():
-            host.used = False
-        self.runtime.forget_idle()
-
-    def want_checkpoint(self) -> None:
-        host = self.chance.choice(list(self.hosts.values()))
-        if host.engine is not None:
-            host.checkpoint_wanted = True
-            self.runtime.wake(host)
 
     def delete_route(self) -> None:
         """As `namespace.delete_entity` does it; those that forward there go on trying."""
@@ -258,7 +41,3 @@ class World:
         host.gone = EntityNotFound("route")
         self.runtime.discard(host, host.gone)
         self.takers = [taker for taker in self.takers if taker.host is not host]
-
-
-def _copy(below: int, limit: int, engine: Engine, now: int, pages: Pages) -> Need | None:
-    return copy_forward(engine, below, limit, pages)

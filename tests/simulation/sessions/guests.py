@@ -1,0 +1,168 @@
+"""Receivers of sessions: each waits for one, named or whichever is next, holds it, and goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from postbus.broker.engine import Engine
+from postbus.broker.message import MAIN, Message
+from postbus.broker.pages import Need
+from postbus.broker.session import Session
+from postbus.errors import ServiceBusError, SessionCannotBeLocked
+from postbus.server.host import Host
+from postbus.server.line import Parcel
+from postbus.server.session_line import SessionLine
+from postbus.server.session_requests import Accept, Leave
+from tests.simulation.history import Violation
+from tests.simulation.sessions.letters import WORK
+from tests.simulation.sessions.promises import HOLDER
+
+if TYPE_CHECKING:
+    from tests.simulation.sessions.world import World
+
+
+class WatchedLine(SessionLine):
+    """Says who is given a session."""
+
+    def __init__(self, world: World, host: Host) -> None:
+        super().__init__(MAIN, host.called)
+        self._world = world
+        self._host = host
+
+    def hold(self, session: Session, outlet: Any) -> None:
+        world = self._world
+        live = world.absorb(self._host)
+        live.hold(session.id, outlet.holder, session.locked_until, world.now)
+        world.note(None, f"guest {outlet.holder} is given {session.id!r}")
+        super().hold(session, outlet)
+
+
+class WatchedAccept(Accept):
+    """A refusal is held against who has the session."""
+
+    def __init__(self, world: World, host: Host, guest: Any, session_id: str) -> None:
+        super().__init__(host, guest, session_id)
+        self._world = world
+
+    def decide(self, engine: Engine, now: int) -> Need | None:
+        live = self._world.absorb(self.host)
+        try:
+            return super().decide(engine, now)
+        except SessionCannotBeLocked:
+            if live.is_free(self._session_id, now):
+                text = f"{self._session_id!r} is free, and said to be locked"
+                raise Violation(HOLDER, None, text) from None
+            raise
+
+
+class WatchedLeave(Leave):
+    """Nothing is written for it, so the model must be told."""
+
+    def __init__(self, world: World, host: Host, session: Session) -> None:
+        super().__init__(host, MAIN, session)
+        self._world = world
+
+    def decide(self, engine: Engine, now: int) -> Need | None:
+        live = self._world.absorb(self.host)
+        if not live.is_free(self._session.id, now):
+            live.leave(self._session.id, self._session.holder)
+        return super().decide(engine, now)
+
+
+class Guest:
+    """A link that holds a session, or waits for one."""
+
+    draining = False
+    subqueue = MAIN
+
+    def __init__(self, world: World, holder: int, deletes: bool, credit: int) -> None:
+        self._world = world
+        self.host = world.hosts[WORK]
+        self.holder = holder
+        self.deletes = deletes
+        self.credit = credit
+        self.line = self.host.session_lines[MAIN]
+        self.session: Session | None = None
+        self.session_id: str | None = None
+        self.gone = False
+        self._reserved = 0
+        self.on_accepted: Callable[[Guest], None] = lambda _: None
+
+    def open(self, wanted: str | None) -> None:
+        world, host = self._world, self.host
+        host.line(MAIN).join(self)
+        self._count()
+        if wanted is not None:
+            world.runtime.submit(WatchedAccept(world, host, self, wanted))
+            return
+        host.used = True
+        self.line.wait(self)  # type: ignore[arg-type]
+        world.runtime.wake(host)
+
+    def _count(self) -> None:
+        if self.host.engine is not None:
+            self.host.engine.set_receivers(MAIN, len(self.host.line(MAIN).receivers))
+
+    # -- what it is told -----------------------------------------------------------------------
+
+    def accepted(self, session: Session) -> None:
+        if self.gone:
+            self._world.runtime.submit(WatchedLeave(self._world, self.host, session))
+            return
+        self.session = session
+        self._world.note(None, f"guest {self.holder} has {session.id!r}")
+        self.on_accepted(self)
+        self.wake()
+
+    def refused(self, error: ServiceBusError) -> None:
+        self._world.note(None, f"guest {self.holder} is refused: {type(error).__name__}")
+        self.close()
+
+    def lost(self) -> None:
+        session, self.session = self.session, None
+        if session is not None and not self.gone:
+            self._world.note(None, f"guest {self.holder} has lost {session.id!r}")
+            self.close()
+
+    def close(self) -> None:
+        if self.gone:
+            return
+        self.gone = True
+        session, self.session = self.session, None
+        self.line.leave(self)  # type: ignore[arg-type]
+        self.host.line(MAIN).leave(self)
+        self._count()
+        if session is not None:
+            self._world.runtime.submit(WatchedLeave(self._world, self.host, session))
+
+    def engine_lost(self) -> None:
+        self.session = None
+        self.close()
+
+    # -- messages ------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        if self.session is not None:
+            self.line.wants(self)  # type: ignore[arg-type]
+            self._world.runtime.wake(self.host)
+
+    def capacity(self) -> int:
+        self._world.absorb(self.host)
+        return max(0, self.credit - self._reserved)
+
+    def reserve(self, message: Message, raw: bytes) -> Parcel:
+        self._reserved += 1
+        self._world.taken(self, message)
+        return Parcel(message, raw, None)
+
+    def deliver(self, parcels: list[Parcel]) -> None:
+        self._reserved -= len(parcels)
+        for parcel in parcels:
+            if self.gone:
+                self._world.give_back(self, parcel)
+            else:
+                self.credit -= 1
+                self._world.delivered(self, parcel)
+
+    def drained(self) -> None: ...

@@ -1,0 +1,21 @@
+"""The promises of sessions, duplicate detection and transactions, in the words of a failure."""
+
+from __future__ import annotations
+
+ORDER = "a session is received in order"
+HOLDER = "one holder of a session"
+LOCK = "one holder per lock"
+SERVED = "whoever waits is served"
+OFFERED = "every session is offered in the end"
+STATE = "a session has the state that was set last"
+LISTED = "a listing shows what is there"
+TWICE = "no duplicate within the window"
+DROPPED = "nothing is dropped that is no duplicate"
+SENDER = "a sender's messages keep their order"
+ATOMIC = "all of a transaction or nothing"
+ONCE = "everything is there once"
+LOST = "nothing accepted is lost"
+COUNT = "the delivery count is right"
+MATCH = "the queue holds what it must"
+BODY = "no body is wrong or missing"
+DUE = "what is due comes on time"

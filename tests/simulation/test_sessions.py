@@ -1,0 +1,58 @@
+"""Seeded histories of sessions, duplicate detection and transactions; and faults planted in them.
+
+POSTBUS_SIM_SESSION_SEEDS says how many seeds to run, POSTBUS_SIM_FROM the first of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import pytest
+
+from postbus.broker.records import Kind
+from tests.simulation.faults import Fault
+from tests.simulation.sessions.faults import SESSION_FAULTS, find_in_sessions
+from tests.simulation.sessions.play import run_session_seed
+
+# The simulator makes constants small and puts itself between methods.
+pytestmark = pytest.mark.interpreted_only
+
+SEEDS = int(os.environ.get("POSTBUS_SIM_SESSION_SEEDS", "80"))
+FIRST = int(os.environ.get("POSTBUS_SIM_FROM", "0"))
+AT_ONCE = 20
+
+
+@pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, AT_ONCE))
+def test_session_seeds_break_no_promise(first: int) -> None:
+    for seed in range(first, min(first + AT_ONCE, FIRST + SEEDS)):
+        run_session_seed(seed)
+
+
+def test_a_session_seed_always_tells_the_same_story() -> None:
+    for seed in (2, 3):
+        assert run_session_seed(seed).history.lines == run_session_seed(seed).history.lines
+
+
+def test_the_session_histories_contain_everything_that_can_happen() -> None:
+    happened: Counter[str] = Counter()
+    for seed in range(40):
+        for _, _, text in run_session_seed(seed, steps=500).history.lines:
+            happened[text.split()[0]] += 1
+            happened[" ".join(word for word in text.split() if not word.isdigit())] += 1
+    expected = {Kind.ENQUEUED, Kind.SCHEDULED, Kind.ACTIVATED, Kind.COMPLETED, Kind.RECEIVED}
+    expected |= {Kind.ABANDONED, Kind.LOCK_EXPIRED, Kind.DEFERRED, Kind.DEAD_LETTERED}
+    expected |= {Kind.CANCELLED, Kind.DELETED, Kind.COPIED, Kind.FORWARDED, Kind.ARRIVED}
+    expected |= {Kind.STATE_SET, Kind.STATE_CLEARED, Kind.DUPLICATE, Kind.POSTED}
+    told = {"guest has lost 'a'", "guest is refused: SessionCannotBeLocked", "CRASH"}
+    told |= {"client was told: committed", "client was told: release done"}
+    assert ({kind.name for kind in expected} | told) - happened.keys() == set()
+
+
+@pytest.mark.parametrize("fault", SESSION_FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_planted_in_sessions_is_found(fault: Fault) -> None:
+    found = find_in_sessions(fault)
+    assert found is not None, "200 seeds noticed nothing"
+    _, violation = found
+    assert violation.promise in fault.promises
+    assert "seed" in violation.__notes__[0], "a failure says how to repeat it"
