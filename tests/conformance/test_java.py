@@ -6,7 +6,6 @@ Run where Maven has a copy of it; `make test-long` gets one where there is a net
 from __future__ import annotations
 
 import pytest
-from azure.core.exceptions import HttpResponseError
 
 from tests.support.administration import Administration
 from tests.support.java import NoJava, class_path, play
@@ -60,9 +59,6 @@ def test_a_transaction_in_a_session_with_the_java_sdk(
 ) -> None:
     """R-PART-18: what is sent in it must have a session id."""
     classes = _classes(tmp_path_factory, download=True)
-    try:
-        queue = administration.make_queue("java", requires_session=True)
-    except HttpResponseError as refusal:
-        pytest.skip(f"this server has no sessions: {refusal.message}")
+    queue = administration.make_queue("java", requires_session=True)
     said = play(classes, "Transactions.java", server.connection_string, f"session={queue}")
     assert said == {"session": "ok"}

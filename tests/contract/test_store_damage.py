@@ -14,11 +14,12 @@ import apsw
 import pytest
 
 from postbus.errors import StoreFailed
-from postbus.store.base import RowKey
+from postbus.store.base import RowKey, SeenIds
 from postbus.store.sqlite import SqliteStore
-from tests.contract.fragments import T0, Writer
+from tests.contract.fragments import T0, Writer, change
 
 ALL = 1 << 60
+DIGEST = b"sixteen bytes ok"
 BATCH = 1 << 40
 """Row id of the first batch of fragment 1."""
 
@@ -36,6 +37,8 @@ READINGS: dict[str, Reading] = {
     "next_due": lambda store: store.next_due(1, 0, 0, 0),
     "load_rows": lambda store: store.load_rows(1, [RowKey(0, 0, 1)]),
     "load_pinned": lambda store: store.load_pinned(1, 9, 1.0, 10),
+    "load_seen": lambda store: store.load_seen(1, [1], [DIGEST]),
+    "load_seen_digests": lambda store: store.load_seen_digests(1, 1, b"", 10),
     "tail": lambda store: store.tail(1),
     "trim": lambda store: store.trim(1, T0 + 99, 0, 10),
     "drop": lambda store: store.drop(1, 100),
@@ -150,6 +153,16 @@ CASES = {
     "a fragment with a state that is text": Damage(
         FRAGMENT.format("state"), ("x",), "the state of fragment 1 has a value of type", "acquire"
     ),
+    "an id with text for a time": Damage(
+        "UPDATE duplicate SET at = ?", ("x",), TEXT_FOR_NUMBER, "load_seen"
+    ),
+    "an id without a time": Damage("UPDATE duplicate SET at = ?", (None,), NOTHING, "load_seen"),
+    "an id that is too short": Damage(
+        "UPDATE duplicate SET digest = ?",
+        (b"short",),
+        "something else than digests",
+        "load_seen_digests",
+    ),
     "a time that is text": Damage(
         "UPDATE meta SET value = ? WHERE key = 'newest checkpoint'",
         ("x",),
@@ -165,6 +178,8 @@ def filled(path: str) -> None:
         rows = writer.send(b"one", b"two", b"three")
         rows += writer.send(b"four")
         writer.checkpoint([row._replace(wake_at=T0 + row.number) for row in rows])
+        seen = SeenIds(1, [DIGEST], [T0])
+        writer.send(checkpoint=change(writer.head)._replace(seen=seen))
         writer.send(b"five")
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from postbus.amqp.codec import decode
 from postbus.amqp.sections import Properties, encode_data, encode_properties
+from postbus.broker import session_chores, sessions
+from postbus.broker.message import MAIN
 from postbus.broker.pages import Need
+from postbus.broker.policy import Policy
 from postbus.errors import ServiceBusError
 from postbus.server.envelope import read_message
 from postbus.server.management import ManagementNode
@@ -74,10 +77,36 @@ def engine_with_messages() -> tuple[Engine, bytes]:
     return engine, locked.token
 
 
+def engine_with_sessions() -> tuple[Engine, bytes]:
+    """Two sessions: of one that is held a message is deferred and one is locked; the lock's
+    token."""
+    engine = Engine(Policy(requires_session=True))
+    for i in range(4):
+        properties = Properties(message_id=f"m{i}", group_id="s" if i < 3 else "free")
+        raw = encode_properties(properties) + encode_data(b"body %d" % i)
+        messages = [read_message(raw, 1_000)]
+        engine.turn(lambda messages=messages: engine.queue.send(messages, T0))
+    session = engine.turn(lambda: sessions.accept(engine.queue, "s", 1, T0))
+    engine.paged(lambda pages: session_chores.refill_session(engine.queue, "s", pages))
+    engine.paged(lambda pages: session_chores.fetch_session_bodies(engine.queue, "s", pages))
+    taken = [engine.queue.take_in_session(session, T0) for _ in range(2)]
+    tokens = [None if each is None else each[0].token for each in taken]
+    deferred, locked = tokens
+    assert deferred is not None and locked is not None
+    engine.turn(lambda: engine.queue.defer(deferred, T0))
+    engine.paged(lambda pages: sessions.set_state(engine.queue, "s", b"state", T0, pages))
+    return engine, locked
+
+
+SESSIONAL: Final = 3
+
+
 def run_management(data: bytes) -> None:
-    """The first byte says which subqueue is asked. Refuses what cannot be read (DecodeError) and
-    what cannot be done (ServiceBusError); whatever is answered can be read."""
-    engine, token = engine_with_messages()
+    """The first byte says which subqueue is asked, or that one with sessions is. Refuses what
+    cannot be read (DecodeError) and what cannot be done (ServiceBusError); whatever is answered can
+    be read."""
+    place = data[0] % 4 if data else 0
+    engine, token = engine_with_sessions() if place == SESSIONAL else engine_with_messages()
     inlet: Any = Inlet()
     gateway: Any = SimpleNamespace(
         allows=lambda right, path: True,
@@ -89,9 +118,14 @@ def run_management(data: bytes) -> None:
     )
     host = SimpleNamespace(meter=None, name="orders")
     entity: Any = SimpleNamespace(
-        host=host, path="orders", meter=EntityMeter(), touch=lambda now: None
+        host=host,
+        path="orders",
+        meter=EntityMeter(),
+        touch=lambda now: None,
+        policy=lambda: engine.policy,
     )
-    node = ManagementNode(gateway, entity, data[0] % 3 if data else 0, "orders/$management")
+    subqueue = MAIN if place == SESSIONAL else place
+    node = ManagementNode(gateway, entity, subqueue, "orders/$management")
     payload = data[1:].replace(LOCKED.bytes, UUID(bytes_le=token).bytes)
     request = NodeRequest(inlet, payload)
     try:

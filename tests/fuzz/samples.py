@@ -52,6 +52,7 @@ from postbus.http.rule_xml import rule_xml
 from postbus.model.authorization import AuthorizationRule, Right
 from postbus.model.description import QueueDescription
 from postbus.model.fields import QUEUE
+from postbus.model.instant import NEVER
 from postbus.model.rule import CorrelationFilter, FalseFilter, RuleDescription, SqlAction, SqlFilter
 from postbus.model.values import TypedValue, ValueType
 from postbus.server.sas import create_sas
@@ -200,7 +201,18 @@ def management() -> Iterator[tuple[str, bytes]]:
             {"sequence-numbers": numbers, "receiver-settle-mode": UInt(0)},
         ),
         "delete": ("batch-delete-messages", {"message-count": Int(3), "enqueued-time-utc": NOW}),
-        "later": ("renew-session-lock", {"session-id": "s"}),
+        "renew-session": ("renew-session-lock", {"session-id": "s"}),
+        "set-state": ("set-session-state", {"session-id": "s", "session-state": b"new"}),
+        "clear-state": ("set-session-state", {"session-id": "s", "session-state": None}),
+        "get-state": ("get-session-state", {"session-id": "s"}),
+        "sessions": (
+            "get-message-sessions",
+            {"last-updated-time": Timestamp(NEVER), "skip": Int(0), "top": Int(10)},
+        ),
+        "sessions-since": (
+            "get-message-sessions",
+            {"last-updated-time": Timestamp(NOW), "skip": Int(1), "top": Int(1)},
+        ),
         "unknown": ("make-tea", None),
     }
     for status in ("completed", "abandoned", "suspended", "defered"):
@@ -214,6 +226,8 @@ def management() -> Iterator[tuple[str, bytes]]:
         requests[f"disposition-{status}"] = "update-disposition", body
     for name, (operation, body) in requests.items():
         yield name, b"\x00" + _request(operation, body)
+        within = {**body, "session-id": "s"} if isinstance(body, dict) else body
+        yield f"{name}-in-session", b"\x03" + _request(operation, within)
     yield "peek-dead-letters", b"\x01" + _request(*requests["peek"])
 
 

@@ -103,8 +103,8 @@ def _unwritten_completion(remove: Any) -> Any:
 
 
 def _left_in_index(remove: Any) -> Any:
-    def faulty(changes: Delta, subqueue: int, lane: int, number: int, _: bool) -> None:
-        remove(changes, subqueue, lane, number, False)
+    def faulty(changes: Delta, subqueue: int, lane: int, number: int, _: bool, *of: str) -> None:
+        remove(changes, subqueue, lane, number, False, *of)
 
     return faulty
 

@@ -116,7 +116,10 @@ def send_once(
 def drop(own: Queue, message: Message, now: Instant, trail: Trail | None = None) -> int:
     """Leave nothing of a message but its record; returns the number it has there."""
     made = Message(None, message.message_id, message.session_id, scheduled_at=now)
-    made.number = made.enqueue_number = own.ledger.next_number()
+    # One that was scheduled in a transaction has its number; one that is forwarded has that of
+    # another entity.
+    number = message.number if trail is None else 0
+    made.number = made.enqueue_number = number or own.ledger.next_number()
     made.length = message.length
     made.trail = trail
     own.ledger.drop(made)

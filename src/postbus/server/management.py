@@ -15,7 +15,7 @@ from postbus.broker.engine import Engine
 from postbus.broker.message import KIND_MASK, MAIN, Message
 from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
-from postbus.broker.transaction import Settlement, Transaction
+from postbus.broker.transaction import Transaction
 from postbus.errors import (
     InvalidArgument,
     InvalidOperation,
@@ -26,7 +26,7 @@ from postbus.errors import (
 from postbus.model.instant import NEVER, Instant
 from postbus.server.auth import Right, missing_claim
 from postbus.server.enlisting import settlement_of, transaction_of
-from postbus.server.entities import Entity, Received, SubscriptionEntity
+from postbus.server.entities import Entity, SubscriptionEntity
 from postbus.server.envelope import (
     REASON_LENGTH_MAX,
     Changes,
@@ -63,6 +63,7 @@ TRANSACTIONAL: Final = frozenset(
         "cancel-scheduled-message",
         "update-disposition",
         "renew-lock",
+        "renew-session-lock",
     }
 )
 """What may be part of a transaction (semantics B §7). A lock is renewed at once, whatever becomes
@@ -86,11 +87,7 @@ class ManagementNode:
             "update-disposition": (Right.LISTEN, self._update_disposition),
             "batch-delete-messages": (Right.LISTEN, self._delete),
         }
-        self._has_sessions = (
-            isinstance(entity, Received)
-            and subqueue & KIND_MASK == MAIN
-            and bool(entity.description.requires_session)
-        )
+        self._has_sessions = subqueue & KIND_MASK == MAIN and entity.policy().requires_session
         if self._has_sessions:
             for name, operation in SessionNode(entity, self._ask).operations().items():
                 self._operations[name] = Right.LISTEN, operation
@@ -201,11 +198,14 @@ class ManagementNode:
 
         session_id = fields.optional_text("session-id")
 
-        def settle(queue: Queue, now: Instant, pages: Pages) -> Need | None:
+        def check_session(queue: Queue, now: Instant) -> None:
             if session_id is not None and self._has_sessions:
                 session = sessions.held(queue, session_id, now)
                 if any(token not in session.locks for token in tokens):
                     raise SessionLockLost()
+
+        def settle(queue: Queue, now: Instant, pages: Pages) -> Need | None:
+            check_session(queue, now)
             for token in tokens:
                 message = self._held(queue, token, now)
                 if changes.dead_letter:
@@ -224,12 +224,16 @@ class ManagementNode:
         def done(result: None) -> None:
             request.respond(_OK, "OK", {})
 
-        if request.transaction is not None:
+        def enlist(transaction: Transaction, engine: Engine, now: Instant, pages: Pages) -> None:
+            check_session(engine.at(self._subqueue), now)
             verdict = Accepted() if status == "completed" else changes
             settlements = [settlement_of(self._subqueue, token, verdict) for token in tokens]
-            self._enlist(request, partial(_settle_in, settlements), done)
-            return
-        self._ask(request, settle, done)
+            transaction.settle(engine, settlements, now)
+
+        if request.transaction is None:
+            self._ask(request, settle, done)
+        else:
+            self._enlist(request, enlist, done)
 
     # -- looking ---------------------------------------------------------------------------
 
@@ -367,16 +371,6 @@ def _delete(
 
 def _send(messages: list[Message], engine: Engine, now: Instant, pages: Pages) -> list[int] | Need:
     return engine.send(messages, now, pages)
-
-
-def _settle_in(
-    settlements: list[Settlement],
-    transaction: Transaction,
-    engine: Engine,
-    now: Instant,
-    pages: Pages,
-) -> None:
-    transaction.settle(engine, settlements, now)
 
 
 def _schedule_in(

@@ -19,6 +19,8 @@ class SessionLine:
 
     def __init__(self, subqueue: int, called: dict[int, None]) -> None:
         self._subqueue = subqueue
+        self.search = f"accept {subqueue}"
+        """The chore that looks for sessions for those who wait."""
         self._called = called
         """Where to say that somebody waits: the subqueues that the next turn looks at."""
         self.waiting: OrderedDict[SessionOutlet, None] = OrderedDict()
@@ -36,6 +38,10 @@ class SessionLine:
     @property
     def held_count(self) -> int:
         return len(self._holders)
+
+    def looking(self, chores: set[str]) -> bool:
+        """Is it yet to be found out whether there is a session?"""
+        return self._subqueue in self._called or self.search in chores
 
     def wait(self, outlet: SessionOutlet) -> None:
         self.waiting[outlet] = None

@@ -21,6 +21,7 @@ from postbus.errors import (
     SessionLockLost,
 )
 from postbus.model.duration import TICKS_PER_MS, format_timespan, ticks_of_instant
+from postbus.model.instant import Instant
 from postbus.server.links import Outlet
 from postbus.server.session_filter import SessionFilter
 from postbus.server.session_requests import Accept, Leave
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 WAIT_DEFAULT_MS: Final = 60_000
 """For a next session, where the client says nothing (semantics B §1)."""
+LOOK_WITHIN_MS: Final = 10_000
+"""How long it may take to find out that there is none: the engine may have to be loaded."""
+LOOK_AGAIN_S: Final = 0.02
 _TIMEOUT: Final = "com.microsoft:timeout"
 _LOCKED_UNTIL: Final = Symbol("com.microsoft:locked-until-utc")
 
@@ -58,6 +62,7 @@ class SessionOutlet(Outlet):
         """Of the session that is its own, also while its client has not been told yet."""
         self.gone = False
         self._wanted = wanted
+        self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
     # -- getting a session -------------------------------------------------------------------
@@ -76,8 +81,8 @@ class SessionOutlet(Outlet):
         if wanted is not None:
             self._runtime.submit(Accept(self.host, self, wanted))
             return
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(wait_ms / 1_000, self._timed_out, wait_ms)
+        look_by = self.gateway.service.clock() + max(wait_ms, LOOK_WITHIN_MS)
+        self._timer = self._loop.call_later(wait_ms / 1_000, self._timed_out, wait_ms, look_by)
         self.host.used = True
         self.line.wait(self)
         self._runtime.wake(self.host)
@@ -90,10 +95,14 @@ class SessionOutlet(Outlet):
             raise InvalidArgument(f"The property '{_TIMEOUT}' of the link must be a whole number.")
         return min(max(int(wanted), 0), self.gateway.service.settings.session_wait_max_ms)
 
-    def _timed_out(self, waited_ms: int) -> None:
+    def _timed_out(self, waited_ms: int, look_by: Instant) -> None:
         self._timer = None
         if self not in self.line.waiting:
             return  # one is on its way
+        if self.line.looking(self.host.chores) and self.gateway.service.clock() < look_by:
+            # However short the wait, what there is when it begins is to be had.
+            self._timer = self._loop.call_later(LOOK_AGAIN_S, self._timed_out, waited_ms, look_by)
+            return
         self.entity.meter.session_timeouts += 1
         self.refused(OperationTimeout(format_timespan(waited_ms * TICKS_PER_MS)))
 

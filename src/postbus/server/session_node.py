@@ -15,7 +15,7 @@ from postbus.broker import sessions
 from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
 from postbus.broker.session_list import list_sessions
-from postbus.errors import InvalidArgument, MessageSizeExceeded
+from postbus.errors import InvalidArgument
 from postbus.model.instant import NEVER, Instant
 from postbus.server.fields import Fields
 from postbus.server.nodes import NodeRequest
@@ -75,12 +75,6 @@ class SessionNode:
     def _set_state(self, request: NodeRequest, fields: Fields) -> None:
         session_id = fields.text("session-id")
         state = None if fields.get("session-state") is None else fields.binary("session-state")
-        size_max = self._entity.host.policy.message_size_max
-        if state is not None and len(state) > size_max:
-            # Before it is kept for anything.
-            raise MessageSizeExceeded(
-                f"The state of the session has {len(state)} bytes, {size_max} bytes are allowed."
-            )
 
         def set_state(queue: Queue, now: Instant, pages: Pages) -> Need | None:
             return sessions.set_state(queue, session_id, state, now, pages)
@@ -105,6 +99,8 @@ class SessionNode:
         skip, top = fields.number("skip"), fields.number("top")
         if skip < 0 or top <= 0:
             raise InvalidArgument("The skip must not be negative, and the top must be positive.")
+        # Java names the last session it was told of, which is the place that `skip` says.
+        fields.optional_text("last-session-id")
         asked = fields.optional_number("last-updated-time")
         # The end of time, or a millisecond after it, asks for all there are (wire contract §6.2).
         updated_after = None if asked is None or asked >= NEVER else asked

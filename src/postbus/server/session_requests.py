@@ -51,17 +51,15 @@ class Accept:
 class AcceptNext:
     """Find sessions for those who wait for one; there is at most one of these in a line."""
 
-    __slots__ = ("_found", "_line", "_name", "_subqueue", "exclusive", "host", "pages", "size")
+    __slots__ = ("_found", "_line", "_subqueue", "exclusive", "host", "pages", "size")
 
-    def __init__(self, host: Host, subqueue: int, line: SessionLine, name: str) -> None:
+    def __init__(self, host: Host, subqueue: int, line: SessionLine) -> None:
         self.host = host
         self.size = 0
         self.pages: Pages | None = Pages()
         self.exclusive = False
         self._subqueue = subqueue
         self._line = line
-        self._name = name
-        """Among the host's chores, while it is under way."""
         self._found: list[tuple[SessionOutlet, Session]] = []
 
     def decide(self, engine: Engine, now: Instant) -> Need | None:
@@ -81,7 +79,7 @@ class AcceptNext:
                 break
             self._line.hold(session, outlet)
             self._found.append((outlet, session))
-        self.host.chores.discard(self._name)
+        self.host.chores.discard(self._line.search)
         return None
 
     def answer(self) -> None:
@@ -89,7 +87,7 @@ class AcceptNext:
             outlet.accepted(session)
 
     def refuse(self, error: ServiceBusError) -> None:
-        self.host.chores.discard(self._name)
+        self.host.chores.discard(self._line.search)
         for outlet, _ in self._found:
             outlet.refused(error)
         # Whoever still waits has no other reason to be looked at.

@@ -61,11 +61,10 @@ def serve_sessions(
 
 
 def _accept_next(host: Host, subqueue: int, line: SessionLine) -> list[AcceptNext]:
-    name = f"accept {subqueue}"
-    if name in host.chores:
+    if line.search in host.chores:
         return []
-    host.chores.add(name)
-    return [AcceptNext(host, subqueue, line, name)]
+    host.chores.add(line.search)
+    return [AcceptNext(host, subqueue, line)]
 
 
 def _dispatch(

@@ -156,8 +156,9 @@ class OpenTransaction:
 
         def refused(error: ServiceBusError) -> None:
             failed(error)
-            self._size_bytes -= size
-            self._owner.give_room(size)
+            if not self._over:  # or all of its room was given back by then
+                self._size_bytes -= size
+                self._owner.give_room(size)
             if self._pending == 1 and self._work.empty:
                 self._host = None  # it was not on that entity, after all
             self._answered()

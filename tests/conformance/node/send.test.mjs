@@ -171,3 +171,20 @@ test("scheduled messages can be cancelled once", async (t) => {
   assert.deepEqual(bodies(await client.createReceiver(queue).peekMessages(10)), ["two"]);
   await sender.cancelScheduledMessages([second]);
 });
+
+test("a message with a known id is accepted and dropped", async (t) => {
+  // semantics B §6
+  const queue = await makeQueue({ requiresDuplicateDetection: true });
+  const client = connect(t);
+  const sender = client.createSender(queue);
+  await sender.sendMessages({ body: "first", messageId: "a" });
+  await sender.sendMessages({ body: "again", messageId: "a" });
+  await sender.sendMessages([
+    { body: "second", messageId: "b" },
+    { body: "again", messageId: "a" },
+    { body: "third", messageId: "c" },
+  ]);
+  const receiver = client.createReceiver(queue, { receiveMode: "receiveAndDelete" });
+  const received = await receiver.receiveMessages(5, { maxWaitTimeInMs: 2000 });
+  assert.deepEqual(bodies(received), ["first", "second", "third"]);
+});

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from unittest import mock
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,9 @@ from postbus.broker.once import recall
 from postbus.broker.policy import Policy
 from postbus.store.memory import MemoryStore
 from tests.support.engine import Engine
+
+# Constants are made small, and in machine code they are fixed.
+pytestmark = pytest.mark.interpreted_only
 
 WINDOW_MS = 1_000
 

@@ -13,6 +13,9 @@ from postbus.broker.message import CorruptRow
 from postbus.broker.seen import digest_of
 from postbus.model.rows import SeenIds
 
+# Constants are made small, and in machine code they are fixed.
+pytestmark = pytest.mark.interpreted_only
+
 T0 = 1_700_000_000_000
 HOUR = 3_600_000
 

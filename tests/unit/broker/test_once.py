@@ -10,6 +10,7 @@ from postbus.broker.once import recall
 from postbus.broker.pages import Need, Pages, SeenPage
 from postbus.broker.policy import Policy
 from postbus.broker.records import Kind, Record
+from postbus.broker.transaction import Transaction
 from postbus.errors import EntityDisabled, MessageSizeExceeded, QuotaExceeded
 from postbus.store import batch
 from postbus.store.memory import MemoryStore
@@ -225,3 +226,25 @@ def test_a_disabled_destination_takes_no_duplicates_either() -> None:
     shipment = source.collect()
     assert shipment is not None
     assert isinstance(target.accept(source, MAIN, shipment).refusal, EntityDisabled)
+
+
+def test_a_transaction_drops_its_duplicates_when_it_is_committed() -> None:
+    """Nothing is noted before, and what it was told of a schedule stays so."""
+    engine = Engine(FINDS)
+    engine.send_messages(message("a"))
+    engine.commit(checkpoint=True)
+    transaction = Transaction()
+    engine.turn(lambda: transaction.send(engine.engine, [message("a"), message("b")]))
+    later = engine.now + 10_000
+    [number] = engine.turn(
+        lambda: transaction.schedule(engine.engine, [message("a", scheduled_at=later)])
+    )
+    engine.send_messages(message("b"))
+    engine.paged(lambda pages: transaction.commit(engine.engine, engine.now, pages))
+    assert there(engine) == [b"a", b"b"]
+    dropped = [each.message for each in written(engine) if each.kind is Kind.DUPLICATE]
+    assert [each.message_id for each in dropped] == ["a", "b", "a"]
+    assert dropped[-1].number == number
+    engine.crash()
+    [after] = engine.send_messages(message("c"))
+    assert after > max(each.number for each in dropped)

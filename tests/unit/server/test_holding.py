@@ -25,6 +25,9 @@ from postbus.server.storethread import StoreThread
 from postbus.store.base import Part
 from postbus.store.memory import MemoryStore
 
+# A class of the tests inherits from a compiled one there.
+pytestmark = pytest.mark.interpreted_only
+
 
 class Library(MemoryStore):
     """A store that counts what is looked up, lets it wait, and fails when told to."""

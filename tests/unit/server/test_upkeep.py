@@ -113,3 +113,38 @@ async def test_bodies_that_pin_old_batches_of_a_forgotten_engine_are_copied(bed:
 async def test_an_engine_that_cannot_be_loaded_is_left_alone(bed: Bed) -> None:
     await bed.upkeep.tidy(bed.host, NOW + 1, 0)
     assert bed.store.standing(1) is None
+
+
+async def seen(bed: Bed, message_id: str) -> None:
+    """Have an id in the store."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def send(engine: Engine, now: int, pages: Pages) -> Any:
+        return engine.send([Message(b"body", message_id)], now, pages)
+
+    bed.runtime.submit(Call(bed.host, send, future.set_result, future.set_exception))
+    await future
+    bed.host.checkpoint_wanted = True
+    bed.runtime.wake(bed.host)
+    await bed.runtime.quiet()
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+async def test_ids_past_the_window_leave_the_store(bed: Bed, in_memory: bool) -> None:
+    bed.host.policy = Policy(duplicate_window_ms=60_000)
+    await seen(bed, "a")
+    await seen(bed, "b")
+    if not in_memory:
+        await bed.forget()
+    assert len(bed.store.load_seen_digests(1, 1, b"", 10)) == 2
+    await bed.upkeep.forget_ids(bed.host, NOW + 59_999)
+    assert len(bed.store.load_seen_digests(1, 1, b"", 10)) == 2
+    await bed.upkeep.forget_ids(bed.host, NOW + 60_000)
+    assert bed.store.load_seen_digests(1, 1, b"", 10) == []
+    assert (bed.host.engine is not None) is in_memory
+    await bed.upkeep.forget_ids(bed.host, NOW + 60_000)
+
+
+async def test_an_entity_that_does_not_look_at_ids_has_none_to_forget(bed: Bed) -> None:
+    await bed.send_and_take(1)
+    await bed.upkeep.forget_ids(bed.host, NOW + 60_000)
