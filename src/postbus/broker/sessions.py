@@ -96,7 +96,8 @@ def leave(queue: Queue, session: Session, now: Instant) -> None:
     failed (semantics B §1)."""
     # It may be of an engine that was thrown away, and somebody else's here by now.
     if queue.sessions is not None and queue.sessions.held.get(session.id) is session:
-        queue.sessions.end(queue, session, failed=False, now=now)
+        # One whose lock has run out, and nobody has noticed yet, is given up too late for that.
+        queue.sessions.end(queue, session, failed=not session.holds(now), now=now)
 
 
 def renew(queue: Queue, session_id: str, holder: int | None, now: Instant) -> Instant:

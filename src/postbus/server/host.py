@@ -136,6 +136,9 @@ class Host:
         """When the engine has work of its own, while it is not here."""
         self.chores: set[str] = set()
         self.loads = 0
+        self.wants = 0
+        """Requests that have to read, until they were decided with what was read: the engine must
+        be there for it."""
         self.checkpoint_wanted = False
         """Set by upkeep now and then, so that a quiet queue's journal can be trimmed too."""
         self.timer: TimerHandle | None = None

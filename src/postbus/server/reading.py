@@ -34,6 +34,8 @@ class Reader:
         self._wake = wake
         self._loop = asyncio.get_running_loop()
         self._wanted: list[tuple[Request, Need]] = []
+        self._handed_back: list[Host] = []
+        """Those of requests that the turn decides which is next, or is under way."""
         self.busy = 0
         """Reads under way."""
         self.held_count = 0
@@ -44,6 +46,7 @@ class Reader:
         """Have this read when the turn is over."""
         if isinstance(request, Ordered):
             request.host.held = Held(request, need, engine)
+        request.host.wants += 1
         self._wanted.append((request, need))
 
     def hold(self, held: Held, request: Request, engine: Engine, now: Instant) -> bool:
@@ -56,6 +59,9 @@ class Reader:
 
     def read(self) -> None:
         """The turn is over and on its way to the disk: a page shows what it has written."""
+        for host in self._handed_back:
+            host.wants -= 1
+        self._handed_back.clear()
         wanted, self._wanted = self._wanted, []
         for request, need in wanted:
             self._read(request, need)
@@ -80,8 +86,10 @@ class Reader:
                 self.held_count -= len(back) - 1
                 self.held_bytes -= sum([each.size for each in back]) - request.size
             if error is None:
+                self._handed_back.append(host)
                 self._hand_back(back)
                 return
+            host.wants -= 1
             for each in back:
                 safely(host, partial(each.refuse, error))
             # Whoever waits for what was to be read has no other reason to be looked at.

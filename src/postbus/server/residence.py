@@ -136,6 +136,7 @@ def at_rest(host: Host, now: Instant) -> bool:
         and not _has_work(engine)
         and not engine.ledger.pending
         and not host.loads
+        and not host.wants
         and not host.chores
         and engine.own.next_due > now + SOON_MS
         and not any(line.receivers for line in host.lines.values())

@@ -53,11 +53,14 @@ def _given_twice(accept: Any) -> Any:
 
 def _second_first(take: Any) -> Any:
     def faulty(queue: Queue, held: Session, now: int) -> Any:
-        first = held.window.pop_head() if held.holds(now) and held.window.head() else None
+        window = held.window
+        first = window.head()
+        if not held.holds(now) or first is None or window.ready_count < 2:
+            return take(queue, held, now)
+        window.pop_head()
         taken = take(queue, held, now)
-        if first is not None:
-            held.window.give_back(first)
-        return taken
+        window.give_back(first)
+        return take(queue, held, now) if taken is None else taken
 
     return faulty
 

@@ -130,6 +130,8 @@ class Play(Playing):
         world.failing = world.thread.failing = 0.0
         for guest in self._company.guests:
             guest.close()
+        for taker in list(world.takers):
+            world.detach(taker)
         for fragment, policy in list(world.policies.items()):
             window_ms = policy.duplicate_window_ms
             plain = Policy(dead_letter_on_expiry=True, duplicate_window_ms=window_ms)

@@ -55,10 +55,12 @@ class Bed:
         self.hosts = [Host(n, 0, 0, f"q{n}", Policy()) for n in range(1, queues + 1)]
         self.host = self.hosts[0]
 
-    def run(self) -> None:
+    def run(self, steps_max: int = 1_000_000) -> None:
         """Let the loop and the store do all there is to do; time stands still."""
         machine, thread = self.machine, self.thread
-        while machine.ready or thread.calls or thread.answers:
+        for _ in range(steps_max):
+            if not (machine.ready or thread.calls or thread.answers):
+                return
             if machine.ready:
                 machine.run_one()
             elif thread.calls:
@@ -229,6 +231,26 @@ def test_pages_under_way_keep_the_engine() -> None:
     bed.send()
     bed.wait(10 * MINUTE)
     assert bed.host.engine is not None
+
+
+def test_an_engine_stays_for_what_it_has_asked_to_read_where_all_others_are_in_use() -> None:
+    bed = Bed(queues=BOUND + 1)
+    *busy, idle = bed.hosts
+    bed.send(idle)
+    for host in busy:
+        host.line(MAIN).join(Taker())
+        bed.send(host)
+    assert idle.engine is None
+    answers: list[Any] = []
+
+    def peek(engine: Engine, now: int, pages: Pages) -> Any:
+        return browse.peek(engine.own, MAIN, 0, 1, 1_000, pages)
+
+    bed.runtime.submit(Call(idle, peek, answers.append, answers.append))
+    idle.used = False  # upkeep has looked at it since
+    bed.run(steps_max=200)
+    [[(_, raw)]] = answers
+    assert raw == b"body"
 
 
 # -- what is known of it meanwhile -----------------------------------------------------------

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from postbus.broker.message import ACTIVE, DEAD_LETTER, MAIN, OUTBOX, OWNER_BITS, Message
+from postbus.broker.message import (
+    ACTIVE,
+    DEAD_LETTER,
+    MAIN,
+    OUTBOX,
+    OWNER_BITS,
+    TRANSFER_DEAD_LETTER,
+    Message,
+)
 from postbus.broker.policy import Policy
+from postbus.broker.posting import send_through
 from postbus.server.host import Host
 from postbus.server.requests import Call
 from postbus.server.residence import at_rest
@@ -59,6 +68,27 @@ def test_a_queue_that_forwards_sends_off_after_a_start_what_it_holds(
     assert engine is not None, "nobody uses it, and yet"
     assert engine.ledger.count(subqueue, OUTBOX) == 1
     assert engine.ledger.count(subqueue, ACTIVE) == 0
+
+
+def test_what_was_sent_through_a_queue_goes_on_after_a_start() -> None:
+    before = Bed()
+    messages = [Message(b"body", "id")]
+    send = Call(
+        before.host,
+        lambda engine, now, _: send_through(engine, ELSEWHERE, messages, now),
+        *_NOTHING,
+    )
+    before.runtime.submit(send)
+    before.run()
+    before.host.checkpoint_wanted = True
+    before.runtime.wake(before.host)
+    before.run()
+    assert before.store.standing(1) is not None
+
+    bed = started(before.store, Host(1, 0, 0, "q1", Policy()))
+    engine = bed.host.engine
+    assert engine is not None, "nobody uses it, and yet"
+    assert engine.fragment.outboxes.keys() == {TRANSFER_DEAD_LETTER}
 
 
 def topic(subscriptions: dict[int, tuple[str, Policy]]) -> Host:
