@@ -37,6 +37,7 @@ class Company:
             self.come: 8,
             self.grant: 6,
             self.go: 2,
+            self.hang_up: 8,
             self.renew: 2,
             self.set_state: 4,
             self.get_state: 2,
@@ -65,7 +66,7 @@ class Company:
         if len(self.guests) < GUESTS_MAX:
             chance = self._chance
             wanted = chance.choice(SESSIONS) if chance.random() < 0.4 else None
-            self.invite(wanted, chance.random() < 0.15, chance.choice([0, 2, 2, 10]))
+            self.invite(wanted, chance.random() < 0.25, chance.choice([0, 2, 2, 10]))
 
     def invite(self, wanted: str | None, deletes: bool, credit: int) -> Guest:
         self._came += 1
@@ -82,6 +83,12 @@ class Company:
         guest = self._present()
         if guest is not None:
             guest.close()
+
+    def hang_up(self) -> None:
+        """Go while something is on its way."""
+        expecting = [guest for guest in self.guests if guest.reserved and not guest.gone]
+        if expecting:
+            self._chance.choice(expecting).close()
 
     def grant(self) -> None:
         guest = self._present()

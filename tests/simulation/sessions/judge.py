@@ -190,12 +190,17 @@ class Judge:
         for page in need.pages if need is not None else ():
             pages.add(page, load_page(self._world.book.store, fragment, page))
         window = self._world.windows[fragment]
-        for message_id, known in zip(ids, repeated(history, digests, now, pages), strict=True):
+        known_ones = repeated(history, digests, now, pages)
+        for message_id, digest, known in zip(ids, digests, known_ones, strict=True):
             first = window.first.get(message_id)
             windows = [0] if first is None else window.since(first)
             age = now - (first or 0)
             if known and age >= max(windows):
                 raise Violation(DROPPED, None, f"{message_id} of {fragment}: {promise}, {first}")
+            at = history.recent.get(digest, pages.seen.get(digest))
+            if known and at != first:
+                text = f"{message_id} of {fragment}: {promise}, at {at}, and not at {first}"
+                raise Violation(DROPPED, None, text)
             if not known and age < min(windows):
                 raise Violation(TWICE, None, f"{message_id} of {fragment}: {promise}, {first}")
 

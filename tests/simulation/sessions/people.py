@@ -59,6 +59,7 @@ class People:
             self.cancel: 1,
             self.send_through: 2,
             self.take: 10,
+            self.hang_up: 12,
             self.settle: 10,
             self.settle_late: 1,
             self.fetch_deferred: 3,
@@ -164,7 +165,13 @@ class People:
         subqueue = MAIN
         if fragment == WORK or chance.random() < 0.3:
             subqueue = chance.choice([DEAD_LETTER, DEAD_LETTER, TRANSFER_DEAD_LETTER])
-        world.attach(world.hosts[fragment], subqueue, chance.random() < 0.15, chance.randint(1, 9))
+        world.attach(world.hosts[fragment], subqueue, chance.random() < 0.3, chance.randint(1, 9))
+
+    def hang_up(self) -> None:
+        """Go while something is on its way."""
+        expecting = [taker for taker in self._world.takers if taker.reserved]
+        if expecting:
+            self._world.detach(self._chance.choice(expecting))
 
     def _delivered(self, taker: Any, parcel: Parcel) -> None:
         name = self._check_body(parcel.message, parcel.raw)
