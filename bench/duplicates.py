@@ -213,7 +213,7 @@ def main() -> int:
     )
     parser.add_argument("--size", type=int, default=1_024, help="bytes of a body")
     parser.add_argument("--window", type=int, default=500, help="unsettled sends")
-    parser.add_argument("--filter-kb", type=int, default=4_096, help="the broker's setting")
+    parser.add_argument("--filter-kb", type=int, default=8_192, help="the broker's setting")
     parser.add_argument("--quiet", type=float, default=5, help="s to wait for a quiet machine")
     add_places(parser, "bench-duplicates.json")
     given = parser.parse_args()

@@ -231,7 +231,7 @@ class Settings(BaseSettings):
     )
 
     duplicate_filter_kb: int = _setting(
-        4_096,
+        8_192,
         "Memory of an entity for telling ids that it has not seen, where it finds duplicates: 4 "
         "bytes for each id in its window are plenty, and with less it reads more often",
         ge=64,

@@ -107,7 +107,7 @@ def broken(change: Callable[[dict[str, Any]], object]) -> str:
         (broken(lambda p: p.update(MaxDeliveryCont=3)), "MaxDeliveryCont"),
         (broken(lambda p: p.update(LockDuration="PT9M")), "LockDuration"),
         (broken(lambda p: p.update(LockDuration="soon")), "LockDuration"),
-        (broken(lambda p: p.update(RequiresSession=True)), "RequiresSession"),
+        (broken(lambda p: p.update(RequiresSession="yes")), "RequiresSession"),
         (
             broken(lambda p: p.update(DuplicateDetectionHistoryTimeWindow="PT19S")),
             "DuplicateDetectionHistoryTimeWindow",

@@ -28,7 +28,7 @@ PARTS: Final = 8
 """A segment lies in the store in about so many parts, or fewer where they would be small: with
 one part a checkpoint of 16,384 ids writes 8 MB of pages, with eight 1 MB."""
 CAPACITY_MIN: Final = 1_024
-FILTER_BYTES: Final = 4 << 20
+FILTER_BYTES: Final = 8 << 20
 
 _COUNT = struct.Struct("<I")
 _SEGMENT = struct.Struct("<QIQQqq")

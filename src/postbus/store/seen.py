@@ -59,7 +59,9 @@ def find(
     """When each of these was last seen, of those that were."""
     if not parts or not digests:
         return {}
-    values = (fragment, apsw.carray(array("q", parts)), apsw.carray(tuple(digests)))
+    # In order, so that neighbours are found on the same page.
+    ordered = tuple(sorted(digests))
+    values = (fragment, apsw.carray(array("q", parts)), apsw.carray(ordered))
     [(times_text, blobs_only, data)] = database.run(_FIND, values)
     times = json.loads(times_text)
     check_numbers(times, "the history of ids")

@@ -127,7 +127,7 @@ def test_a_small_history_takes_little_memory() -> None:
 @pytest.mark.parametrize("bytes_max", [65_536, 131_072])
 def test_memory_is_the_same_for_ten_times_as_many_ids(bytes_max: int) -> None:
     """What is left of the bound is the price of sizes that are powers of two: at the default of
-    4 MB less than 10 % of a process."""
+    8 MB less than 10 % of a process."""
     with mock.patch.object(module, "SEGMENT_IDS", bytes_max // 32):
         history = History(HOUR, bytes_max)
         see(history, 0, bytes_max // 4)
