@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from postbus.broker.engine import Engine
@@ -87,7 +86,6 @@ class Guest:
         self.session_id: str | None = None
         self.gone = False
         self.reserved = 0
-        self.on_accepted: Callable[[Guest], None] = lambda _: None
 
     def open(self, wanted: str | None) -> None:
         world, host = self._world, self.host
@@ -112,7 +110,6 @@ class Guest:
             return
         self.session = session
         self._world.note(None, f"guest {self.holder} has {session.id!r}")
-        self.on_accepted(self)
         self.wake()
 
     def refused(self, error: ServiceBusError) -> None:

@@ -283,9 +283,9 @@ class People:
             policy = policy._replace(duplicate_window_ms=before.duplicate_window_ms)
         elif policy.duplicate_window_ms is None:
             policy = policy._replace(duplicate_window_ms=2 * before.duplicate_window_ms)
-        if fragment == FAR:
-            policy = policy._replace(sends=chance.random() < 0.7)
-        world.set_policy(fragment, policy)
+        open_ = 0.7 if fragment == FAR else 0.9
+        sends, receives = chance.random() < open_, chance.random() < 0.9
+        world.set_policy(fragment, policy._replace(sends=sends, receives=receives))
 
 
 def acknowledge(letters: list[Letter]) -> None:
