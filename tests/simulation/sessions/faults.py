@@ -215,7 +215,7 @@ SESSION_FAULTS = [
     ),
     Fault(
         "session starved",
-        frozenset({OFFERED}),
+        frozenset({OFFERED, SERVED}),
         patched(ReadyLine, "fill", _always_from_the_first),
     ),
     Fault("wake-up lost", frozenset({SERVED}), patched(Sessions, "_ready", _nobody_told)),

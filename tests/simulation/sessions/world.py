@@ -162,14 +162,15 @@ class World(Stage):
         """Another description of an entity."""
         self.policies[fragment] = self.hosts[fragment].policy = policy
         window, window_ms = self.windows.get(fragment), policy.duplicate_window_ms
+        which = 0
         if window is not None and window_ms is not None:
-            window.set(self.now, window_ms)
+            which = window.ask(window_ms)
 
         def call(engine: Engine, now: int, _: Pages) -> None:
             engine.own.update(policy, now)
             self.lives[fragment].update()
-            if window is not None and window_ms is not None:
-                window.set(now, window_ms)
+            if window is not None:
+                window.set(which, now)
 
         self.note(None, f"{NAMES[fragment]} is to be {policy}")
         self.watch(fragment, call)
