@@ -198,20 +198,27 @@ class Company:
     # -- looking around ------------------------------------------------------------------------
 
     def list_all(self) -> None:
+        """Those with messages or a state, by id; or those whose state was set since, as it was."""
+        since = self._chance.choice([None, None, self._world.now - 1, self._world.now - 5_000])
+
         def call(engine: Engine, now: int, pages: Pages) -> Any:
-            found = session_list.list_sessions(engine.own, None, 0, 100, pages)
-            if not isinstance(found, Need):
-                active = [
-                    entry
-                    for place, entry in self._live.shelf.entries.items()
-                    if place[:2] in ((MAIN, ACTIVE), (MAIN, STATE_LANE))
-                ]
-                ids = {entry.session_id or "" for entry in active}
-                if found != sorted(ids, key=str.encode):
-                    raise Violation(LISTED, None, f"{found}, not {sorted(ids)}")
+            found = session_list.list_sessions(engine.own, since, 0, 100, pages)
+            if not isinstance(found, Need) and found != self._listed(since):
+                raise Violation(LISTED, None, f"{found} since {since}, not {self._listed(since)}")
             return found
 
         self._world.watch(WORK, call)
+
+    def _listed(self, since: int | None) -> list[str]:
+        if since is not None:
+            changed = [entry for entry in self._stated() if entry.enqueued_at > since]
+            return [entry.session_id for entry in sorted(changed, key=lambda each: each.place)]
+        ids = {
+            entry.session_id or ""
+            for place, entry in self._live.shelf.entries.items()
+            if place[:2] in ((MAIN, ACTIVE), (MAIN, STATE_LANE))
+        }
+        return sorted(ids, key=str.encode)
 
     def peek(self) -> None:
         session_id = self._chance.choice([None, *SESSIONS])
