@@ -19,7 +19,7 @@ from tests.simulation.sessions.play import run_session_seed
 # The simulator makes constants small and puts itself between methods.
 pytestmark = pytest.mark.interpreted_only
 
-SEEDS = int(os.environ.get("POSTBUS_SIM_SESSION_SEEDS", "60"))
+SEEDS = int(os.environ.get("POSTBUS_SIM_SESSION_SEEDS", "40"))
 FIRST = int(os.environ.get("POSTBUS_SIM_FROM", "0"))
 AT_ONCE = 20
 
