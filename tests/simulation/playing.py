@@ -89,8 +89,10 @@ class Playing:
         for host in stage.hosts.values():
             stage.runtime.set_timer_again(host)  # as upkeep does where the clock was set
         for wait in [_RECOVERY_MS, _RECOVERY_MS, 1] if failing or patient else [1]:
-            self.rest()
-            stage.machine.pass_time(wait)
+            end = stage.now + wait
+            while stage.now < end:  # a clock that was set back goes slowly
+                self.rest()
+                stage.machine.pass_time(wait)
         self.rest()
         yield
         stage.thread.failing = failing

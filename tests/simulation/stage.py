@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 from unittest import mock
 
 from postbus.broker.chores import copy_forward
@@ -23,7 +23,8 @@ from postbus.server.loading import Loader
 from postbus.server.meters import StoreMeter
 from postbus.server.requests import Call, GiveBack
 from postbus.server.residence import Residence
-from postbus.server.runtime import Output, Runtime
+from postbus.server.runtime import Runtime
+from postbus.server.serving import Output
 from postbus.store.base import MessageStore
 from postbus.store.memory import MemoryStore
 from tests.simulation.disk import SimDisk
@@ -46,6 +47,13 @@ class StageRuntime(Runtime):
         self, host: Host, error: Exception, requests: list[Any], outputs: list[Output]
     ) -> None:
         raise error
+
+
+class Receiving(Protocol):
+    """One who is given messages."""
+
+    host: Host
+    subqueue: int
 
 
 class Taker:
@@ -102,7 +110,7 @@ class Stage:
         self._disk = SimDisk(chance) if on_disk else None
         self._limits = WindowLimits(chance.choice(windows), chance.choice([0, 60, 300]))
         self.records = self.keep_records(self._disk.store if self._disk else MemoryStore())
-        self.on_delivery: Callable[[Taker, Parcel], None] = lambda *_: None
+        self.on_delivery: Callable[[Any, Parcel], None] = lambda *_: None
         self._start()
 
     @property
@@ -124,7 +132,7 @@ class Stage:
     def taken(self, taker: Taker, message: Message) -> None:
         """A message was decided to be a receiver's."""
 
-    def give_back(self, taker: Taker, parcel: Parcel) -> None:
+    def give_back(self, taker: Receiving, parcel: Parcel) -> None:
         """A message came for a receiver that is gone."""
         self.runtime.submit(GiveBack(taker.host, parcel))
 
@@ -227,7 +235,7 @@ class Stage:
         taker.host.line(taker.subqueue).wants(taker)
         self.runtime.wake(taker.host)
 
-    def delivered(self, taker: Taker, parcel: Parcel) -> None:
+    def delivered(self, taker: Receiving, parcel: Parcel) -> None:
         self.note(parcel.message.message_id, f"delivered from {taker.host.name} {taker.subqueue}")
         self.on_delivery(taker, parcel)
 

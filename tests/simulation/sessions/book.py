@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from postbus.broker.message import STATE as STATE_LANE
 from postbus.broker.records import Kind
+from postbus.model.instant import NEVER
 from postbus.store.base import MessageStore, Part
 from tests.simulation.history import History, Violation
 from tests.simulation.kept import Kept, Written
@@ -26,18 +27,24 @@ class Window:
     """What a fragment must have seen: each id, when it was seen first, and how long that counts."""
 
     def __init__(self, window_ms: int) -> None:
-        self._changes = [(0, window_ms)]
-        """Each with when it began; a change is there twice, as it is asked for and as it is done,
-        for nobody can tell when between it begins to hold."""
+        self._held: list[list[int]] = [[window_ms, NEVER]]
+        """Each with the last time at which it may have held: one that is to be replaced does so
+        until it is known to be."""
         self.first: dict[str, int] = {}
 
-    def set(self, at: int, window_ms: int) -> None:
-        self._changes.append((at, window_ms))
+    def ask(self, window_ms: int) -> int:
+        """It is to be this one; returns which that is."""
+        self._held.append([window_ms, NEVER])
+        return len(self._held) - 1
+
+    def set(self, which: int, at: int) -> None:
+        """It is so now."""
+        for window in self._held[:which]:
+            window[1] = min(window[1], at)
 
     def since(self, at: int) -> list[int]:
         """All that have held since then: what a shorter one has let go of does not come back."""
-        before = [window for begun, window in self._changes if begun <= at]
-        return [before[-1], *(window for begun, window in self._changes if begun > at)]
+        return [window_ms for window_ms, until in self._held if until >= at]
 
     def came(self, message_id: str, name: str, at: int) -> None:
         first = self.first.get(message_id)

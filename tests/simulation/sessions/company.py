@@ -37,6 +37,7 @@ class Company:
             self.come: 8,
             self.grant: 6,
             self.go: 2,
+            self.hang_up: 8,
             self.renew: 2,
             self.set_state: 4,
             self.get_state: 2,
@@ -65,7 +66,7 @@ class Company:
         if len(self.guests) < GUESTS_MAX:
             chance = self._chance
             wanted = chance.choice(SESSIONS) if chance.random() < 0.4 else None
-            self.invite(wanted, chance.random() < 0.15, chance.choice([0, 2, 2, 10]))
+            self.invite(wanted, chance.random() < 0.25, chance.choice([0, 2, 2, 10]))
 
     def invite(self, wanted: str | None, deletes: bool, credit: int) -> Guest:
         self._came += 1
@@ -82,6 +83,12 @@ class Company:
         guest = self._present()
         if guest is not None:
             guest.close()
+
+    def hang_up(self) -> None:
+        """Go while something is on its way."""
+        expecting = [guest for guest in self.guests if guest.reserved and not guest.gone]
+        if expecting:
+            self._chance.choice(expecting).close()
 
     def grant(self) -> None:
         guest = self._present()
@@ -191,20 +198,27 @@ class Company:
     # -- looking around ------------------------------------------------------------------------
 
     def list_all(self) -> None:
+        """Those with messages or a state, by id; or those whose state was set since, as it was."""
+        since = self._chance.choice([None, None, self._world.now - 1, self._world.now - 5_000])
+
         def call(engine: Engine, now: int, pages: Pages) -> Any:
-            found = session_list.list_sessions(engine.own, None, 0, 100, pages)
-            if not isinstance(found, Need):
-                active = [
-                    entry
-                    for place, entry in self._live.shelf.entries.items()
-                    if place[:2] in ((MAIN, ACTIVE), (MAIN, STATE_LANE))
-                ]
-                ids = {entry.session_id or "" for entry in active}
-                if found != sorted(ids, key=str.encode):
-                    raise Violation(LISTED, None, f"{found}, not {sorted(ids)}")
+            found = session_list.list_sessions(engine.own, since, 0, 100, pages)
+            if not isinstance(found, Need) and found != self._listed(since):
+                raise Violation(LISTED, None, f"{found} since {since}, not {self._listed(since)}")
             return found
 
         self._world.watch(WORK, call)
+
+    def _listed(self, since: int | None) -> list[str]:
+        if since is not None:
+            changed = [entry for entry in self._stated() if entry.enqueued_at > since]
+            return [entry.session_id for entry in sorted(changed, key=lambda each: each.place)]
+        ids = {
+            entry.session_id or ""
+            for place, entry in self._live.shelf.entries.items()
+            if place[:2] in ((MAIN, ACTIVE), (MAIN, STATE_LANE))
+        }
+        return sorted(ids, key=str.encode)
 
     def peek(self) -> None:
         session_id = self._chance.choice([None, *SESSIONS])

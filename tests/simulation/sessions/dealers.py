@@ -10,7 +10,6 @@ from postbus.broker.message import Message
 from postbus.broker.pages import Need, Pages
 from postbus.broker.transaction import Settlement, Transaction, Verdict
 from postbus.errors import MessageLockLost, ServiceBusError, SessionLockLost
-from postbus.server.transactions import Transactions
 from tests.simulation.sessions.deals import Deal, connect
 from tests.simulation.sessions.letters import FAR, ONCE, WORK, Letter
 from tests.simulation.sessions.people import People
@@ -46,10 +45,6 @@ class Dealers:
         self.weights = {
             act: busy * often * chance.choice([0, 1, 1, 3]) for act, often in usual.items()
         }
-
-    @property
-    def connection(self) -> Transactions:
-        return self._connection
 
     def restarted(self) -> None:
         """The process is another: whatever was open nobody can discharge."""
@@ -122,7 +117,7 @@ class Dealers:
 
     # -- operations ----------------------------------------------------------------------------
 
-    def _ask(self, deal: Deal, operation: Any, refused: Callable[[], None]) -> None:
+    def _ask(self, deal: Deal, operation: Any) -> None:
         world = self._world
         host = world.hosts[deal.fragment]
 
@@ -131,9 +126,9 @@ class Dealers:
             return operation(work, engine, now, pages)
 
         try:
-            deal.open.ask(host, decide, lambda _: None, lambda _: refused())
-        except ServiceBusError:
-            refused()
+            deal.open.ask(host, decide, lambda _: None, lambda _: None)
+        except ServiceBusError as error:
+            world.note(deal.name, f"refused: {error}")
 
     def _write(self, deal: Deal, to: int, due: int = 0) -> tuple[list[Letter], list[Message]]:
         count = self._chance.choice([1, 1, 2])
@@ -161,7 +156,7 @@ class Dealers:
                 work.send(engine, messages)
             deal.sent += letters
 
-        self._ask(deal, operation, lambda: None)
+        self._ask(deal, operation)
 
     def send_through(self) -> None:
         deal = self._some()
@@ -178,7 +173,7 @@ class Dealers:
             work.post(engine, to, messages)
             deal.posted += letters
 
-        self._ask(deal, operation, lambda: None)
+        self._ask(deal, operation)
 
     def cancel(self) -> None:
         deal = self._some()
@@ -195,7 +190,7 @@ class Dealers:
                 deal.cancelled.append(letter.name)
             return need
 
-        self._ask(deal, operation, lambda: None)
+        self._ask(deal, operation)
 
     def settle(self) -> None:
         verdicts = [*[Verdict.COMPLETE] * 4, Verdict.ABANDON, Verdict.DEFER, Verdict.RELEASE]
@@ -226,7 +221,7 @@ class Dealers:
                 deal.settled.append((chosen.name, verdict))
             deal.holding.append(chosen)
 
-        self._ask(deal, operation, lambda: None)
+        self._ask(deal, operation)
         return deal
 
     def move(self) -> None:

@@ -12,7 +12,7 @@ from postbus.broker.ledger import Ledger
 from postbus.broker.message import Message
 from postbus.broker.queue import Queue
 from postbus.broker.records import Kind
-from postbus.broker.seen import Layer
+from postbus.broker.seen import Layer, digest_of
 from postbus.broker.session import ReadyLine, Session, Sessions
 from postbus.broker.transaction import Transaction
 from postbus.server import loading
@@ -113,7 +113,7 @@ def _seen_again(drop: Any) -> Any:
     def faulty(own: Queue, message: Message, now: int, *rest: Any) -> Any:
         history = own.ledger.history
         if history is not None and message.message_id:
-            history.note(once.digest_of(message.message_id), now)
+            history.note(digest_of(message.message_id), now)
         return drop(own, message, now, *rest)
 
     return faulty
@@ -215,7 +215,7 @@ SESSION_FAULTS = [
     ),
     Fault(
         "session starved",
-        frozenset({OFFERED}),
+        frozenset({OFFERED, SERVED}),
         patched(ReadyLine, "fill", _always_from_the_first),
     ),
     Fault("wake-up lost", frozenset({SERVED}), patched(Sessions, "_ready", _nobody_told)),

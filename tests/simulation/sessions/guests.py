@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from postbus.broker.engine import Engine
@@ -86,8 +85,7 @@ class Guest:
         self.session: Session | None = None
         self.session_id: str | None = None
         self.gone = False
-        self._reserved = 0
-        self.on_accepted: Callable[[Guest], None] = lambda _: None
+        self.reserved = 0
 
     def open(self, wanted: str | None) -> None:
         world, host = self._world, self.host
@@ -112,7 +110,6 @@ class Guest:
             return
         self.session = session
         self._world.note(None, f"guest {self.holder} has {session.id!r}")
-        self.on_accepted(self)
         self.wake()
 
     def refused(self, error: ServiceBusError) -> None:
@@ -149,15 +146,15 @@ class Guest:
 
     def capacity(self) -> int:
         self._world.absorb(self.host)
-        return max(0, self.credit - self._reserved)
+        return max(0, self.credit - self.reserved)
 
     def reserve(self, message: Message, raw: bytes) -> Parcel:
-        self._reserved += 1
+        self.reserved += 1
         self._world.taken(self, message)
         return Parcel(message, raw, None)
 
     def deliver(self, parcels: list[Parcel]) -> None:
-        self._reserved -= len(parcels)
+        self.reserved -= len(parcels)
         for parcel in parcels:
             if self.gone:
                 self._world.give_back(self, parcel)

@@ -30,7 +30,7 @@ from tests.simulation.sessions.promises import (
     TWICE,
 )
 from tests.simulation.sessions.shelf import Entry
-from tests.simulation.sessions.world import World
+from tests.simulation.sessions.world import SMALL, World
 
 
 class Judge:
@@ -91,7 +91,7 @@ class Judge:
             if lane == OUTBOX:
                 to = self._letter(entry).to
                 # One that has no room keeps them waiting (semantics B §7).
-                if subqueue != TRANSFER_DEAD_LETTER or world.policies[to].size_bytes_max > 1_000:
+                if subqueue != TRANSFER_DEAD_LETTER or world.policies[to].size_bytes_max > SMALL:
                     raise Violation(ENDS, entry.name, f"still on its way in {entry.place}")
 
     # -- who waits -----------------------------------------------------------------------------
@@ -99,13 +99,15 @@ class Judge:
     def _takers_served(self) -> None:
         world = self._world
         for taker in world.takers:
-            if taker.capacity():
+            if taker.capacity() and world.policies[taker.host.fragment].receives:
                 live = world.lives[taker.host.fragment]
                 for entry in live.ready(taker.subqueue, None, world.now):
                     raise Violation(SERVED, entry.name, f"nobody gets it at {entry.place}")
 
     def _guests_served(self) -> None:
         world, live = self._world, self._world.lives[WORK]
+        if not world.policies[WORK].receives:
+            return
         for guest in self._company.guests:
             if guest.gone:
                 continue
@@ -190,12 +192,17 @@ class Judge:
         for page in need.pages if need is not None else ():
             pages.add(page, load_page(self._world.book.store, fragment, page))
         window = self._world.windows[fragment]
-        for message_id, known in zip(ids, repeated(history, digests, now, pages), strict=True):
+        known_ones = repeated(history, digests, now, pages)
+        for message_id, digest, known in zip(ids, digests, known_ones, strict=True):
             first = window.first.get(message_id)
             windows = [0] if first is None else window.since(first)
             age = now - (first or 0)
             if known and age >= max(windows):
                 raise Violation(DROPPED, None, f"{message_id} of {fragment}: {promise}, {first}")
+            at = history.recent.get(digest, pages.seen.get(digest))
+            if known and at != first:
+                text = f"{message_id} of {fragment}: {promise}, at {at}, and not at {first}"
+                raise Violation(DROPPED, None, text)
             if not known and age < min(windows):
                 raise Violation(TWICE, None, f"{message_id} of {fragment}: {promise}, {first}")
 

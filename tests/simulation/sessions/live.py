@@ -102,9 +102,6 @@ class Live:
             if lock.token == token and self.in_force(lock, now):
                 raise Violation(LOCK, name, f"said to be lost: {lock}")
 
-    def name_at(self, place: tuple[int, int, int]) -> str:
-        return self.shelf.entries[place].name
-
     def check_take(self, message: Message, session_id: str | None, holder: int, now: int) -> str:
         """The message was taken: it is the first that is to be had; returns its name."""
         place = message.subqueue, message.lane, message.number

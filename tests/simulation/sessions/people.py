@@ -59,6 +59,7 @@ class People:
             self.cancel: 1,
             self.send_through: 2,
             self.take: 10,
+            self.hang_up: 12,
             self.settle: 10,
             self.settle_late: 1,
             self.fetch_deferred: 3,
@@ -164,7 +165,13 @@ class People:
         subqueue = MAIN
         if fragment == WORK or chance.random() < 0.3:
             subqueue = chance.choice([DEAD_LETTER, DEAD_LETTER, TRANSFER_DEAD_LETTER])
-        world.attach(world.hosts[fragment], subqueue, chance.random() < 0.15, chance.randint(1, 9))
+        world.attach(world.hosts[fragment], subqueue, chance.random() < 0.3, chance.randint(1, 9))
+
+    def hang_up(self) -> None:
+        """Go while something is on its way."""
+        expecting = [taker for taker in self._world.takers if taker.reserved]
+        if expecting:
+            self._world.detach(self._chance.choice(expecting))
 
     def _delivered(self, taker: Any, parcel: Parcel) -> None:
         name = self._check_body(parcel.message, parcel.raw)
@@ -276,9 +283,9 @@ class People:
             policy = policy._replace(duplicate_window_ms=before.duplicate_window_ms)
         elif policy.duplicate_window_ms is None:
             policy = policy._replace(duplicate_window_ms=2 * before.duplicate_window_ms)
-        if fragment == FAR:
-            policy = policy._replace(sends=chance.random() < 0.7)
-        world.set_policy(fragment, policy)
+        open_ = 0.7 if fragment == FAR else 0.9
+        sends, receives = chance.random() < open_, chance.random() < 0.9
+        world.set_policy(fragment, policy._replace(sends=sends, receives=receives))
 
 
 def acknowledge(letters: list[Letter]) -> None:

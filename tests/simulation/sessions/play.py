@@ -109,7 +109,8 @@ class Play(Playing):
     def _act(self) -> None:
         if self._people.held and self._chance.random() < self._eager:
             self._chance.choice([self._people.settle, self._dealers.settle, self._dealers.move])()
-            self._chance.choice([self._dealers.commit, lambda: None])()
+            if self._chance.random() < 0.5:
+                self._dealers.commit()
             return
         self._chance.choices(list(self._acts), list(self._acts.values()))[0]()
 

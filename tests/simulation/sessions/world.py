@@ -19,10 +19,12 @@ from postbus.store.base import MessageStore
 from tests.simulation.sessions.book import Book, Window
 from tests.simulation.sessions.deals import Deal
 from tests.simulation.sessions.guests import WatchedLine
-from tests.simulation.sessions.letters import FAR, NAMES, ONCE, WORK, Letters
+from tests.simulation.sessions.letters import NAMES, ONCE, WORK, Letters
 from tests.simulation.sessions.live import Live
-from tests.simulation.stage import Stage, StageRuntime, Taker
+from tests.simulation.stage import Receiving, Stage, StageRuntime
 
+SMALL = 400
+"""Room for some ten messages."""
 WINDOWS_MS = [400, 3_000, 30_000]
 
 
@@ -151,7 +153,7 @@ class World(Stage):
         else:
             live.lock(message, name)
 
-    def give_back(self, taker: Taker, parcel: Parcel) -> None:
+    def give_back(self, taker: Receiving, parcel: Parcel) -> None:
         self.runtime.submit(WatchedGiveBack(self, taker.host, parcel))
 
     # -- administrators ------------------------------------------------------------------------
@@ -160,14 +162,15 @@ class World(Stage):
         """Another description of an entity."""
         self.policies[fragment] = self.hosts[fragment].policy = policy
         window, window_ms = self.windows.get(fragment), policy.duplicate_window_ms
+        which = 0
         if window is not None and window_ms is not None:
-            window.set(self.now, window_ms)
+            which = window.ask(window_ms)
 
         def call(engine: Engine, now: int, _: Pages) -> None:
             engine.own.update(policy, now)
             self.lives[fragment].update()
-            if window is not None and window_ms is not None:
-                window.set(now, window_ms)
+            if window is not None:
+                window.set(which, now)
 
         self.note(None, f"{NAMES[fragment]} is to be {policy}")
         self.watch(fragment, call)
@@ -190,7 +193,7 @@ def random_policy(chance: random.Random, fragment: int) -> Policy:
         max_delivery_count=chance.choice([1, 4, 10]),
         default_ttl_ms=chance.choice([None, None, None, None, 2_000]),
         dead_letter_on_expiry=True,
-        size_bytes_max=chance.choice([300, 1 << 20]) if fragment == FAR else 1 << 20,
+        size_bytes_max=chance.choice([SMALL, 1 << 20, 1 << 20]),
         requires_session=fragment == WORK,
         duplicate_window_ms=chance.choice(WINDOWS_MS) if fragment == ONCE else None,
     )

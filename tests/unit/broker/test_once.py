@@ -90,6 +90,21 @@ def test_the_window_counts_from_the_first_sight(checkpoint: bool, crash: bool) -
     assert there(engine) == [b"a"]
 
 
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_message_that_is_put_back_was_seen_when_it_came(crash: bool) -> None:
+    engine = Engine(FINDS)
+    engine.send_messages(message("a"))
+    taken = engine.turn(lambda: engine.queue.take_and_delete(MAIN, engine.now))
+    assert taken is not None
+    engine.now += MINUTE - 1
+    engine.turn(lambda: engine.queue.put_back(*taken))
+    if crash:
+        engine.crash()
+    engine.now += 1
+    engine.send_messages(message("a"))
+    assert there(engine) == [b"a", b"a"]
+
+
 def test_in_a_batch_only_the_duplicates_are_dropped() -> None:
     engine = Engine(FINDS)
     engine.send_messages(message("a"))
