@@ -164,9 +164,16 @@ class Settings(BaseSettings):
     )
     transactions_max_bytes: int = _setting(
         67_108_864,
-        "Messages sent in the transactions of one connection that are not discharged yet",
+        "Messages sent in the transactions of one connection that are not discharged yet, and"
+        " changes of properties",
         ge=1_024,
         le=1_073_741_824,
+    )
+    all_transactions_max_bytes: int = _setting(
+        268_435_456,
+        "The same of all connections together; whoever asks for more is told to try again",
+        ge=1_024,
+        le=17_179_869_184,
     )
     transaction_timeout_ms: int = _setting(
         120_000,

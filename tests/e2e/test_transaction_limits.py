@@ -6,9 +6,18 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from postbus.amqp.outcomes import Modified, Rejected
+from postbus.amqp.types import Symbol
 from tests.support.administration import Administration
 from tests.support.server import Server
-from tests.support.transacting import Refused, Transacting, body_of, expect, message
+from tests.support.transacting import (
+    Refused,
+    Transacting,
+    body_of,
+    expect,
+    expect_in,
+    message,
+)
 from tests.support.waiting import until_blocking
 
 
@@ -91,3 +100,21 @@ def test_its_transactions_send_so_many_bytes_at_a_time(
         client.commit(coordinator, first)
         client.roll_back(coordinator, second)
     assert administration.counts(queue).active_message_count == 4
+
+
+def test_changes_of_properties_take_room_too(
+    client: Transacting, administration: Administration
+) -> None:
+    queue = administration.make_queue()
+    coordinator, receiver = client.coordinator(), client.receiver(queue)
+    client.fill(queue, "1", "2", "3")
+    first, second, third = [client.next(receiver) for _ in range(3)]
+    transaction = client.declare(coordinator)
+    changed = Modified(message_annotations={Symbol("long"): "x" * 600})
+    expect_in(client.settle_in(first, changed, transaction), transaction, Modified())
+    state = client.settle_in(second, changed, transaction)
+    assert isinstance(state, Rejected) and state.error is not None
+    assert state.error.condition == "amqp:resource-limit-exceeded"
+    client.roll_back(coordinator, transaction)
+    another = client.declare(coordinator)
+    expect_in(client.settle_in(third, changed, another), another, Modified())

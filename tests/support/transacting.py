@@ -35,6 +35,8 @@ from tests.support.server import Server
 
 DATA = b"\x00\x53\x75\xa0"
 
+SESSION_FILTER = Symbol("com.microsoft:session-filter")
+
 
 class Refused(AssertionError):
     """What the server said no with."""
@@ -73,12 +75,13 @@ class Transacting(RawClient):
         snd_settle_mode: int | None = None,
         session: Session | None = None,
         seen: list[Any] | None = None,
+        session_id: str | None = None,
     ) -> ReceiverLink:
         """What comes until it is attached is added to `seen`."""
         self._names += 1
-        attach = Attach(
-            f"r-{self._names}", 0, ROLE_RECEIVER, source=Source(address), target=Target("t")
-        )
+        filters = None if session_id is None else {SESSION_FILTER: session_id}
+        source = Source(address, filter=filters)
+        attach = Attach(f"r-{self._names}", 0, ROLE_RECEIVER, source=source, target=Target("t"))
         if snd_settle_mode is not None:
             attach.snd_settle_mode = snd_settle_mode
         link = (session or self.session).attach(ReceiverLink, attach)

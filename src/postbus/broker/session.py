@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 READY_MAX: Final = 1_024
 """Ids of free sessions in memory, and those that are read at once."""
-ROUND_SHARE: Final = 4
-"""A round ends after so many times as many sessions as there were messages at its beginning."""
 LISTINGS_MAX: Final = 16
 
 
@@ -50,10 +48,11 @@ class ReadyLine:
 
     While all of them find room here, the line is `complete`. When there are more, new ones are not
     noted any more: whenever the line has become empty it takes the next page of ids from the store,
-    which go round, so that each has its turn whatever the others do.
+    which go round. A round is of what there was when it began, so that each has its turn whatever
+    comes in before it or behind it.
     """
 
-    __slots__ = ("_ends_round", "_left", "_nobody_missed", "complete", "cursor", "duds", "ids")
+    __slots__ = ("_ends_round", "_newest", "_nobody_missed", "complete", "cursor", "duds", "ids")
 
     def __init__(self, complete: bool) -> None:
         self.ids: dict[str, None] = {}
@@ -61,8 +60,8 @@ class ReadyLine:
         self.cursor: str | None = None
         """The last id of the page before; None when the next page is the first."""
         self.duds = 0
-        """Sessions without messages that were met since one was accepted."""
-        self._left = 0
+        """Sessions with nothing to give that were met since one was accepted."""
+        self._newest = 0
         self._nobody_missed = False
         self._ends_round = False
 
@@ -80,18 +79,21 @@ class ReadyLine:
         self.complete = self.cursor is None and end is None
         self.ids.update((session_id, None) for session_id in found if session_id not in held)
         self._ends_round = end is None
-        # Ids that grow with time would lengthen a round for ever.
-        self.cursor = end if self._left > 0 else None
+        self.cursor = end
 
-    def begin_round(self, messages: int) -> None:
-        """The next page is the first, and there are so many messages."""
-        self._left = ROUND_SHARE * messages + READY_MAX
+    def begin_round(self, newest: int) -> None:
+        """The next page is the first, and this is the number of the newest message."""
+        self._newest = newest
         self._nobody_missed = True
 
-    def accepted(self) -> None:
-        """One of the line has found a holder."""
-        self.duds = 0
-        self._left -= 1
+    def is_for_later(self, number: int) -> bool:
+        """Has a session whose first message has this number to wait for the next round?"""
+        return not self.complete and number > self._newest
+
+    def pass_over(self, session_id: str) -> None:
+        """It has nothing to give, or not in this round."""
+        self.duds += 1
+        del self.ids[session_id]
 
     def is_empty_for_good(self) -> bool:
         """The line is empty: is that so because no free session has messages?"""

@@ -81,11 +81,10 @@ def accept_next(queue: Queue, holder: int, now: Instant, pages: Pages) -> Sessio
         if isinstance(found, Need):
             return _and_others(queue, sessions, found, pages)
         messages, end = found
-        if not messages:
-            line.duds += 1
-            del line.ids[session_id]
+        if not messages or line.is_for_later(messages[0].number):
+            line.pass_over(session_id)
             continue
-        line.accepted()
+        line.duds = 0
         session = _open(queue, sessions, session_id, holder, now)
         session.window.extend(messages, end)
         return session
@@ -134,7 +133,7 @@ def _fill_line(queue: Queue, sessions: Sessions, pages: Pages) -> Need | None:
     if need := missing(pages, [page]):
         return need
     if line.cursor is None:
-        line.begin_round(queue.ledger.count(queue.main))
+        line.begin_round(queue.ledger.last_number)
     found, end = queue.ledger.delta.over_groups(
         pages.groups(page), queue.main, ACTIVE, line.cursor, READY_MAX
     )

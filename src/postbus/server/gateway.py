@@ -99,6 +99,8 @@ class Gateway:
         self._clean = False
         self._writable = True
         self._starving = False
+        self.session_holders: set[int] = set()
+        """Those of its links that hold a message session."""
         self.promised_bytes = 0
         """Messages that are to be written to it when their commit is back."""
 

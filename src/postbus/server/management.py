@@ -10,7 +10,7 @@ from uuid import UUID
 from postbus.amqp.faults import DecodeError
 from postbus.amqp.outcomes import Accepted
 from postbus.amqp.types import AmqpArray, Int, Long, Timestamp
-from postbus.broker import browse, sessions
+from postbus.broker import browse
 from postbus.broker.engine import Engine
 from postbus.broker.message import KIND_MASK, MAIN, Message
 from postbus.broker.pages import Need, Pages
@@ -25,7 +25,7 @@ from postbus.errors import (
 )
 from postbus.model.instant import NEVER, Instant
 from postbus.server.auth import Right, missing_claim
-from postbus.server.enlisting import settlement_of, transaction_of
+from postbus.server.enlisting import settlements_of, transaction_of
 from postbus.server.entities import Entity, SubscriptionEntity
 from postbus.server.envelope import (
     REASON_LENGTH_MAX,
@@ -38,7 +38,7 @@ from postbus.server.fields import Fields, check_number
 from postbus.server.nodes import NodeRequest
 from postbus.server.requests import Call, bodies_needed, settle_with
 from postbus.server.rule_node import RULE_OPERATIONS, RuleNode
-from postbus.server.session_node import SESSION_OPERATIONS, SessionNode
+from postbus.server.session_node import SESSION_OPERATIONS, SessionNode, held_here
 from postbus.server.transactions import Operation
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class ManagementNode:
         }
         self._has_sessions = subqueue & KIND_MASK == MAIN and entity.policy().requires_session
         if self._has_sessions:
-            for name, operation in SessionNode(entity, self._ask).operations().items():
+            for name, operation in SessionNode(gateway, entity, self._ask).operations().items():
                 self._operations[name] = Right.LISTEN, operation
         if isinstance(entity, SubscriptionEntity):
             for name, operation in RuleNode(gateway, entity).operations().items():
@@ -200,7 +200,7 @@ class ManagementNode:
 
         def check_session(queue: Queue, now: Instant) -> None:
             if session_id is not None and self._has_sessions:
-                session = sessions.held(queue, session_id, now)
+                session = held_here(self._gateway, queue, session_id, now)
                 if any(token not in session.locks for token in tokens):
                     raise SessionLockLost()
 
@@ -224,16 +224,18 @@ class ManagementNode:
         def done(result: None) -> None:
             request.respond(_OK, "OK", {})
 
-        def enlist(transaction: Transaction, engine: Engine, now: Instant, pages: Pages) -> None:
-            check_session(engine.at(self._subqueue), now)
-            verdict = Accepted() if status == "completed" else changes
-            settlements = [settlement_of(self._subqueue, token, verdict) for token in tokens]
-            transaction.settle(engine, settlements, now)
-
         if request.transaction is None:
             self._ask(request, settle, done)
-        else:
-            self._enlist(request, enlist, done)
+            return
+        verdict = Accepted() if status == "completed" else changes
+        size_max = self._gateway.service.settings.header_size_max_bytes
+        settlements, size = settlements_of(self._subqueue, tokens, verdict, size_max)
+
+        def enlist(transaction: Transaction, engine: Engine, now: Instant, pages: Pages) -> None:
+            check_session(engine.at(self._subqueue), now)
+            transaction.settle(engine, settlements, now)
+
+        self._enlist(request, enlist, done, size)
 
     # -- looking ---------------------------------------------------------------------------
 
@@ -261,6 +263,8 @@ class ManagementNode:
         has_sessions = self._has_sessions
 
         def receive(queue: Queue, now: Instant, pages: Pages) -> Any:
+            if has_sessions:
+                held_here(gateway, queue, session_id, now)
             found = browse.receive_deferred(
                 queue, subqueue, numbers, delete, gateway.id, now, pages, session_id
             )

@@ -216,9 +216,10 @@ class NodeOutlet:
 
     def push(self, payload: tuple[bytes, ...]) -> None:
         size = sum(map(len, payload))
-        if (
-            len(self._waiting) >= RESPONSES_WAITING_MAX
-            or self.gateway.waiting_bytes + size > RESPONSE_BYTES_MAX
+        waiting = self.gateway.waiting_bytes
+        # One alone may be larger: what it tells has happened, and is told by nothing else.
+        if len(self._waiting) >= RESPONSES_WAITING_MAX or (
+            waiting and waiting + size > RESPONSE_BYTES_MAX
         ):
             error = QuotaExceeded("Too many responses wait for credit on this connection.")
             self.gateway.detach(self._link, error, self.path)

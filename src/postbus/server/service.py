@@ -48,6 +48,8 @@ class Service:
         self.gateways: set[Gateway] = set()
         self.on_claims_lost: Callable[[], None] = _nobody
         """Called where something that a key has proven may have ended, after the connections."""
+        self.transaction_bytes = 0
+        """What all transactions that are not over keep in memory."""
         self._tracking = tracking
         self._tasks: set[asyncio.Task[None]] = set()
         self._gone = 0

@@ -116,6 +116,7 @@ class SessionOutlet(Outlet):
             return
         self._stop_waiting()
         self.session = session
+        self.gateway.session_holders.add(self.holder)
         self.entity.meter.session_accepts += 1
         link, gateway = self._link, self.gateway
         source = link.source
@@ -135,6 +136,7 @@ class SessionOutlet(Outlet):
 
     def lost(self) -> None:
         """The session is its own no more: the lock has run out, or the entity was updated."""
+        self.gateway.session_holders.discard(self.holder)
         session, self.session = self.session, None
         if session is None or self.gone:
             return
@@ -160,6 +162,7 @@ class SessionOutlet(Outlet):
 
     def close(self) -> None:
         self.gone = True
+        self.gateway.session_holders.discard(self.holder)
         self._stop_waiting()
         session, self.session = self.session, None
         self.line.leave(self)

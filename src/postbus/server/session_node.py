@@ -1,7 +1,7 @@
 """Message sessions over `$management`: their locks, their state, and which there are.
 
-Whoever knows a session's id may ask, over any connection, as long as somebody holds the session
-(wire contract §6.4).
+What is done to a session is for whoever holds it, over the connection of the link that does;
+listing them is for all.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from postbus.amqp.types import AmqpArray, Int, Timestamp
 from postbus.broker import sessions
 from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
+from postbus.broker.session import Session
 from postbus.broker.session_list import list_sessions
-from postbus.errors import InvalidArgument
+from postbus.errors import InvalidArgument, SessionLockLost
 from postbus.model.instant import NEVER, Instant
 from postbus.server.fields import Fields
 from postbus.server.nodes import NodeRequest
 
 if TYPE_CHECKING:
     from postbus.server.entities import Entity
+    from postbus.server.gateway import Gateway
 
 SESSION_OPERATIONS: Final = frozenset(
     {"renew-session-lock", "set-session-state", "get-session-state", "get-message-sessions"}
@@ -45,10 +47,20 @@ class Ask(Protocol):
     ) -> None: ...
 
 
+def held_here(gateway: Gateway, queue: Queue, session_id: str | None, now: Instant) -> Session:
+    """The session of this name, if a link of this very connection holds it: who has lost it may
+    not have heard of that yet, and must not act in the name of the next one."""
+    session = sessions.held(queue, session_id, now)
+    if session.holder not in gateway.session_holders:
+        raise SessionLockLost()
+    return session
+
+
 class SessionNode:
     """The sessions of one entity, as its management node shows them."""
 
-    def __init__(self, entity: Entity, ask: Ask) -> None:
+    def __init__(self, gateway: Gateway, entity: Entity, ask: Ask) -> None:
+        self._gateway = gateway
         self._entity = entity
         self._ask = ask
 
@@ -64,6 +76,7 @@ class SessionNode:
         session_id = fields.text("session-id")
 
         def renew(queue: Queue, now: Instant, pages: Pages) -> Instant:
+            held_here(self._gateway, queue, session_id, now)
             return sessions.renew(queue, session_id, None, now)
 
         def done(until: Instant) -> None:
@@ -77,6 +90,7 @@ class SessionNode:
         state = None if fields.get("session-state") is None else fields.binary("session-state")
 
         def set_state(queue: Queue, now: Instant, pages: Pages) -> Need | None:
+            held_here(self._gateway, queue, session_id, now)
             return sessions.set_state(queue, session_id, state, now, pages)
 
         def done(result: None) -> None:
@@ -88,6 +102,7 @@ class SessionNode:
         session_id = fields.text("session-id")
 
         def get_state(queue: Queue, now: Instant, pages: Pages) -> bytes | Need | None:
+            held_here(self._gateway, queue, session_id, now)
             return sessions.get_state(queue, session_id, now, pages)
 
         def done(state: bytes | None) -> None:

@@ -22,6 +22,7 @@ from postbus.broker.transaction import Transaction
 from postbus.errors import (
     InvalidOperation,
     QuotaExceeded,
+    ServerBusy,
     ServiceBusError,
     TransactionRolledBack,
     TransactionTimedOut,
@@ -90,15 +91,20 @@ class Transactions:
 
     def take_room(self, size: int) -> None:
         """Messages are kept in memory until their transaction is over."""
-        size_max = self._gateway.service.settings.transactions_max_bytes
+        service = self._gateway.service
+        size_max = service.settings.transactions_max_bytes
         if self._size_bytes + size > size_max:
             raise QuotaExceeded(
-                f"The transactions of one connection may send {size_max} bytes at a time."
+                f"The transactions of one connection may hold {size_max} bytes at a time."
             )
+        if size and service.transaction_bytes + size > service.settings.all_transactions_max_bytes:
+            raise ServerBusy("The transactions of all connections together hold too many bytes.")
         self._size_bytes += size
+        service.transaction_bytes += size
 
     def give_room(self, size: int) -> None:
         self._size_bytes -= size
+        self._gateway.service.transaction_bytes -= size
 
     def forget(self, transaction: OpenTransaction) -> None:
         self._open.pop(transaction.id, None)
@@ -198,6 +204,7 @@ class OpenTransaction:
         self._close()
         host, spoilt = self._host, self._spoilt
         if fail or spoilt is not None:
+            self._give_room()
             self._undo()
             if fail or spoilt is None:
                 done()
@@ -205,10 +212,12 @@ class OpenTransaction:
                 failed(_rolled_back(spoilt))
             return
         if host is None:
+            self._give_room()
             done()
             return
 
         def committed(result: None) -> None:
+            self._give_room()
             if host.meter is not None:
                 host.meter.transactions_committed += 1
             for call in self._committed:
@@ -216,11 +225,11 @@ class OpenTransaction:
             done()
 
         def not_committed(error: ServiceBusError) -> None:
-            if host.meter is not None:
-                host.meter.transactions_rolled_back += 1
+            self._give_room()
+            self._undo()  # where what it needed could not be read, the engine does not know yet
             failed(_rolled_back(error))
 
-        self._submit(host, self._commit, committed, not_committed, 0)
+        self._submit(host, self._commit, committed, not_committed, self._work.size_bytes)
 
     def _commit(self, engine: Engine, now: Instant, pages: Pages) -> Need | None:
         try:
@@ -233,6 +242,7 @@ class OpenTransaction:
         """Nobody is there any more who could discharge it. One that is being committed will be."""
         if not self._over:
             self._close()
+            self._give_room()
             self._undo()
 
     def _undo(self) -> None:
@@ -249,6 +259,8 @@ class OpenTransaction:
         self._over = True
         self._stop_timer()
         self._owner.forget(self)
+
+    def _give_room(self) -> None:
         self._owner.give_room(self._size_bytes)
         self._size_bytes = 0
 

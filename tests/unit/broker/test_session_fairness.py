@@ -74,7 +74,7 @@ def test_new_sessions_with_ever_higher_ids_do_not_keep_the_old_ones_waiting(
     fill(engine, 20)
     turns: Counter[str] = Counter()
     made = 20
-    for _ in range(600):
+    for _ in range(150):
         for _ in range(2):
             engine.put(f"s{made:05}", b"m")
             made += 1
@@ -83,6 +83,22 @@ def test_new_sessions_with_ever_higher_ids_do_not_keep_the_old_ones_waiting(
         turns[session.id] += 1
         engine.leave(session)
     assert min(turns[f"s{n:05}"] for n in range(20)) >= 2
+
+
+def test_new_sessions_before_an_old_one_do_not_keep_it_waiting(short_line: int) -> None:
+    """As many come as are taken, and all of them before the one whose id is the last."""
+    engine = SessionEngine()
+    engine.put("zzz", b"m")
+    fill(engine, 12)
+    for made in range(12, 100):
+        session = engine.accept_next()
+        assert session is not None
+        if session.id == "zzz":
+            return
+        engine.drain(session)
+        engine.leave(session)
+        engine.put(f"s{made:05}", b"m")
+    pytest.fail("the session was not offered while others came")
 
 
 def test_a_line_that_was_too_short_is_complete_again_when_there_are_few(short_line: int) -> None:

@@ -62,6 +62,7 @@ class Client:
 
     def __init__(self, bed: Bed, session_id: str | None) -> None:
         self._bed = bed
+        self.session_holders: set[int] = set()
         self.now = bed.now
         self.told: ServiceBusError | None = None
         settings = SimpleNamespace(session_wait_max_ms=60_000, session_waits_max=10)

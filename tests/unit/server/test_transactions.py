@@ -6,15 +6,18 @@ import asyncio
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest import mock
 
 import pytest
 
 from postbus.broker.message import Message
+from postbus.broker.pages import BatchPage, Need
 from postbus.broker.transaction import Transaction
 from postbus.errors import (
     InvalidOperation,
     MessageNotFound,
     QuotaExceeded,
+    ServerBusy,
     ServiceBusError,
     StoreUnavailable,
     TransactionRolledBack,
@@ -36,11 +39,12 @@ class Desk:
         settings = SimpleNamespace(
             transactions_per_connection_max=4,
             transactions_max_bytes=10 * SIZE,
+            all_transactions_max_bytes=15 * SIZE,
             transaction_timeout_ms=timeout_ms,
         )
-        gateway = SimpleNamespace(
-            service=SimpleNamespace(settings=settings), runtime=lambda _: self.bed.runtime
-        )
+        self.service = SimpleNamespace(settings=settings, transaction_bytes=0)
+        gateway = SimpleNamespace(service=self.service, runtime=lambda _: self.bed.runtime)
+        self.gateway = gateway
         self.all = Transactions(cast(Any, gateway))
         self.coordinator = object()
 
@@ -126,6 +130,35 @@ async def test_room_is_given_back_once_whatever_ends_first(desk: Desk) -> None:
         await desk.send(full, f"{n}")
     with pytest.raises(QuotaExceeded):
         desk.send(full, "one more")
+    await desk.discharge(full)
+    assert desk.all._size_bytes == desk.service.transaction_bytes == 0
+
+
+async def test_all_connections_together_have_their_bound_too(desk: Desk) -> None:
+    mine = desk.declare()
+    for n in range(10):
+        await desk.send(mine, f"{n}")
+    others = Transactions(cast(Any, desk.gateway))
+    theirs = others.find(others.declare(object()))
+    for n in range(5):
+        await desk.send(theirs, f"other {n}")
+    with pytest.raises(ServerBusy):
+        desk.send(theirs, "one more")
+    await desk.discharge(mine)
+    await desk.send(theirs, "one more")
+
+
+async def test_what_a_commit_could_not_read_is_rolled_back_in_the_engine(desk: Desk) -> None:
+    transaction = desk.declare()
+    await desk.send(transaction, "x")
+    with (
+        mock.patch.object(Transaction, "commit", return_value=Need((BatchPage(7),))),
+        mock.patch.object(desk.bed.store, "read_batch", side_effect=StoreUnavailable("gone")),
+        pytest.raises(TransactionRolledBack),
+    ):
+        await desk.discharge(transaction)
+    await settled()
+    assert (desk.stored, desk.enlisted) == (0, 0)
 
 
 async def test_a_lost_coordinator_rolls_back_what_waits_to_be_discharged(desk: Desk) -> None:
