@@ -323,3 +323,25 @@ def test_a_transaction_near_the_quota_of_a_topic_is_whole_after_a_crash(full: bo
     topic.crash()
     assert topic.names(1) == (["a", "z"] if full else ["b", "c"])
     assert topic.names(2) == (["a", "z"] if full else ["a", "b", "c"])
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_ids_that_arrive_while_old_ones_are_being_dropped_stay_known(crash: bool) -> None:
+    """Dropping takes many slices, and what comes between them must not go with the last."""
+    store = MemoryStore()
+    source, target = Place(store, 1, Policy(forward_to=2)), Place(store, 2, FINDS)
+    target.publish(*(f"old {n}" for n in range(40)))
+    target.commit(checkpoint=True)
+    source.now = target.now = target.now + MINUTE
+    history = target.queue.ledger.history
+    assert history is not None
+    below = history.expire(target.now)
+    target.crash()  # as when a commit fails, or an engine at rest is loaded
+    source.send_messages(message("a"))
+    source.ship_to(target)
+    if crash:
+        target.crash()
+    target.commit(checkpoint=True)
+    assert store.drop_seen(2, below, 100)
+    target.publish("a")
+    assert target.names().count("a") == 1
