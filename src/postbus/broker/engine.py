@@ -109,22 +109,17 @@ class Engine:
     ) -> list[int] | Need:
         """Store all of them or none; returns their sequence numbers. Where duplicates are to be
         found out it may have to read first."""
-        history = self.ledger.history
+        history, own, topic = self.ledger.history, self.queues[0], self.topic
         if history is None:
-            return self.store(messages, now)
-        own = self.queues[0]
-        kind = "Queue" if self.topic is None else "Topic"
-        return send_once(history, kind, own, self.store, messages, now, pages)
+            return own.send(messages, now) if topic is None else topic.publish(messages, now)
+        if topic is None:
+            return send_once(history, "Queue", own, own.store, messages, now, pages)
+        return send_once(history, "Topic", own, topic.store, messages, now, pages)
 
     def foresee(self, messages: Sequence[Message], now: Instant) -> Need | None:
         """What sending these would have to read. Changes nothing."""
         history = self.ledger.history
         return None if history is None else foresee(history, messages, now)
-
-    def store(self, messages: Sequence[Message], now: Instant) -> list[int]:
-        """As `send`, duplicates or not."""
-        topic = self.topic
-        return self.queues[0].send(messages, now) if topic is None else topic.publish(messages, now)
 
     def set_receivers(self, subqueue: int, count: int) -> None:
         queue = self.queues.get(subqueue >> OWNER_BITS)

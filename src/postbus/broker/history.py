@@ -116,8 +116,13 @@ class History:
 
     def note(self, digest: bytes, now: Instant) -> None:
         """It is seen now, for the first time within the window."""
-        self.recent[digest] = now
         segment = self.segments[-1]
+        if segment.stored and not self.recent and segment.last_at <= now - self.window_ms:
+            # The parts of this one may be on their way out of the store, slice by slice: nothing
+            # is put there any more. `expire` says the same, but not everybody asks it before.
+            segment = Segment(segment.next_number)
+            self.segments.append(segment)
+        self.recent[digest] = now
         if not segment.count:
             segment.first_at = now
         segment.last_at = now

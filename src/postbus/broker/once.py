@@ -20,6 +20,7 @@ RECALLED_AT_ONCE: Final = 4_096
 """Ids that one turn reads into the filter again: about 5 ms."""
 
 Store = Callable[[Sequence[Message], Instant], list[int]]
+"""Stores messages that are admitted; refuses none."""
 
 
 def digests_of(messages: Sequence[Message]) -> list[bytes]:
@@ -88,19 +89,21 @@ def send_once(
         [digest] = digests
         since = now - history.window_ms
         if digest and digest not in history.recent and not history.segments_of(digest, since):
+            admit(kind, own.name, own.policy, own.ledger.size_bytes, messages)
             stored = store(messages, now)
             history.note(digest, now)
             return stored
     if need := lookup(history, digests, now, pages):
         return need
     dropped = repeated(history, digests, now, pages)
+    # All are looked at before the first is stored, and none is refused after that: a topic may be
+    # over its quota by the copies of the first. Only those that stay take room.
+    policy, size_bytes = own.policy, own.ledger.size_bytes
+    admit(kind, own.name, policy, size_bytes, _chosen(messages, dropped, False))
+    admit(kind, own.name, policy, 0, _chosen(messages, dropped, True))
     if True not in dropped:
         numbers = store(messages, now)
     else:
-        # All are looked at before the first is stored; only those that stay take room.
-        policy, size_bytes = own.policy, own.ledger.size_bytes
-        admit(kind, own.name, policy, size_bytes, _chosen(messages, dropped, False))
-        admit(kind, own.name, policy, 0, _chosen(messages, dropped, True))
         numbers = []
         for message, is_dropped in zip(messages, dropped, strict=True):
             if is_dropped:

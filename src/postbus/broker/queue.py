@@ -109,6 +109,10 @@ class Queue:
     def send(self, messages: Sequence[Message], now: Instant) -> list[int]:
         """Store all of them or none; returns their sequence numbers."""
         admit("Queue", self.name, self.policy, self.ledger.size_bytes, messages)
+        return self.store(messages, now)
+
+    def store(self, messages: Sequence[Message], now: Instant) -> list[int]:
+        """The same once they are admitted: nothing is refused."""
         return [self._enqueue(message, now) for message in messages]
 
     def _enqueue(self, message: Message, now: Instant) -> int:

@@ -94,6 +94,11 @@ class Topic:
         """Take all of them or none; returns their sequence numbers."""
         own = self._own
         admit("Topic", own.name, own.policy, own.ledger.size_bytes, messages)
+        return self.store(messages, now)
+
+    def store(self, messages: Sequence[Message], now: Instant) -> list[int]:
+        """The same once they are admitted: nothing is refused, whatever their copies take."""
+        own = self._own
         for message in messages:
             own.limit_ttl(message)
             if message.enqueued_at > now:

@@ -153,7 +153,8 @@ class Loader:
     async def first_part(self, host: Host, now: Instant) -> int:
         """The first part of a history that is within its window, without loading the engine."""
         standing = await self._thread.run(partial(self._store.standing, host.fragment))
-        if standing is None:
+        if standing is None or standing.head > standing.checkpoint:
+            # What the journal has since goes into the last part, however old that is by now.
             return 0
         history = _ledger(host, standing).history
         return 0 if history is None else history.expire(now)

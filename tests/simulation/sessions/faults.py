@@ -173,7 +173,7 @@ def _sent_before(settle: Any) -> Any:
         work._sends.clear()
         for each in messages:
             each.number = 0
-        engine.store(messages, 1)
+        (engine.own if engine.topic is None else engine.topic).store(messages, 1)
 
     return faulty
 

@@ -207,3 +207,32 @@ def test_an_entity_without_detection_has_no_history_in_its_state() -> None:
         Ledger(layout, 0, 0, kept)
     plain = Ledger(layout, 0, 0, b"").make_checkpoint().state
     assert Ledger(layout, 0, 0, plain).history is None
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_nothing_is_put_into_a_segment_that_is_past_the_window(restored: bool) -> None:
+    """Its parts may be dropped from the store at any time from then on."""
+    history, of_store = History(HOUR), History(HOUR)
+    see(history, 0, 5)
+    of_store.restore(history.state(), 0)
+    if restored:
+        history, state = History(HOUR), history.state()
+        history.restore(state, 0)
+    at = T0 + HOUR
+    below = of_store.expire(at)
+    first, second = digest_of("first"), digest_of("second")
+    history.note(first, at)
+    history.note(second, at + HOUR)  # it stays open as long as its ids are in no part
+    assert history.expire(at) == below
+    seen = checkpoint(history)
+    assert seen is not None
+    assert seen.part == below
+    assert seen.digests == [first, second]
+    assert maybe(history, first, at) == [below]
+
+
+def test_a_segment_within_the_window_is_gone_on_with() -> None:
+    history = History(HOUR)
+    see(history, 0, 1)
+    history.note(digest_of("late"), T0 + HOUR - 1)
+    assert [(each.number, each.count) for each in history.segments] == [(1, 2)]

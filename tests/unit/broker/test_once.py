@@ -10,7 +10,7 @@ from postbus.broker.once import recall
 from postbus.broker.pages import Need, Pages, SeenPage
 from postbus.broker.policy import Policy
 from postbus.broker.records import Kind, Record
-from postbus.broker.transaction import Transaction
+from postbus.broker.transaction import Settlement, Transaction, Verdict
 from postbus.errors import EntityDisabled, MessageSizeExceeded, QuotaExceeded
 from postbus.store import batch
 from postbus.store.memory import MemoryStore
@@ -263,3 +263,85 @@ def test_a_transaction_drops_its_duplicates_when_it_is_committed() -> None:
     engine.crash()
     [after] = engine.send_messages(message("c"))
     assert after > max(each.number for each in dropped)
+
+
+def nearly_full_topic() -> Place:
+    """Room for two messages of 1,000 bytes, but not for the copies of two."""
+    topic = Place(MemoryStore(), 1, FINDS._replace(size_bytes_max=10_500), Sorter())
+    for owner in range(1, 6):
+        topic.subscribe(owner)
+    topic.send_messages(message("a", b"x" * 1_000))
+    assert topic.queue.ledger.size_bytes == 5_000
+    return topic
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_topic_refuses_nothing_of_a_batch_that_it_has_begun_to_store(crash: bool) -> None:
+    """What the copies of the first take does not count against the others (R-SETTLE-11)."""
+    topic = nearly_full_topic()
+    batch_of_three = [message(each, b"x" * 1_000) for each in "bac"]
+    topic.send_messages(*batch_of_three)
+    if crash:
+        topic.crash()
+    assert topic.names(1) == topic.names(5) == ["a", "b", "c"]
+    topic.update(topic.policy._replace(size_bytes_max=1 << 30))
+    topic.send_messages(*(message(each, b"x" * 1_000) for each in "bc"))
+    assert topic.names(1) == topic.names(5) == ["a", "b", "c"]
+
+
+def test_a_full_topic_refuses_a_batch_with_a_duplicate_whole() -> None:
+    topic = nearly_full_topic()
+    topic.send_messages(message("b", b"x" * 1_000))
+    with pytest.raises(QuotaExceeded):
+        topic.send_messages(*(message(each, b"x" * 300) for each in "cad"))
+    topic.update(topic.policy._replace(size_bytes_max=1 << 30))
+    topic.crash()
+    assert topic.names(1) == ["a", "b"]
+    topic.send_messages(*(message(each) for each in "cad"))
+    assert topic.names(1) == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_transaction_near_the_quota_of_a_topic_is_whole_after_a_crash(full: bool) -> None:
+    """All that it sends and settles, or nothing of it (semantics B §7)."""
+    topic = nearly_full_topic()
+    taken = topic.turn(lambda: topic.at(1).take(topic.at(1).main, 1, topic.now))
+    assert taken is not None
+    [token] = topic.at(1).locks
+    transaction = Transaction()
+    settlement = Settlement(topic.at(1).main, token, Verdict.COMPLETE)
+    sends = [message(each, b"x" * 1_000) for each in "bac"]
+    topic.turn(lambda: transaction.send(topic.engine, sends))
+    topic.turn(lambda: transaction.settle(topic.engine, [settlement], topic.now))
+    if full:
+        topic.send_messages(message("z", b"x" * 1_000))
+        with pytest.raises(QuotaExceeded):
+            topic.paged(lambda pages: transaction.commit(topic.engine, topic.now, pages))
+        topic.turn(lambda: transaction.roll_back(topic.engine))
+    else:
+        topic.paged(lambda pages: transaction.commit(topic.engine, topic.now, pages))
+    topic.crash()
+    assert topic.names(1) == (["a", "z"] if full else ["b", "c"])
+    assert topic.names(2) == (["a", "z"] if full else ["a", "b", "c"])
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_ids_that_arrive_while_old_ones_are_being_dropped_stay_known(crash: bool) -> None:
+    """Dropping takes many slices, and what comes between them must not go with the last."""
+    store = MemoryStore()
+    source, target = Place(store, 1, Policy(forward_to=2)), Place(store, 2, FINDS)
+    target.publish(*(f"old {n}" for n in range(40)))
+    target.commit(checkpoint=True)
+    source.now = target.now = target.now + MINUTE
+    history = target.queue.ledger.history
+    assert history is not None
+    below = history.expire(target.now)
+    target.crash()  # as when a commit fails, or an engine at rest is loaded
+    source.send_messages(message("a"))
+    source.ship_to(target)
+    if crash:
+        target.crash()
+    target.commit(checkpoint=True)
+    assert store.drop_seen(2, below, 100)
+    target.publish("a")
+    assert target.names().count("a") == 1

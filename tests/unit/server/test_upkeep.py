@@ -148,3 +148,13 @@ async def test_ids_past_the_window_leave_the_store(bed: Bed, in_memory: bool) ->
 async def test_an_entity_that_does_not_look_at_ids_has_none_to_forget(bed: Bed) -> None:
     await bed.send_and_take(1)
     await bed.upkeep.forget_ids(bed.host, NOW + 60_000)
+
+
+async def test_ids_are_kept_while_the_journal_has_more_than_the_checkpoint(bed: Bed) -> None:
+    """Those that are replayed go into the same part, which must not be on its way out."""
+    bed.host.policy = Policy(duplicate_window_ms=60_000)
+    await seen(bed, "a")
+    await bed.ask(lambda queue, now, _: queue.send([Message(b"body", "b")], now))
+    bed.host.engine = None
+    await bed.upkeep.forget_ids(bed.host, NOW + 60_000)
+    assert len(bed.store.load_seen_digests(1, 1, b"", 10)) == 1
