@@ -84,7 +84,7 @@ class World(Stage):
         """Transactions that were committed in the batch that is not closed yet."""
         self.on_engine_lost: Callable[[int], None] = lambda _: None
         self.on_restart: Callable[[], None] = lambda: None
-        super().__init__(chance, on_disk, policies, [4, 8, 40])
+        super().__init__(chance, on_disk, policies, set())
 
     def keep_records(self, store: MessageStore) -> Book:
         self.book = Book(store, self.history, self.letters, self.windows)
