@@ -121,7 +121,8 @@ class World(Stage):
         self.absorb(host)
         deals = self.decided.pop(host.fragment, [])
         if host.engine is not None and deals:
-            self.book.deals[host.fragment, host.engine.ledger.head] = deals
+            place = host.fragment, host.engine.ledger.head
+            self.book.deals.setdefault(place, []).extend(deals)
 
     def watch(
         self,
