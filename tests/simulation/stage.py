@@ -98,17 +98,17 @@ class Stage:
     names: dict[int, str]
 
     def __init__(
-        self, chance: random.Random, on_disk: bool, policies: dict[int, Policy], windows: list[int]
+        self, chance: random.Random, on_disk: bool, policies: dict[int, Policy], gone: set[int]
     ) -> None:
         self.chance = chance
         self.machine = Machine()
         self.history = History()
         self.policies = policies
-        self.gone: set[int] = set()
+        self.gone = gone
         """Fragments of entities that were deleted."""
         self.failing = chance.choice([0.0, 0.0, 0.02, 0.1])
         self._disk = SimDisk(chance) if on_disk else None
-        self._limits = WindowLimits(chance.choice(windows), chance.choice([0, 60, 300]))
+        self._limits = WindowLimits(chance.choice([4, 8, 40]), chance.choice([0, 60, 300]))
         self.records = self.keep_records(self._disk.store if self._disk else MemoryStore())
         self.on_delivery: Callable[[Any, Parcel], None] = lambda *_: None
         self._start()

@@ -145,7 +145,7 @@ class Dealers:
 
     def _send(self, due: int) -> None:
         deal = self._some()
-        if deal is None or self._world.letters.enough:
+        if deal is None or self._world.letters.too_many:
             return
         letters, messages = self._write(deal, deal.fragment, due)
 
@@ -164,7 +164,7 @@ class Dealers:
             self._post(deal)
 
     def _post(self, deal: Deal) -> None:
-        if self._world.letters.enough:
+        if self._world.letters.too_many:
             return
         to = self._chance.choice(_TARGETS[deal.fragment])
         letters, messages = self._write(deal, to)

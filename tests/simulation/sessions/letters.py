@@ -15,7 +15,8 @@ WORK, ONCE, FAR = 21, 22, 23
 """A queue that requires sessions, one that finds duplicates, and one that others send to."""
 NAMES = {WORK: "work", ONCE: "once", FAR: "far"}
 SESSIONS = ["", "a", "b", "c", "d", "e", "ä"]
-LETTERS_MAX = 80
+LETTERS_MAX = 120
+SENT_PLAINLY_MAX = 70
 
 
 @dataclass(eq=False)
@@ -48,6 +49,11 @@ class Letters:
 
     @property
     def enough(self) -> bool:
+        """The others are for transactions, and for what is sent through another entity."""
+        return len(self.by_name) >= SENT_PLAINLY_MAX
+
+    @property
+    def too_many(self) -> bool:
         return len(self.by_name) >= LETTERS_MAX
 
     def write(self, to: int, due: int = 0, ttl: int = NO_TTL) -> tuple[Letter, Message]:

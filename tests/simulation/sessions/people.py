@@ -57,7 +57,7 @@ class People:
             self.send: 10,
             self.schedule: 2,
             self.cancel: 1,
-            self.send_through: 2,
+            self.send_through: 3,
             self.take: 10,
             self.hang_up: 12,
             self.settle: 10,
@@ -79,18 +79,22 @@ class People:
     # -- senders -------------------------------------------------------------------------------
 
     def _letters(self, to: int, due: int = 0) -> tuple[list[Letter], list[Message]]:
-        count = self._chance.choice([1, 1, 1, 2, 5])
+        count = self._chance.choice([1, 1, 1, 2, 4])
         ttl = self._chance.choice([-1, -1, -1, -1, -1, 300])
         written = [self._world.letters.write(to, due, ttl) for _ in range(count)]
         return [letter for letter, _ in written], [message for _, message in written]
 
     def send(self) -> None:
         """On a link, and without waiting for what became of the last one."""
+        fragment = self._chance.choice([WORK, WORK, ONCE, ONCE, FAR])
+        sender = self._chance.randrange(SENDERS)
+        for _ in range(self._chance.choice([1, 1, 1, 3])):
+            self._send(fragment, sender)
+
+    def _send(self, fragment: int, sender: int) -> None:
         if self._world.letters.enough:
             return
-        fragment = self._chance.choice([WORK, WORK, ONCE, ONCE, FAR])
         letters, messages = self._letters(fragment)
-        sender = self._chance.randrange(SENDERS)
         for letter in letters:
             letter.sender = sender
 
@@ -138,7 +142,7 @@ class People:
 
     def send_through(self) -> None:
         """To one entity through another, outside of any transaction."""
-        if self._world.letters.enough:
+        if self._world.letters.too_many:
             return
         via, to = self._chance.choice([(ONCE, FAR), (ONCE, WORK), (WORK, FAR), (WORK, ONCE)])
         letters, messages = self._letters(to)

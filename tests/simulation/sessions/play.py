@@ -96,7 +96,7 @@ class Play(Playing):
             world.want_checkpoint: chance.choice([0.1, 1]),
             world.crash: chance.choice([0, 0.1, 0.6]),
             world.forget_idle: chance.choice([0, 1]),
-            self.stop: chance.choice([0, 0.2]),
+            self._stop: chance.choice([0, 0.2, 0.6]),
             self.set_clock: chance.choice([0, 0, 0.3]),
             self.audit: 0.2,
         }
@@ -113,6 +113,12 @@ class Play(Playing):
                 self._dealers.commit()
             return
         self._chance.choices(list(self._acts), list(self._acts.values()))[0]()
+
+    def _stop(self) -> None:
+        """And perhaps nobody uses anything after the next start."""
+        self.stop()
+        if self._chance.random() < 0.5:
+            self.audit()
 
     def _engine_lost(self, fragment: int) -> None:
         self._people.forget(fragment)

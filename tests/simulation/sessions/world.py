@@ -84,7 +84,7 @@ class World(Stage):
         """Transactions that were committed in the batch that is not closed yet."""
         self.on_engine_lost: Callable[[int], None] = lambda _: None
         self.on_restart: Callable[[], None] = lambda: None
-        super().__init__(chance, on_disk, policies, [4, 8, 40])
+        super().__init__(chance, on_disk, policies, set())
 
     def keep_records(self, store: MessageStore) -> Book:
         self.book = Book(store, self.history, self.letters, self.windows)
@@ -121,7 +121,8 @@ class World(Stage):
         self.absorb(host)
         deals = self.decided.pop(host.fragment, [])
         if host.engine is not None and deals:
-            self.book.deals[host.fragment, host.engine.ledger.head] = deals
+            place = host.fragment, host.engine.ledger.head
+            self.book.deals.setdefault(place, []).extend(deals)
 
     def watch(
         self,

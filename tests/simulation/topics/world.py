@@ -22,10 +22,9 @@ class World(Stage):
         keeping = Policy(dead_letter_on_expiry=True)
         ttl = chance.choice([None, None, 3_000])
         policies = {TOPIC: Policy(default_ttl_ms=ttl), ROUTE: keeping, END: keeping}
-        super().__init__(chance, on_disk, policies, [4, 8, 40])
+        super().__init__(chance, on_disk, policies, self.plan.gone)
 
     def keep_records(self, store: MessageStore) -> Records:
-        self.gone = self.plan.gone
         return Records(store, self.plan, self.history)
 
     def set_up(self) -> None:
