@@ -174,7 +174,7 @@ class CountIsRight(Checker):
     def decided(self, event: Event, now: int) -> None:
         before, after = event.before, event.after
         if before is None:
-            if after.count and event.kind is Kind.ENQUEUED and after.name not in self.model.gone:
+            if after.count and event.kind is Kind.ENQUEUED:
                 raise self.broken(after.name, f"new, and delivered {after.count} times already")
             return
         rise = int(event.kind in FAILS)
@@ -279,7 +279,7 @@ class ModelIsMatched(Checker):
     promise = "the queue holds what it must"
 
     def decided(self, event: Event, now: int) -> None:
-        brings = event.kind in (Kind.ENQUEUED, Kind.SCHEDULED)
+        brings = event.kind in (Kind.ENQUEUED, Kind.SCHEDULED, Kind.PUT_BACK)
         if brings != (event.before is None):
             raise self.broken(event.after.name, f"{event.kind.name} of {event.before}")
 

@@ -66,6 +66,6 @@ def test_the_histories_contain_everything_that_can_happen() -> None:
             happened[text.split()[0]] += 1
     verbs = ["send", "cancel", "complete", "abandon", "defer", "dead_letter", "release", "lose"]
     verbs += ["renew", "deferred", "peek", "purge", "update", "put_back"]
-    of_queues = [kind for kind in Kind if kind <= Kind.COPIED]
+    of_queues = [kind for kind in Kind if kind <= Kind.COPIED] + [Kind.PUT_BACK]
     expected = {kind.name for kind in of_queues} | {f"decided {verb}" for verb in verbs}
     assert (expected | {"CRASH"}) - happened.keys() == set()

@@ -50,7 +50,7 @@ def test_the_session_histories_contain_everything_that_can_happen() -> None:
     expected = {Kind.ENQUEUED, Kind.SCHEDULED, Kind.ACTIVATED, Kind.COMPLETED, Kind.RECEIVED}
     expected |= {Kind.ABANDONED, Kind.LOCK_EXPIRED, Kind.DEFERRED, Kind.DEAD_LETTERED}
     expected |= {Kind.CANCELLED, Kind.DELETED, Kind.COPIED, Kind.FORWARDED, Kind.ARRIVED}
-    expected |= {Kind.STATE_SET, Kind.STATE_CLEARED, Kind.DUPLICATE, Kind.POSTED}
+    expected |= {Kind.STATE_SET, Kind.STATE_CLEARED, Kind.DUPLICATE, Kind.POSTED, Kind.PUT_BACK}
     told = {"CRASH", "guest has lost", "guest is refused: SessionCannotBeLocked"}
     told |= {"client was told: committed", "client was told: release done"}
     assert ({kind.name for kind in expected} | told) - found.keys() == set()

@@ -190,9 +190,7 @@ class Ledger:
         number = message.number - self.first_number
         if not 0 < number < 1 << 48:
             raise CorruptRow(f"message {message.number} is not of this fragment")
-        # One with an old number was put back: it was seen when it came.
-        is_new = kind in BRINGS_ID and (kind is not Kind.ENQUEUED or number >= self._next)
-        if self.history is not None and is_new and message.message_id:
+        if self.history is not None and kind in BRINGS_ID and message.message_id:
             self.history.note(digest_of(message.message_id), at)
         self._next = max(self._next, number + 1)
         if kind in BRINGS_BODY:

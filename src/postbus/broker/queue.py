@@ -209,7 +209,7 @@ class Queue:
     def put_back(self, message: Message, raw: bytes) -> None:
         """A message that was removed for somebody who is gone: nobody has seen it."""
         message.raw = raw
-        self.ledger.add(Kind.ENQUEUED, message, raw)
+        self.ledger.add(Kind.PUT_BACK, message, raw)
         self.windows[message.subqueue].add(message)
 
     def lock(self, message: Message, holder: int, now: Instant) -> None:

@@ -73,6 +73,8 @@ class Kind(IntEnum):
     """Its id was seen already, so it was accepted and dropped; it has a number and no body."""
     POSTED = 26
     """Sent through this entity, for another one (`postbus.broker.posting`)."""
+    PUT_BACK = 27
+    """Removed just before for a receiver that was gone by then: it is where it was."""
 
 
 BRINGS_BODY: Final = frozenset(
@@ -85,6 +87,7 @@ BRINGS_BODY: Final = frozenset(
         Kind.ARRIVED,
         Kind.STATE_SET,
         Kind.POSTED,
+        Kind.PUT_BACK,
     }
 )
 REMOVES: Final = frozenset(
@@ -99,9 +102,9 @@ REMOVES: Final = frozenset(
         Kind.STATE_CLEARED,
     }
 )
-BRINGS_ID: Final = BRINGS_BODY - {Kind.COPIED, Kind.STATE_SET, Kind.POSTED}
+BRINGS_ID: Final = BRINGS_BODY - {Kind.COPIED, Kind.STATE_SET, Kind.POSTED, Kind.PUT_BACK}
 """A message comes in that was not here: its id counts as seen from then on. One that is sent
-through here does so where it arrives."""
+through here does so where it arrives, and one that is put back did so when it came."""
 ADDS: Final = frozenset(
     {
         Kind.ENQUEUED,
@@ -111,6 +114,7 @@ ADDS: Final = frozenset(
         Kind.ARRIVED,
         Kind.STATE_SET,
         Kind.POSTED,
+        Kind.PUT_BACK,
     }
 )
 

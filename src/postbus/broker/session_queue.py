@@ -41,7 +41,7 @@ class SessionQueue(Queue):
             super().put_back(message, raw)
             return
         message.raw = raw
-        self.ledger.add(Kind.ENQUEUED, message, raw)
+        self.ledger.add(Kind.PUT_BACK, message, raw)
         self._sessions.add(message)
 
     def window_of(self, message: Message) -> Window | None:

@@ -125,8 +125,10 @@ class Book(Kept):
         elif kind is Kind.STATE_CLEARED:
             assert entry.session_id is not None
             self.states.pop(entry.session_id, None)
-        elif kind is Kind.ENQUEUED and self.consumed[name]:
-            self.consumed[name] -= 1  # put back unseen
+        elif kind is Kind.PUT_BACK:
+            self.consumed[name] -= 1
+            if self.consumed[name] < 0:
+                raise Violation(ONCE, name, f"put back at {entry.place}, and never taken")
         elif kind in COMES_IN or kind is Kind.POSTED:
             self._comes_in(fragment, kind, entry)
             if window is not None and kind is not Kind.POSTED:

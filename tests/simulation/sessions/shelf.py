@@ -11,7 +11,9 @@ from tests.simulation.history import Violation
 from tests.simulation.sessions.letters import name_of
 from tests.simulation.sessions.promises import COUNT, MATCH
 
-BRINGS = frozenset({Kind.ENQUEUED, Kind.SCHEDULED, Kind.ARRIVED, Kind.POSTED, Kind.STATE_SET})
+BRINGS = frozenset(
+    {Kind.ENQUEUED, Kind.SCHEDULED, Kind.ARRIVED, Kind.POSTED, Kind.PUT_BACK, Kind.STATE_SET}
+)
 ENDS = frozenset(
     {Kind.COMPLETED, Kind.RECEIVED, Kind.EXPIRED, Kind.CANCELLED, Kind.DELETED, Kind.FORWARDED}
     | {Kind.STATE_CLEARED}

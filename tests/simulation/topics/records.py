@@ -41,8 +41,10 @@ class Records(Kept):
             self.consumed[name] += 1
             if self.consumed[name] > 1:
                 raise Violation("every copy is there once", name, f"consumed again at {place}")
-        elif kind is Kind.ENQUEUED and self.consumed[name]:
-            self.consumed[name] -= 1  # put back unseen
+        elif kind is Kind.PUT_BACK:
+            self.consumed[name] -= 1
+            if self.consumed[name] < 0:
+                raise Violation("every copy is there once", name, f"never taken from {place}")
         elif kind is Kind.DISTRIBUTED:
             taker = self._plan.last(name)
             if taker is None or taker.owner != owner or root.colour not in taker.colours:

@@ -98,6 +98,7 @@ def test_a_message_that_is_put_back_was_seen_when_it_came(crash: bool) -> None:
     assert taken is not None
     engine.now += MINUTE - 1
     engine.turn(lambda: engine.queue.put_back(*taken))
+    assert [each.kind for each in written(engine)] == [Kind.ENQUEUED, Kind.RECEIVED, Kind.PUT_BACK]
     if crash:
         engine.crash()
     engine.now += 1

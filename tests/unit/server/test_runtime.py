@@ -278,6 +278,15 @@ async def test_the_meter_counts_what_was_committed(bed: Bed) -> None:
     assert bed.host.meter.sends == 2
 
 
+async def test_a_message_that_is_put_back_is_not_counted_as_sent_again(bed: Bed) -> None:
+    await bed.send(b"1")
+    message, raw = await bed.ask(lambda queue, now, _: queue.take_and_delete(MAIN, now))
+    await bed.ask(lambda queue, *_: queue.put_back(message, raw))
+    assert await bed.ask(lambda queue, *_: queue.ledger.count(MAIN)) == 1
+    assert bed.host.meter is not None
+    assert bed.host.meter.sends == 1
+
+
 async def test_a_clean_stop_leaves_nothing_to_replay(bed: Bed) -> None:
     await bed.send(b"1")
     await bed.runtime.stop([bed.host])
