@@ -133,10 +133,19 @@ class Place(Engine):
         raise AssertionError("a divert without end")
 
     def collect(self, subqueue: int = MAIN) -> Shipment | None:
-        found: Shipment | None = self.paged(
-            lambda pages: forwarding.collect(self.engine, subqueue, self.now, pages)
-        )
-        return found
+        return self.collect_but(subqueue)
+
+    def collect_but(self, subqueue: int, *passed_over: int) -> Shipment | None:
+        """What there is next for other destinations than these, however far one has to look."""
+        for _ in range(1_000):
+            found: Shipment | None = self.paged(
+                lambda pages: forwarding.collect(
+                    self.engine, subqueue, self.now, pages, passed_over
+                )
+            )
+            if found is None or found.messages:
+                return found
+        raise AssertionError("a search without end")
 
     def accept(self, source: Place, subqueue: int, shipment: Shipment) -> Receipt:
         """Decided, and not committed yet."""

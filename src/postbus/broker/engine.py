@@ -7,6 +7,7 @@ from postbus.broker.fragment import Fragment
 from postbus.broker.ledger import Ledger
 from postbus.broker.message import LANES, MAIN, OUTBOX, OWNER_BITS, Message
 from postbus.broker.once import foresee, send_once
+from postbus.broker.outbox import Outbox
 from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
@@ -48,7 +49,7 @@ class Engine:
         """Those of them with messages that have expired, and are not swept yet."""
         for subqueue, lane in self.ledger.counts:
             if lane == OUTBOX and self.ledger.count(subqueue, lane):
-                fragment.outboxes[subqueue] = 0
+                fragment.outboxes[subqueue] = Outbox(0)
                 fragment.departing[subqueue] = None
 
     @property

@@ -31,7 +31,8 @@ from postbus.broker.message import (
     no_body,
 )
 from postbus.broker.once import digests_of, drop, lookup, repeated
-from postbus.broker.pages import BodyPage, Need, Page, Pages
+from postbus.broker.outbox import destination_of
+from postbus.broker.pages import BodyPage, LanePage, Need, Page, Pages
 from postbus.broker.placing import HOPS_EXCEEDED, HOPS_MAX, choose_place, passes_on
 from postbus.broker.policy import NOWHERE
 from postbus.broker.posting import is_posted
@@ -48,7 +49,7 @@ SUBQUEUE_BITS: Final = 32
 
 
 class Shipment(NamedTuple):
-    """Messages that leave together, for one destination."""
+    """Messages that leave together, for one destination; none where the search for them goes on."""
 
     destination: int
     messages: list[tuple[Message, bytes]]
@@ -78,24 +79,41 @@ def collect(
     pages: Pages,
     passed_over: Collection[int] = (),
 ) -> Shipment | Need | None:
-    """The first messages in an outbox, but for those to destinations that are passed over; None
-    when there are none. Changes nothing."""
+    """The next messages in an outbox, but for those to destinations that are passed over; None
+    when there are none. Looks at one page of the outbox, and remembers how far it has come: where
+    there is nothing in it to be sent but more may follow, the shipment is empty."""
     if subqueue >> OWNER_BITS not in engine.queues:
         engine.fragment.outboxes.pop(subqueue, None)
         return None  # its subscription is gone, and what is left of that is removed
-    messages = _first_in_outbox(engine, subqueue, pages, passed_over)
-    if isinstance(messages, Need):
-        return messages
-    if not messages:
-        if not engine.ledger.count(subqueue, OUTBOX):
-            engine.fragment.outboxes.pop(subqueue, None)
+    outbox = engine.fragment.outboxes.get(subqueue)
+    if outbox is None:
         return None
-    destination = _destination(messages[0])
+    turn = outbox.whose_turn(passed_over)
+    start = outbox.start if turn is None else outbox.lags[turn].number
+    page = LanePage(subqueue, OUTBOX, start, SHIPPED_AT_ONCE)
+    if page not in pages:
+        return Need((page,))
+    rows, delta = pages.rows(page), engine.ledger.delta
+    messages, end = delta.over_lane(rows, subqueue, OUTBOX, start, SHIPPED_AT_ONCE)
+    leaving = outbox.leaving(turn, messages, passed_over)
+    shipped = _with_bodies(leaving, pages)
+    if isinstance(shipped, Need):
+        return shipped
+    outbox.looked_at(turn, messages, end, leaving[0] if leaving else None)
+    if leaving:
+        return Shipment(destination_of(leaving[0]), shipped)
+    if end is not None or turn is not None or outbox.whose_turn(passed_over) is not None:
+        return Shipment(NOWHERE, [])
+    if not engine.ledger.count(subqueue, OUTBOX):
+        engine.fragment.outboxes.pop(subqueue, None)
+    return None
+
+
+def _with_bodies(messages: Sequence[Message], pages: Pages) -> list[tuple[Message, bytes]] | Need:
+    """As many of them as go together, with what they say."""
     chosen: list[tuple[Message, BodyPage]] = []
     bytes_left = SHIPPED_BYTES
     for message in messages:
-        if _destination(message) != destination:
-            continue
         bytes_left -= message.length
         if chosen and bytes_left < 0:
             break
@@ -109,11 +127,7 @@ def collect(
         if raw is None:
             raise no_body(message)
         shipped.append((message, raw))
-    return Shipment(destination, shipped)
-
-
-def _destination(message: Message) -> int:
-    return NOWHERE if message.trail is None else message.trail.destination
+    return shipped
 
 
 def accept(
@@ -221,6 +235,20 @@ def returned(
     return None
 
 
+def held_up(engine: Engine, subqueue: int, destination: int, number: int) -> None:
+    """The destination has no room for this one: it stays as it is, and others pass it."""
+    outbox = engine.fragment.outboxes.get(subqueue)
+    if outbox is not None:
+        outbox.held_up(destination, number)
+
+
+def has_room(engine: Engine, subqueue: int, destination: int) -> None:
+    """The destination has taken all that it was sent: it can be sent more at once."""
+    outbox = engine.fragment.outboxes.get(subqueue)
+    if outbox is not None:
+        outbox.has_room(destination)
+
+
 def _keep_dead(queue: Queue, message: Message, refusal: ServiceBusError) -> None:
     posted = is_posted(message.subqueue)
     if posted or message.subqueue == queue.main:
@@ -241,27 +269,6 @@ def _in_outbox(
     if isinstance(found, Need):
         return found
     return [message for message in found if message is not None]
-
-
-def _first_in_outbox(
-    engine: Engine, subqueue: int, pages: Pages, passed_over: Collection[int]
-) -> list[Message] | Need:
-    outboxes = engine.fragment.outboxes
-    start = outboxes.get(subqueue, 0)
-    first = True
-    while True:
-        delta = engine.ledger.delta
-        found = first_messages(delta, pages, subqueue, OUTBOX, start, SHIPPED_AT_ONCE)
-        if isinstance(found, Need):
-            return found
-        messages, end = found
-        if first and messages and subqueue in outboxes:
-            outboxes[subqueue] = messages[0].number
-        first = False
-        messages = [each for each in messages if _destination(each) not in passed_over]
-        if messages or end is None:
-            return messages
-        start = end + 1
 
 
 def diverts(queue: Queue) -> int | None:
@@ -311,7 +318,7 @@ def divert(queue: Queue, subqueue: int, now: Instant, pages: Pages) -> Need | No
 
 def _may_leave(queue: Queue, dead: Message) -> bool:
     """A dead letter that still has its destination was refused there, and stays."""
-    was_refused = _destination(dead) == queue.policy.forward_dead_letters_to
+    was_refused = destination_of(dead) == queue.policy.forward_dead_letters_to
     return queue.tries_refused or not was_refused
 
 

@@ -6,6 +6,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from postbus.broker.ledger import Ledger
+from postbus.broker.outbox import Outbox
 from postbus.broker.window import WindowLimits
 
 if TYPE_CHECKING:
@@ -60,8 +61,8 @@ class Fragment:
         """Queues with a message that expires before all that were known there."""
         self.diverting: dict[int, Queue] = {}
         """Queues that forward, and may have messages from before they did."""
-        self.outboxes: dict[int, int] = {}
-        """Subqueues with messages on their way to another entity: none has a lower number."""
+        self.outboxes: dict[int, Outbox] = {}
+        """Subqueues with messages on their way to another entity."""
         self.departing: dict[int, None] = {}
         """Those of them to which one was added since whoever empties them was told."""
         self.transactions: dict[Transaction, None] = {}

@@ -25,6 +25,7 @@ from postbus.broker.message import (
     TRANSFER_DEAD_LETTER,
     Message,
 )
+from postbus.broker.outbox import Outbox
 from postbus.broker.placing import choose_place, passes_on
 from postbus.broker.policy import NOWHERE, Policy
 from postbus.broker.records import Kind
@@ -159,7 +160,8 @@ class Queue:
         """The message is written where `choose_place` put it: let it be received, or go on."""
         if message.lane == OUTBOX:
             message.raw = None
-            self.fragment.outboxes.setdefault(message.subqueue, message.number)
+            if message.subqueue not in self.fragment.outboxes:
+                self.fragment.outboxes[message.subqueue] = Outbox(message.number)
             self.fragment.departing[message.subqueue] = None
             return
         if message.subqueue == self.main:

@@ -8,7 +8,7 @@ What is under way when the process dies is sent again, and the destination knows
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import partial
 
 import structlog
@@ -52,7 +52,8 @@ class Courier:
         self._resting: set[Outbox] = set()
         """Those that are tried again in a while."""
         self._full: dict[Outbox, set[int]] = {}
-        """Destinations of an outbox that had no room when they were last asked."""
+        """Destinations of an outbox that had no room, and are asked again in a while. Until then
+        the others are sent what there is for them."""
         self._stopped = False
 
     def stop(self) -> None:
@@ -115,18 +116,24 @@ class Courier:
         self._go_on()
 
     def _collect(self, host: Host, subqueue: int) -> None:
+        passed_over = frozenset(self._full.get((host, subqueue), ()))
+
         def collect(engine: Engine, now: Instant, pages: Pages) -> object:
-            passed_over = self._full.get((host, subqueue), ())
             return forwarding.collect(engine, subqueue, now, pages, passed_over)
 
-        self._ask(host, collect, partial(self._collected, host, subqueue), (host, subqueue))
+        done = partial(self._collected, host, subqueue, passed_over)
+        self._ask(host, collect, done, (host, subqueue))
 
-    def _collected(self, host: Host, subqueue: int, shipment: Shipment | None) -> None:
+    def _collected(
+        self, host: Host, subqueue: int, passed_over: Set[int], shipment: Shipment | None
+    ) -> None:
         if shipment is None:
-            if self._full.pop((host, subqueue), None):
-                self._later((host, subqueue))
-            else:
-                self._done((host, subqueue), has_more=False)
+            # One that was passed over may have been due to be asked again meanwhile.
+            is_due = not passed_over <= self._full.get((host, subqueue), set())
+            self._done((host, subqueue), has_more=is_due)
+            return
+        if not shipment.messages:
+            self._done((host, subqueue), has_more=True)
             return
         destination = self._host_of(shipment.destination)
         if destination is None or destination.gone is not None:
@@ -146,13 +153,15 @@ class Courier:
     def _received(self, host: Host, subqueue: int, shipment: Shipment, receipt: Receipt) -> None:
         """The destination has taken some: they are gone here. One that it refused stays."""
         numbers = [message.number for message, _ in shipment.messages[: receipt.arrived]]
-        refusal, refused = receipt.refusal, None
+        destination, refusal = shipment.destination, receipt.refusal
+        refused = full_at = None
         go_on = partial(self._done, (host, subqueue), has_more=True)
         if refusal is not None and refusal.transient:
             go_on = partial(self._later, (host, subqueue))
         elif isinstance(refusal, QuotaExceeded) and is_posted(subqueue):
             # It waits until there is room (semantics B §7), and the others pass it.
-            self._full.setdefault((host, subqueue), set()).add(shipment.destination)
+            full_at = shipment.messages[receipt.arrived][0].number
+            self._ask_again((host, subqueue), destination)
         elif refusal is not None:
             refused = shipment.messages[receipt.arrived][0].number
             log.warning("message not forwarded", entity=host.name, error=str(refusal))
@@ -161,6 +170,10 @@ class Courier:
             need = forwarding.shipped(engine, subqueue, numbers, pages)
             if need is None and refused is not None and refusal is not None:
                 need = forwarding.returned(engine, subqueue, refused, refusal, pages)
+            if need is None and full_at is not None:
+                forwarding.held_up(engine, subqueue, destination, full_at)
+            elif need is None and refusal is None:
+                forwarding.has_room(engine, subqueue, destination)
             return need
 
         self._ask(host, settle, lambda _: go_on(), (host, subqueue))
@@ -185,6 +198,19 @@ class Courier:
 
         runtime = self._runtime_of(host)
         runtime.attend(Call(host, call, done, failed, size, exclusive=False))
+
+    def _ask_again(self, outbox: Outbox, destination: int) -> None:
+        """The destination is full: pass it over for a while, however much there is for others."""
+        full = self._full.get(outbox)
+        if full is None:
+            full = self._full[outbox] = set()
+            asyncio.get_running_loop().call_later(TRY_AGAIN_S, self._may_have_room, outbox)
+        full.add(destination)
+
+    def _may_have_room(self, outbox: Outbox) -> None:
+        del self._full[outbox]
+        if outbox[0].gone is None:
+            self._called(*outbox)
 
     def _later(self, outbox: Outbox, lasting: bool = False) -> None:
         """A store or an engine did not answer: nothing is lost, so try again in a while."""

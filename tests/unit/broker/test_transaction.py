@@ -326,21 +326,14 @@ def test_a_destination_that_is_passed_over_does_not_hold_the_others_up(
     here.checkpoint_every = checkpoint_every
     posted(here, *[(THERE, f"full{n}") for n in range(10)], (ELSEWHERE, "passes"))
     here.crash()
-    found = here.paged(
-        lambda pages: forwarding.collect(
-            here.engine, TRANSFER_DEAD_LETTER, here.now, pages, {THERE}
-        )
-    )
+    found = here.collect_but(TRANSFER_DEAD_LETTER, THERE)
+    assert found is not None
     assert [message.message_id for message, _ in found.messages] == ["passes"]
     receipt = elsewhere.accept(here, TRANSFER_DEAD_LETTER, found)
     here.settle(TRANSFER_DEAD_LETTER, found, receipt)
     assert len(outbox(here, kind=TRANSFER_DEAD_LETTER)) == 10
-    nothing = here.paged(
-        lambda pages: forwarding.collect(
-            here.engine, TRANSFER_DEAD_LETTER, here.now, pages, {THERE}
-        )
-    )
-    assert nothing is None and TRANSFER_DEAD_LETTER in here.engine.fragment.outboxes
+    assert here.collect_but(TRANSFER_DEAD_LETTER, THERE) is None
+    assert TRANSFER_DEAD_LETTER in here.engine.fragment.outboxes
 
 
 def test_what_its_destination_refuses_is_kept_with_the_reason() -> None:

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from postbus.broker import forwarding
 from postbus.broker.engine import Engine
 from postbus.broker.message import MAIN, OUTBOX, TRANSFER_DEAD_LETTER, Message
 from postbus.broker.pages import Pages
 from postbus.broker.policy import Policy
 from postbus.broker.posting import send_through
+from postbus.errors import StoreUnavailable
 from postbus.model.instant import Instant
 from postbus.server import courier as couriers
 from postbus.server.courier import Courier
@@ -84,6 +86,72 @@ async def test_a_full_destination_is_asked_again_and_the_others_do_not_wait(
 
 async def test_a_full_destination_costs_no_turns_while_it_rests(town: Town) -> None:
     await town.post(FULL, 1)
-    await until(lambda: bool(town.courier._resting))
-    assert town.bed.runtime.idle
-    assert not town.courier._under_way and not town.courier._full
+    await until(lambda: bool(town.courier._full) and not town.courier._under_way)
+    assert town.bed.runtime.idle and not town.courier._waiting
+
+
+async def test_what_others_are_sent_does_not_wait_for_a_full_destination_to_be_asked_again(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(couriers, "TRY_AGAIN_S", 3_600)
+    await town.post(FULL, 1)
+    await until(lambda: bool(town.courier._full) and not town.courier._under_way)
+    await town.post(FREE, 2)
+    await until(lambda: town.count(town.free) == 2)
+
+
+async def test_room_is_noticed_while_others_are_sent_more_and_more(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(couriers, "TRY_AGAIN_S", 0.01)
+    await town.post(FULL, 3)
+    await until(lambda: bool(town.courier._full))
+    await town.ask(town.full, lambda engine, now, _: engine.own.update(Policy(), now))
+    async with asyncio.timeout(10):
+        while town.count(town.full) < 3:
+            await town.post(FREE, 5)
+    assert town.count(town.full) == 3
+
+
+@pytest.mark.interpreted_only
+async def test_asking_a_full_destination_again_costs_the_same_however_much_waits_for_it(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(couriers, "TRY_AGAIN_S", 0.01)
+    monkeypatch.setattr(forwarding, "SHIPPED_AT_ONCE", 4)
+    collected = refusals = 0
+    collect, held_up = forwarding.collect, forwarding.held_up
+
+    def counting(*given: Any) -> Any:
+        nonlocal collected
+        collected += 1
+        return collect(*given)
+
+    def refused(*given: Any) -> None:
+        nonlocal refusals
+        refusals += 1
+        held_up(*given)
+
+    monkeypatch.setattr(forwarding, "collect", counting)
+    monkeypatch.setattr(forwarding, "held_up", refused)
+    await town.post(FULL, 400)
+    await until(lambda: refusals >= 1 and not town.courier._under_way)
+    before, collected = refusals, 0
+    await until(lambda: refusals >= before + 10)
+    assert collected <= 10 * (refusals - before)
+    assert town.count(town.via, TRANSFER_DEAD_LETTER, OUTBOX) == 400
+
+
+async def test_what_waits_is_found_again_after_its_engine_was_lost(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(couriers, "TRY_AGAIN_S", 0.01)
+    await town.post(FULL, 3)
+    await until(lambda: bool(town.courier._full))
+    town.bed.runtime.discard(town.via, StoreUnavailable("The disk is gone."))
+    await town.post(FREE, 1)
+    await until(lambda: town.count(town.free) == 1)
+    await town.ask(town.full, lambda engine, now, _: engine.own.update(Policy(), now))
+    await until(lambda: town.count(town.full) == 3)
+    await town.bed.runtime.quiet()
+    assert town.count(town.via, TRANSFER_DEAD_LETTER, OUTBOX) == 0
