@@ -22,10 +22,10 @@ from tests.support.server import Server
 
 # What a run of the tests has time for, and what is claimed (`make test-long`).
 KILLS = (
-    pytest.param(20, marks=pytest.mark.timeout(400)),
+    pytest.param(10, marks=pytest.mark.timeout(400)),
     pytest.param(100, marks=(pytest.mark.long, pytest.mark.timeout(2_000))),
 )
-ANSWER_WITHIN_S = 20.0
+ANSWER_WITHIN_S = 10.0
 # What a client sees when the server dies under it; the SDK wraps most of it, not all.
 TROUBLE = (AzureError, ConnectionError, TimeoutError, ValueError, OSError)
 _PLACES = {
