@@ -9,7 +9,7 @@ from postbus.broker.message import MAIN, Message
 from postbus.broker.policy import Policy
 from postbus.broker.session import Session
 from postbus.broker.session_chores import fetch_session_bodies, refill_session
-from postbus.broker.session_list import list_sessions
+from postbus.broker.session_list import Listing
 from postbus.broker.window import WindowLimits
 from postbus.store.base import MessageStore
 from tests.support.engine import Engine
@@ -105,9 +105,8 @@ class SessionEngine(Engine):
         self.paged(lambda pages: sessions.set_state(self.queue, session_id, data, self.now, pages))
 
     def listed(self, updated_after: int | None = None, skip: int = 0, top: int = 100) -> list[str]:
-        found: list[str] = self.paged(
-            lambda pages: list_sessions(self.queue, updated_after, skip, top, pages)
-        )
+        listing = Listing(updated_after, skip, top)
+        found: list[str] = self.paged(lambda pages: listing.read(self.queue, pages))
         return found
 
     def peeked(self, session_id: str | None, start: int = 0, count: int = 100) -> list[str]:

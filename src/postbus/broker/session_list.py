@@ -22,68 +22,89 @@ SKIPPED_MAX: Final = 100_000
 """Sessions that are counted again when nobody remembers where the page before ended."""
 READ_AT_ONCE: Final = 256
 
+Place = str | int
+"""Where a listing goes on: behind an id, or at the number of a state."""
+Step = tuple[list[tuple[str, Place]], Place | None]
+"""Some sessions, each with the place behind it, and where more may follow; None: nowhere."""
 
-def list_sessions(
-    queue: Queue, updated_after: Instant | None, skip: int, top: int, pages: Pages
-) -> list[str] | Need:
-    """Sessions with active messages or a state, in order of their ids; or, given a time, those
-    whose state was set after it, in the order in which it was."""
-    sessions = sessions_of(queue)
-    if skip < 0 or top < 1:
-        raise InvalidArgument(f"There is no page of {top} sessions behind {skip} others.")
-    place = sessions.listings.get((updated_after, skip))
-    left_out = skip if place is None else 0
-    if left_out > SKIPPED_MAX:
-        raise InvalidArgument(
-            f"A listing of sessions is read page by page; it cannot begin behind {skip} of them."
-        )
-    wanted = left_out + min(top, LISTED_MAX)
-    found: tuple[list[str], str | int] | Need
-    if updated_after is None:
-        assert place is None or isinstance(place, str)
-        found = _existing(queue, place, wanted, pages)
-    else:
+
+class Listing:
+    """One page of a listing, as it was asked for.
+
+    Its beginning may be a long way off. How far it has counted is kept from one read to the next.
+    """
+
+    def __init__(self, updated_after: Instant | None, skip: int, top: int) -> None:
+        if skip < 0 or top < 1:
+            raise InvalidArgument(f"There is no page of {top} sessions behind {skip} others.")
+        self._updated_after = updated_after
+        self._skip = skip
+        self._top = min(top, LISTED_MAX)
+        self._left_out = -1
+        """Sessions that are yet to be counted; -1 before it is known where to begin."""
+        self._place: Place | None = None
+
+    def read(self, queue: Queue, pages: Pages) -> list[str] | Need:
+        """Sessions with active messages or a state, in order of their ids; or, given a time, those
+        whose state was set after it, in the order in which it was."""
+        sessions = sessions_of(queue)
+        if self._left_out < 0:
+            self._begin(sessions)
+        while self._left_out > 0:
+            step = self._step(queue, self._place, pages)
+            if isinstance(step, Need):
+                return step
+            found, end = step
+            counted = found[: self._left_out]
+            if end is None and len(counted) < self._left_out:
+                return []  # there are not so many
+            self._left_out -= len(counted)
+            self._place = end if self._left_out > 0 else counted[-1][1]
+            pages.forget_rows()
+        return self._told(queue, sessions, pages)
+
+    def _begin(self, sessions: Sessions) -> None:
+        self._place = sessions.listings.get((self._updated_after, self._skip))
+        self._left_out = self._skip if self._place is None else 0
+        if self._left_out > SKIPPED_MAX:
+            raise InvalidArgument(
+                "A listing of sessions is read page by page; "
+                f"it cannot begin behind {self._skip} of them."
+            )
+
+    def _told(self, queue: Queue, sessions: Sessions, pages: Pages) -> list[str] | Need:
+        """The page itself, as it is at one moment."""
+        ids: list[str] = []
+        stopped_at: Place = ""
+        start = self._place
+        while len(ids) < self._top:
+            step = self._step(queue, start, pages)
+            if isinstance(step, Need):
+                return step
+            found, start = step
+            told = found[: self._top - len(ids)]
+            if told:
+                ids += [session_id for session_id, _ in told]
+                stopped_at = told[-1][1]
+            if start is None:
+                break
+        if ids:
+            sessions.remember((self._updated_after, self._skip + len(ids)), stopped_at)
+        return ids
+
+    def _step(self, queue: Queue, place: Place | None, pages: Pages) -> Step | Need:
+        if self._updated_after is None:
+            assert place is None or isinstance(place, str)
+            return _next_ids(queue, place, pages)
         assert place is None or isinstance(place, int)
-        found = _changed(queue, updated_after, place, wanted, pages)
-    if isinstance(found, Need):
-        return found
-    ids, stopped_at = found
-    del ids[:left_out]
-    _remember(sessions, updated_after, skip, ids, stopped_at)
-    return ids
-
-
-def _remember(
-    sessions: Sessions, updated_after: Instant | None, skip: int, ids: list[str], at: str | int
-) -> None:
-    if ids:
-        sessions.remember((updated_after, skip + len(ids)), at)
+        return _next_changed(queue, self._updated_after, place, pages)
 
 
 # -- all of them -----------------------------------------------------------------------------
 
 
-def _existing(
-    queue: Queue, after: str | None, wanted: int, pages: Pages
-) -> tuple[list[str], str] | Need:
-    """The next ids, and the last of them."""
-    ids: list[str] = []
-    while len(ids) < wanted:
-        found = _next_ids(queue, after, pages)
-        if isinstance(found, Need):
-            return found
-        part, end = found
-        ids += part
-        if end is None:
-            break
-        after = end
-    del ids[wanted:]
-    return ids, ids[-1] if ids else ""
-
-
-def _next_ids(queue: Queue, after: str | None, pages: Pages) -> tuple[list[str], str | None] | Need:
-    """Some ids behind one of them, and the id up to which there are no others; None for the
-    last."""
+def _next_ids(queue: Queue, after: str | None, pages: Pages) -> Step | Need:
+    """Some ids behind one of them, up to one behind which there may be others."""
     delta = queue.ledger.delta
     start = None if after is None else after.encode()
     by_lane = [GroupsPage(queue.main, lane, start, READ_AT_ONCE) for lane in (ACTIVE, STATE)]
@@ -105,7 +126,7 @@ def _next_ids(queue: Queue, after: str | None, pages: Pages) -> tuple[list[str],
 
 def _that_exist(
     queue: Queue, ids: list[str], lanes_of: dict[str, list[int]], end: str | None, pages: Pages
-) -> tuple[list[str], str | None] | Need:
+) -> Step | Need:
     """Leave out those that only the index still knows."""
     delta = queue.ledger.delta
     needed: list[Page] = []
@@ -126,34 +147,30 @@ def _that_exist(
             elif first[0]:
                 found.append(session_id)
                 break
-    return Need(tuple(needed)) if needed else (found, end)
+    return Need(tuple(needed)) if needed else ([(each, each) for each in found], end)
 
 
 # -- those whose state has changed -----------------------------------------------------------
 
 
-def _changed(
-    queue: Queue, updated_after: Instant, start: int | None, wanted: int, pages: Pages
-) -> tuple[list[str], int] | Need:
-    """The next ids, and the number to go on from."""
+def _next_changed(
+    queue: Queue, updated_after: Instant, start: int | None, pages: Pages
+) -> Step | Need:
+    """Some ids from a number on; None: from the first that counts."""
     if start is None:
         first = _first_after(queue, updated_after, pages)
         if isinstance(first, Need):
             return first
         start = first
-    ids: list[str] = []
-    while len(ids) < wanted:
-        found = first_messages(queue.ledger.delta, pages, queue.main, STATE, start, READ_AT_ONCE)
-        if isinstance(found, Need):
-            return found
-        states, end = found
-        for state in states[: wanted - len(ids)]:
-            assert state.session_id is not None
-            ids.append(state.session_id)
-            start = state.number + 1
-        if end is None:
-            break
-    return ids, start
+    found = first_messages(queue.ledger.delta, pages, queue.main, STATE, start, READ_AT_ONCE)
+    if isinstance(found, Need):
+        return found
+    states, end = found
+    ids: list[tuple[str, Place]] = []
+    for state in states:
+        assert state.session_id is not None
+        ids.append((state.session_id, state.number + 1))
+    return ids, None if end is None else end + 1
 
 
 def _first_after(queue: Queue, time: Instant, pages: Pages) -> int | Need:

@@ -14,7 +14,6 @@ from postbus.broker.queue import Queue
 from postbus.broker.records import Kind
 from postbus.broker.session import READY_MAX, Session, Sessions, sessions_of
 from postbus.broker.session_chores import first_of_session
-from postbus.broker.session_list import list_sessions
 from postbus.errors import (
     InvalidArgument,
     MessageSizeExceeded,
@@ -30,7 +29,6 @@ __all__ = [
     "get_state",
     "held",
     "leave",
-    "list_sessions",
     "renew",
     "set_state",
 ]

@@ -15,7 +15,7 @@ from postbus.broker import sessions
 from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
 from postbus.broker.session import Session
-from postbus.broker.session_list import list_sessions
+from postbus.broker.session_list import Listing
 from postbus.errors import InvalidArgument, SessionLockLost
 from postbus.model.instant import NEVER, Instant
 from postbus.server.fields import Fields
@@ -119,10 +119,10 @@ class SessionNode:
         asked = fields.optional_number("last-updated-time")
         # The end of time, or a millisecond after it, asks for all there are (wire contract §6.2).
         updated_after = None if asked is None or asked >= NEVER else asked
-        top = min(top, LISTED_AT_ONCE_MAX)
+        listing = Listing(updated_after, skip, min(top, LISTED_AT_ONCE_MAX))
 
         def look(queue: Queue, now: Instant, pages: Pages) -> list[str] | Need:
-            return list_sessions(queue, updated_after, skip, top, pages)
+            return listing.read(queue, pages)
 
         self._ask(request, look, partial(_listed, request, skip))
 

@@ -201,8 +201,10 @@ class Company:
         """Those with messages or a state, by id; or those whose state was set since, as it was."""
         since = self._chance.choice([None, None, self._world.now - 1, self._world.now - 5_000])
 
+        listing = session_list.Listing(since, 0, 100)
+
         def call(engine: Engine, now: int, pages: Pages) -> Any:
-            found = session_list.list_sessions(engine.own, since, 0, 100, pages)
+            found = listing.read(engine.own, pages)
             if not isinstance(found, Need) and found != self._listed(since):
                 raise Violation(LISTED, None, f"{found} since {since}, not {self._listed(since)}")
             return found

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from postbus.broker import session_list
+from postbus.broker.pages import GroupsPage, LanePage, Pages
+from postbus.broker.session import sessions_of
 from postbus.errors import InvalidArgument
 from tests.support.sessions import SessionEngine
 
@@ -89,6 +93,54 @@ def test_pages_follow_one_another_without_being_counted_again(
     with pytest.raises(InvalidArgument, match="page by page"):
         engine.listed(skip=33)
     assert engine.listed(skip=19, top=3) == names[19:22]
+
+
+@pytest.mark.interpreted_only
+@pytest.mark.parametrize("changed_only", [False, True])
+def test_each_session_before_a_page_is_counted_once(
+    changed_only: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many reads that takes: none of them begins again at the first session."""
+    engine = SessionEngine()
+    names = [f"s{n:03d}" for n in range(400)]
+    with_states(engine, *names)
+    engine.commit(checkpoint=True)
+    for name in names[::40]:
+        session = engine.accept(name)
+        engine.set_state(name, None)
+        engine.leave(session)
+    left = [name for name in names if name not in names[::40]]
+    since = 0 if changed_only else None
+    monkeypatch.setattr(session_list, "READ_AT_ONCE", 10)
+    steps = 0
+    step = session_list.Listing._step
+
+    def counting(*given: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        return step(*given)
+
+    monkeypatch.setattr(session_list.Listing, "_step", counting)
+    listing, pages = session_list.Listing(since, 300, 5), Pages()
+    assert engine.paged(lambda pages: listing.read(engine.queue, pages), pages) == left[300:305]
+    assert steps <= 4 * 40
+    kept = [page for page in pages._loaded if isinstance(page, (GroupsPage, LanePage))]
+    assert len(kept) <= 4
+
+
+@pytest.mark.parametrize("changed_only", [False, True])
+def test_pages_are_found_by_those_whose_places_nobody_remembers(changed_only: bool) -> None:
+    engine = SessionEngine()
+    names = [f"s{n:03d}" for n in range(300)]
+    with_states(engine, *names)
+    engine.commit(checkpoint=True)
+    since = 0 if changed_only else None
+    found: list[str] = []
+    while page := engine.listed(since, len(found), 23):
+        found += page
+        sessions_of(engine.queue).listings.clear()
+    assert found == names
+    assert engine.listed(since, skip=300) == engine.listed(since, skip=1_000) == []
 
 
 def test_a_page_that_cannot_be_is_refused() -> None:
