@@ -13,6 +13,7 @@ from postbus.broker.records import Kind
 from postbus.broker.transaction import Transaction, Verdict
 from postbus.errors import ServiceBusError
 from postbus.server.transactions import OpenTransaction, Transactions
+from postbus.settings import Settings
 from tests.simulation.history import Violation
 from tests.simulation.sessions.letters import Letter
 from tests.simulation.sessions.promises import ATOMIC
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from tests.simulation.sessions.world import World
 
 TIMEOUT_MS = 8_000
-OPEN_MAX = 1_000
-BYTES_MAX = 1 << 20
 
 ENDS_AS = {
     Verdict.COMPLETE: {Kind.COMPLETED},
@@ -132,12 +131,7 @@ class Deal:
 
 def connect(world: World) -> Transactions:
     """The transactions of one connection."""
-    settings = SimpleNamespace(
-        transactions_per_connection_max=OPEN_MAX,
-        transactions_max_bytes=BYTES_MAX,
-        transaction_timeout_ms=TIMEOUT_MS,
-    )
-    gateway: Any = SimpleNamespace(
-        service=SimpleNamespace(settings=settings), runtime=lambda _: world.runtime
-    )
+    settings = Settings(transaction_timeout_ms=TIMEOUT_MS)
+    service = SimpleNamespace(settings=settings, transaction_bytes=0)
+    gateway: Any = SimpleNamespace(service=service, runtime=lambda _: world.runtime)
     return Transactions(gateway)
