@@ -148,7 +148,20 @@ class Courier:
 
         done = partial(self._received, host, subqueue, shipment)
         size = sum(len(raw) for _, raw in messages)
-        self._ask(destination, accept, done, (host, subqueue), size)
+
+        def failed(error: ServiceBusError) -> None:
+            log.warning("forwarding interrupted", entity=destination.name, error=str(error))
+            done(Receipt(0, error))
+
+        # What is for others in the same outbox must not wait for one that does not answer.
+        self._ask(
+            destination,
+            accept,
+            done,
+            (host, subqueue),
+            size,
+            failed if is_posted(subqueue) else None,
+        )
 
     def _received(self, host: Host, subqueue: int, shipment: Shipment, receipt: Receipt) -> None:
         """The destination has taken some: they are gone here. One that it refused stays."""
@@ -156,12 +169,12 @@ class Courier:
         destination, refusal = shipment.destination, receipt.refusal
         refused = full_at = None
         go_on = partial(self._done, (host, subqueue), has_more=True)
-        if refusal is not None and refusal.transient:
-            go_on = partial(self._later, (host, subqueue))
-        elif isinstance(refusal, QuotaExceeded) and is_posted(subqueue):
+        if refusal is not None and is_posted(subqueue) and _may_end(refusal):
             # It waits until there is room (semantics B §7), and the others pass it.
             full_at = shipment.messages[receipt.arrived][0].number
-            self._ask_again((host, subqueue), destination)
+            self._ask_again((host, subqueue), destination, isinstance(refusal, InternalError))
+        elif refusal is not None and refusal.transient:
+            go_on = partial(self._later, (host, subqueue))
         elif refusal is not None:
             refused = shipment.messages[receipt.arrived][0].number
             log.warning("message not forwarded", entity=host.name, error=str(refusal))
@@ -185,8 +198,9 @@ class Courier:
         done: Callable[..., None],
         outbox: Outbox,
         size: int = 0,
+        failed: Callable[[ServiceBusError], None] | None = None,
     ) -> None:
-        def failed(error: ServiceBusError) -> None:
+        def interrupted(error: ServiceBusError) -> None:
             log.warning("forwarding interrupted", entity=host.name, error=str(error))
             if not isinstance(error, InternalError):
                 self._later(outbox)
@@ -197,18 +211,21 @@ class Courier:
                 self._later(outbox, lasting=True)
 
         runtime = self._runtime_of(host)
-        runtime.attend(Call(host, call, done, failed, size, exclusive=False))
+        runtime.attend(Call(host, call, done, failed or interrupted, size, exclusive=False))
 
-    def _ask_again(self, outbox: Outbox, destination: int) -> None:
-        """The destination is full: pass it over for a while, however much there is for others."""
-        full = self._full.get(outbox)
-        if full is None:
-            full = self._full[outbox] = set()
-            asyncio.get_running_loop().call_later(TRY_AGAIN_S, self._may_have_room, outbox)
-        full.add(destination)
+    def _ask_again(self, outbox: Outbox, destination: int, lasting: bool) -> None:
+        """The destination is full, or does not answer: pass it over for a while, however much
+        there is for others."""
+        self._full.setdefault(outbox, set()).add(destination)
+        delay_s = SEE_AGAIN_S if lasting else TRY_AGAIN_S
+        loop = asyncio.get_running_loop()
+        loop.call_later(delay_s, self._may_have_room, outbox, destination)
 
-    def _may_have_room(self, outbox: Outbox) -> None:
-        del self._full[outbox]
+    def _may_have_room(self, outbox: Outbox, destination: int) -> None:
+        full = self._full[outbox]
+        full.discard(destination)
+        if not full:
+            del self._full[outbox]
         if outbox[0].gone is None:
             self._called(*outbox)
 
@@ -223,3 +240,8 @@ class Courier:
     def _rested(self, outbox: Outbox) -> None:
         self._resting.discard(outbox)
         self._called(*outbox)
+
+
+def _may_end(refusal: ServiceBusError) -> bool:
+    """May the same message be taken later, if its destination is seen to, or has room?"""
+    return refusal.transient or isinstance(refusal, (QuotaExceeded, InternalError))

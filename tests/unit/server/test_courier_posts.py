@@ -14,7 +14,7 @@ from postbus.broker.message import MAIN, OUTBOX, TRANSFER_DEAD_LETTER, Message
 from postbus.broker.pages import Pages
 from postbus.broker.policy import Policy
 from postbus.broker.posting import send_through
-from postbus.errors import StoreUnavailable
+from postbus.errors import InternalError, ServiceBusError, StoreUnavailable
 from postbus.model.instant import Instant
 from postbus.server import courier as couriers
 from postbus.server.courier import Courier
@@ -98,6 +98,30 @@ async def test_what_others_are_sent_does_not_wait_for_a_full_destination_to_be_a
     await until(lambda: bool(town.courier._full) and not town.courier._under_way)
     await town.post(FREE, 2)
     await until(lambda: town.count(town.free) == 2)
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("not now"), InternalError("unreadable")])
+async def test_a_destination_that_does_not_answer_keeps_nobody_else_waiting(
+    town: Town, monkeypatch: pytest.MonkeyPatch, error: ServiceBusError
+) -> None:
+    monkeypatch.setattr(couriers, "TRY_AGAIN_S", 0.01)
+    monkeypatch.setattr(couriers, "SEE_AGAIN_S", 0.01)
+    accept, broken = forwarding.accept, True
+
+    def failing(engine: Engine, *rest: Any) -> Any:
+        if broken and engine.name == "full":
+            raise error
+        return accept(engine, *rest)
+
+    monkeypatch.setattr(forwarding, "accept", failing)
+    await town.ask(town.full, lambda engine, now, _: engine.own.update(Policy(), now))
+    await town.post(FULL, 2)
+    await town.post(FREE, 2)
+    await until(lambda: town.count(town.free) == 2)
+    await until(lambda: town.count(town.via, TRANSFER_DEAD_LETTER, OUTBOX) == 2)
+    broken = False
+    await until(lambda: town.count(town.full) == 2)
+    assert town.count(town.via, TRANSFER_DEAD_LETTER) == 0
 
 
 async def test_room_is_noticed_while_others_are_sent_more_and_more(
