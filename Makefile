@@ -38,7 +38,7 @@ CODE = $(shell $(MAKE) -q $(COMPILED) 2>/dev/null && echo PYTHONPATH=$(CURDIR)/b
 
 .PHONY: help serve test test-compiled test-long compile simulate fuzz check format
 .PHONY: bench bench-backlog bench-duplicates bench-hostile bench-sdk bench-soak bench-topics
-.PHONY: bench-transactions lock clean dev
+.PHONY: bench-sessions bench-transactions lock clean dev
 help:
 	@sed -n '3,14s/^# \{0,3\}//p' Makefile
 
@@ -87,6 +87,9 @@ bench-hostile: $(COMPILED)
 
 bench-topics: $(COMPILED)
 	@PYTHONPATH=build/compiled $(BIN)/python -m bench.topics $(ARGS)
+
+bench-sessions: $(COMPILED)
+	@PYTHONPATH=build/compiled $(BIN)/python -m bench.sessions $(ARGS)
 
 bench-transactions: $(COMPILED)
 	@PYTHONPATH=build/compiled $(BIN)/python -m bench.transactions $(ARGS)
