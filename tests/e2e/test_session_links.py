@@ -258,13 +258,19 @@ def test_session_operations_without_the_session_are_refused(server: Server, queu
             assert ask(queue, operation, mine)[0] == 410, operation
         assert ask(queue, "get-message-sessions", {"skip": Int(0), "top": Int(10)})[0] == 204
 
-        # whoever holds it, and over whatever connection it is asked
+        # nor over another connection than that of its holder
         with Caller(server, *ROOT) as holder:
             accepted(holder, attach(holder, queue, "mine"))
-            assert ask(queue, "set-session-state", {**mine, "session-state": b"x"})[0] == 200
-            assert ask(queue, "get-session-state", mine)[2] == {"session-state": b"x"}
-            status, _, value = ask(queue, "renew-session-lock", mine)
-            assert status == 200 and type(value["expiration"]) is Timestamp
+            for operation in ("renew-session-lock", "get-session-state", "set-session-state"):
+                assert ask(queue, operation, mine)[0] == 410, operation
+        # of which the same client may have many
+        link = accepted(caller, attach(caller, queue, "mine"))
+        assert ask(queue, "set-session-state", {**mine, "session-state": b"x"})[0] == 200
+        assert ask(queue, "get-session-state", mine)[2] == {"session-state": b"x"}
+        status, _, value = ask(queue, "renew-session-lock", mine)
+        assert status == 200 and type(value["expiration"]) is Timestamp
+        link.detach()
+        caller.write()
         dead = f"{queue}/$DeadLetterQueue"
         status, text, _ = ask(dead, "get-session-state", mine)
         assert status == 403 and "does not require sessions" in text

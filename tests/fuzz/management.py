@@ -115,6 +115,7 @@ def run_management(data: bytes) -> None:
         locked=lambda host, subqueue, locked_token: None,
         runtime=lambda host: Runtime(engine),
         service=SimpleNamespace(settings=SimpleNamespace(property_size_max_bytes=1_000)),
+        session_holders=range(1_000),
     )
     host = SimpleNamespace(meter=None, name="orders")
     entity: Any = SimpleNamespace(
