@@ -48,6 +48,7 @@ serve: $(RUNTIME)
 	@$(CODE) exec $(BIN)/postbus serve $(ARGS)
 
 test: $(DEV) $(NODE)
+	@$(BIN)/python -m compileall -q src tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not long" $(ARGS)
 
 # The same tests, but for those of the simulator: it makes constants small and puts itself between
