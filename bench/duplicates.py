@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.brokers import Broker, Postbus
-from bench.numbers import Spread
 from bench.processes import machine, memory_of, usage_of, wait_until_quiet
 from bench.program import add_places, conduct, say, write_json
-from bench.report import markdown
+from bench.report import comparison, markdown
 from bench.work import QUIET_SHARE, Case, Generator, Run, RunFailed
 from postbus.broker.history import History
 from postbus.broker.ledger import Layout, Ledger
@@ -136,17 +135,13 @@ def compare(given: argparse.Namespace, folder: Path, facts: dict[str, Any]) -> N
                 )
         facts["logged"] = broker.complaints()
     facts["rates"] = {name: [asdict(run) for run in runs] for name, runs in results.items()}
-    lines = []
-    for title, field, digits in (
+    titles = (
         ("messages per second", "rate", 0),
         ("CPU µs of the broker for a message", "cpu_us_per_message", 0),
         ("send settled, p50 ms", "send_settle_p50_ms", 1),
         ("send settled, p99 ms", "send_settle_p99_ms", 1),
-    ):
-        ours = [getattr(run, field) for run in results[SEEN]]
-        theirs = [getattr(run, field) for run in results[PLAIN]]
-        ratios = [mine / its for mine, its in zip(ours, theirs, strict=True)]
-        lines.append([title, _text(ours, digits), _text(theirs, digits), f"**{_text(ratios, 2)}**"])
+    )
+    lines = comparison(titles, results[SEEN], results[PLAIN])
     heads = [f"{given.size} B, window {given.window}", f"{given.ids:,} ids seen", "off", "ratio"]
     say(f"\n{markdown(heads, lines)}\n")
 
@@ -181,11 +176,6 @@ def weigh(given: argparse.Namespace, folder: Path, facts: dict[str, Any]) -> Non
         )
     ]
     say(f"\n{markdown(['', *(f'{count:,} ids' for count in found), 'ratio'], lines)}\n")
-
-
-def _text(values: list[float], digits: int) -> str:
-    spread = Spread.of(values)
-    return "-" if spread is None else spread.text(digits)
 
 
 def measure(given: argparse.Namespace, folder: Path) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,25 @@ def ratios(ours: list[Run | None], theirs: list[Run | None]) -> Spread | None:
         if mine is not None and other is not None and other.rate
     ]
     return Spread.of(values)
+
+
+def comparison(
+    titles: Sequence[tuple[str, str, int]], ours: Sequence[object], theirs: Sequence[object]
+) -> list[list[str]]:
+    """A line for each title, field and number of digits: what each side gave, and the ratio round
+    by round."""
+    lines = []
+    for title, field, digits in titles:
+        mine = [float(getattr(run, field)) for run in ours]
+        its = [float(getattr(run, field)) for run in theirs]
+        ratio = [one / other for one, other in zip(mine, its, strict=True)]
+        lines.append([title, _text(mine, digits), _text(its, digits), f"**{_text(ratio, 2)}**"])
+    return lines
+
+
+def _text(values: Sequence[float], digits: int) -> str:
+    spread = Spread.of(values)
+    return "-" if spread is None else spread.text(digits)
 
 
 def tables(results: Results, names: list[str]) -> str:

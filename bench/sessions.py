@@ -18,10 +18,9 @@ from typing import Any
 
 from bench.brokers import Broker, Postbus
 from bench.caller import Caller, Place
-from bench.numbers import Spread
 from bench.processes import machine, usage_of, wait_until_quiet
 from bench.program import add_places, conduct, say, write_json
-from bench.report import markdown
+from bench.report import comparison, markdown
 from bench.work import QUIET_SHARE, RunFailed
 from postbus.amqp.deliveries import Disposed, MessageReceived
 from postbus.amqp.events import LinkAttached, LinkDetached
@@ -196,24 +195,15 @@ def measure(given: argparse.Namespace, folder: Path) -> int:
 
 
 def _tell(facts: dict[str, Any], results: dict[str, list[Run]]) -> None:
-    lines = []
-    for title, field, digits in (
+    titles = (
         ("messages per second", "rate", 0),
         ("CPU µs of the broker for a message", "broker_us", 0),
         ("ms to a receiver, median", "accept_p50_ms", 1),
-    ):
-        ours = [getattr(run, field) for run in results[SESSIONS]]
-        theirs = [getattr(run, field) for run in results[PLAIN]]
-        ratios = [mine / its for mine, its in zip(ours, theirs, strict=True)]
-        lines.append([title, _text(ours, digits), _text(theirs, digits), f"**{_text(ratios, 2)}**"])
+    )
+    lines = comparison(titles, results[SESSIONS], results[PLAIN])
     what = f"{facts['sessions']:,} x {facts['messages']} messages, {facts['receivers']} receivers"
     say(f"\n{facts['date']}, {', '.join(f'{k}: {v}' for k, v in facts['machine'].items())}")
     say(f"{facts['broker']}\n\n{markdown([what, 'in sessions', 'without', 'ratio'], lines)}\n")
-
-
-def _text(values: list[float], digits: int) -> str:
-    spread = Spread.of(values)
-    return "-" if spread is None else spread.text(digits)
 
 
 def main() -> int:

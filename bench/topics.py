@@ -23,10 +23,9 @@ from xml.sax.saxutils import escape
 
 from bench.brokers import Broker, Postbus
 from bench.caller import Caller, Place
-from bench.numbers import Spread
 from bench.processes import machine, usage_of, wait_until_quiet
 from bench.program import add_places, conduct, say, write_json
-from bench.report import markdown
+from bench.report import comparison, markdown
 from bench.work import QUIET_SHARE, RunFailed
 from postbus.amqp.events import Disposed, LinkAttached, MessageReceived
 from postbus.amqp.outcomes import Accepted
@@ -280,24 +279,15 @@ def measure(given: argparse.Namespace, folder: Path) -> int:
 
 def _tell(facts: dict[str, Any], results: dict[str, list[Run]], cases: list[Case]) -> None:
     many, few = (results[case.name] for case in cases)
-    lines = []
-    for title, field in (
-        ("messages accepted per second", "sent_rate"),
-        ("messages received by all who match, per second", "received_rate"),
-        ("CPU µs of the broker for a message and its 10 copies", "broker_us"),
-    ):
-        ours = [getattr(run, field) for run in many]
-        theirs = [getattr(run, field) for run in few]
-        ratios = [mine / its for mine, its in zip(ours, theirs, strict=True)]
-        lines.append([title, _text(ours, 0), _text(theirs, 0), f"**{_text(ratios, 2)}**"])
+    titles = (
+        ("messages accepted per second", "sent_rate", 0),
+        ("messages received by all who match, per second", "received_rate", 0),
+        ("CPU µs of the broker for a message and its 10 copies", "broker_us", 0),
+    )
+    lines = comparison(titles, many, few)
     heads = [f"{facts['size']} B", *(case.name for case in cases), "ratio"]
     say(f"\n{facts['date']}, {', '.join(f'{k}: {v}' for k, v in facts['machine'].items())}")
     say(f"{facts['broker']}\n\n{markdown(heads, lines)}\n")
-
-
-def _text(values: list[float], digits: int) -> str:
-    spread = Spread.of(values)
-    return "-" if spread is None else spread.text(digits)
 
 
 def main() -> int:

@@ -19,18 +19,17 @@ from typing import Any
 
 from bench.brokers import Broker, Postbus
 from bench.caller import Caller, Place
-from bench.numbers import Spread
 from bench.processes import machine, usage_of, wait_until_quiet
 from bench.program import add_places, conduct, say, write_json
-from bench.report import markdown
+from bench.report import comparison, markdown
 from bench.work import QUIET_SHARE, RunFailed
 from postbus.amqp.events import Disposed
+from postbus.amqp.outcomes import Accepted
 from postbus.amqp.performatives import ROLE_SENDER, Attach
 from postbus.amqp.sections import Properties, encode_amqp_value, encode_data, encode_properties
 from postbus.amqp.sending import SenderLink
 from postbus.amqp.terminus import Source
 from postbus.amqp.transactions import (
-    Accepted,
     Coordinator,
     Declare,
     Declared,
@@ -186,24 +185,15 @@ def measure(given: argparse.Namespace, folder: Path) -> int:
 
 def _tell(facts: dict[str, Any], results: dict[str, list[Run]]) -> None:
     within, without = results.values()
-    lines = []
-    for title, field, digits in (
+    titles = (
         ("messages per second", "rate", 0),
         ("ms for ten messages, median", "p50_ms", 1),
         ("CPU µs of the broker for a message", "broker_us", 0),
-    ):
-        ours = [getattr(run, field) for run in within]
-        theirs = [getattr(run, field) for run in without]
-        ratios = [mine / its for mine, its in zip(ours, theirs, strict=True)]
-        lines.append([title, _text(ours, digits), _text(theirs, digits), f"**{_text(ratios, 2)}**"])
+    )
+    lines = comparison(titles, within, without)
     heads = [f"{facts['size']} B, {facts['connections']} connections", *results, "ratio"]
     say(f"\n{facts['date']}, {', '.join(f'{k}: {v}' for k, v in facts['machine'].items())}")
     say(f"{facts['broker']}\n\n{markdown(heads, lines)}\n")
-
-
-def _text(values: list[float], digits: int) -> str:
-    spread = Spread.of(values)
-    return "-" if spread is None else spread.text(digits)
 
 
 def main() -> int:
