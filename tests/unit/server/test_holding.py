@@ -24,6 +24,7 @@ from postbus.server.runtime import Runtime
 from postbus.server.storethread import StoreThread
 from postbus.store.base import Part
 from postbus.store.memory import MemoryStore
+from tests.unit.server.test_courier import until
 
 # A class of the tests inherits from a compiled one there.
 pytestmark = pytest.mark.interpreted_only
@@ -102,15 +103,19 @@ class Bed:
         await self.send(*ids)
         self.host.checkpoint_wanted = True
         self.runtime.wake(self.host)
-        await self.quiet()
         assert self.host.engine is not None
-        assert self.host.engine.ledger.head == self.host.engine.ledger.checkpoint
+        ledger = self.host.engine.ledger
+        await until(lambda: ledger.head == ledger.checkpoint)
+        await self.quiet()
         self.store.reads.clear()
 
     async def quiet(self) -> None:
-        for _ in range(20):
-            await asyncio.sleep(0.001)
-        await self.runtime.quiet()
+        await until(lambda: not self.host.chores and self.runtime.idle)
+
+    @property
+    def behind(self) -> int:
+        """Sends that are held back."""
+        return 0 if self.host.held is None else len(self.host.held._behind)
 
     def there(self) -> list[str]:
         assert self.host.engine is not None
@@ -130,9 +135,9 @@ async def test_a_send_behind_one_that_reads_does_not_overtake_it(bed: Bed) -> No
     await bed.know("a")
     bed.store.open.clear()
     first = bed.send("a", "b")
-    await asyncio.sleep(0.01)  # it reads by now
+    await until(lambda: bed.host.loads > 0)
     second, third = bed.send("c"), bed.send("d")
-    await asyncio.sleep(0.01)
+    await until(lambda: bed.behind == 2)
     assert not (first.done() or second.done() or third.done())
     assert bed.runtime.congested is False
     bed.store.open.set()
@@ -190,7 +195,7 @@ async def test_whoever_waits_while_the_engine_is_thrown_away_is_refused(bed: Bed
     await bed.know("a")
     bed.store.open.clear()
     waiting = [bed.send("a"), bed.send("b")]
-    await asyncio.sleep(0.01)
+    await until(lambda: bed.host.loads > 0 and bed.behind == 1)
     bed.runtime.discard(bed.host, StoreUnavailable("gone"))
     bed.store.open.set()
     for each in waiting:
@@ -205,10 +210,9 @@ async def test_sends_that_wait_count_as_waiting(bed: Bed) -> None:
     await bed.know("a")
     bed.store.open.clear()
     bed.send("a")
-    await asyncio.sleep(0.01)
+    await until(lambda: bed.host.loads > 0)
     waiting = [bed.send("b") for _ in range(20_100)]
-    while len(bed.runtime._inbox):
-        await asyncio.sleep(0.01)
+    await until(lambda: not bed.runtime._inbox)
     assert bed.runtime.congested
     bed.store.open.set()
     await asyncio.gather(*waiting)
