@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ Written = list[tuple[Record, bytes]]
 """The records of one batch, decoded and as they were."""
 
 
-class Kept:
+class Kept(ABC):
     """Passes every call on."""
 
     def __init__(self, store: MessageStore, history: History, gone: Collection[int]) -> None:
@@ -30,9 +31,9 @@ class Kept:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)
 
+    @abstractmethod
     def learn(self, part: Part, written: Written) -> None:
         """These records are durable."""
-        raise NotImplementedError
 
     def commit(self, parts: Sequence[Part]) -> frozenset[int]:
         self._under_way = parts

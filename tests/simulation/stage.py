@@ -4,6 +4,7 @@ the accidents that befall them. What is on it, and who, is another matter."""
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
@@ -17,14 +18,13 @@ from postbus.broker.policy import Policy
 from postbus.broker.window import WindowLimits
 from postbus.errors import InternalError, ServiceBusError
 from postbus.server.courier import Courier
-from postbus.server.host import Chore, Host
+from postbus.server.host import Chore, Host, Output
 from postbus.server.line import Parcel
 from postbus.server.loading import Loader
 from postbus.server.meters import StoreMeter
 from postbus.server.requests import Call, GiveBack
 from postbus.server.residence import Residence
 from postbus.server.runtime import Runtime
-from postbus.server.serving import Output
 from postbus.store.base import MessageStore
 from postbus.store.memory import MemoryStore
 from tests.simulation.disk import SimDisk
@@ -91,7 +91,7 @@ class Taker:
     def drained(self) -> None: ...
 
 
-class Stage:
+class Stage(ABC):
     """The process and everything around it."""
 
     runtime_class: type[StageRuntime] = StageRuntime
@@ -122,14 +122,15 @@ class Stage:
 
     # -- for those who know what is on it ------------------------------------------------------
 
+    @abstractmethod
     def keep_records(self, store: MessageStore) -> Any:
         """The store, with a memory of all that was written to it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def set_up(self) -> None:
         """A new process has its hosts: let them know what else there is."""
 
-    def taken(self, taker: Taker, message: Message) -> None:
+    def taken(self, taker: Taker, message: Message) -> None:  # noqa: B027  (few want to know)
         """A message was decided to be a receiver's."""
 
     def give_back(self, taker: Receiving, parcel: Parcel) -> None:

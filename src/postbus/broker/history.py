@@ -25,8 +25,9 @@ TIME_SHARE: Final = 8
 this part of the window: a message is compared with about eight layers."""
 PART_IDS: Final = 32_768
 PARTS: Final = 8
-"""A segment lies in the store in about so many parts, or fewer where they would be small: with
-one part a checkpoint of 16,384 ids writes 8 MB of pages, with eight 1 MB."""
+"""A segment lies in the store in about so many parts, or fewer where they would be small: digests
+come in no order, so that those of one checkpoint fall on nearly all pages of the part they are
+put into."""
 CAPACITY_MIN: Final = 1_024
 FILTER_BYTES: Final = 8 << 20
 

@@ -11,8 +11,7 @@ from postbus.broker.engine import Engine
 from postbus.errors import ServiceBusError
 from postbus.model.rows import Checkpoint
 from postbus.server.accounting import account
-from postbus.server.host import Host, Request
-from postbus.server.serving import Output
+from postbus.server.host import Host, Output, Request
 from postbus.store.base import Lease
 
 log = structlog.get_logger("runtime")

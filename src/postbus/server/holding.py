@@ -7,6 +7,7 @@ to look up is read with it, so that a turn full of possible duplicates costs one
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final
 
 from postbus.broker.engine import Engine
@@ -21,7 +22,7 @@ FORESEEN_MAX: Final = 4_096
 """Ids in one read, or few more."""
 
 
-class Ordered:
+class Ordered(ABC):
     """A request that keeps its place among others of its kind."""
 
     __slots__ = ("pages",)
@@ -30,9 +31,9 @@ class Ordered:
         self.pages: Pages | None = None
         """What was loaded for it; None until it needs something."""
 
+    @abstractmethod
     def foresee(self, engine: Engine, now: Instant) -> Need | None:
         """What it would have to read, if it were decided now."""
-        raise NotImplementedError
 
 
 class Held:

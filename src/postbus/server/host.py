@@ -249,6 +249,10 @@ class Host:
         return engine.ledger.make_checkpoint()
 
 
+Output = tuple[Host, Callable[[], None]]
+"""Something that leaves the process when its fragment's records are durable."""
+
+
 def _refill(subqueue: int, engine: Engine, now: Instant, pages: Pages) -> Need | None:
     return chores.refill(engine.at(subqueue), subqueue, pages)
 

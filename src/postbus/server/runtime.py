@@ -22,12 +22,12 @@ from postbus.errors import InternalError, ServiceBusError, StoreUnavailable
 from postbus.model.instant import NEVER, Instant
 from postbus.model.rows import Checkpoint
 from postbus.server.commits import Commit, Written, note_committed, refuse, safely
-from postbus.server.host import Host, Request
+from postbus.server.host import Host, Output, Request
 from postbus.server.loading import Loader
 from postbus.server.meters import StoreMeter
 from postbus.server.reading import Reader
 from postbus.server.residence import Residence, Retired
-from postbus.server.serving import Output, serve
+from postbus.server.serving import serve
 from postbus.server.storethread import StoreThread
 from postbus.store import batch
 from postbus.store.base import MessageStore, Part

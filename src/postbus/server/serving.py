@@ -6,11 +6,8 @@ from functools import partial
 from postbus.broker.fragment import Fragment
 from postbus.broker.message import OWNER_BITS
 from postbus.model.instant import Instant
-from postbus.server.host import GIVEN_PER_TURN, Host, Request
+from postbus.server.host import GIVEN_PER_TURN, Host, Output, Request
 from postbus.server.session_serving import serve_sessions
-
-Output = tuple[Host, Callable[[], None]]
-"""Something that leaves the process when its fragment's records are durable."""
 
 
 def serve(host: Host, now: Instant, outputs: list[Output]) -> list[Request]:

@@ -6,7 +6,6 @@ from postbus.amqp.terminus import Source
 from postbus.amqp.types import Described
 from postbus.errors import InvalidArgument
 
-SESSION_ID_LENGTH_MAX: Final = 128
 _NAME: Final = "com.microsoft:session-filter"
 _CODE: Final = 0x137000000C
 
@@ -38,9 +37,5 @@ def read_session_filter(source: Source) -> SessionFilter | None:
         wanted = value.value if isinstance(value, Described) else value
         if wanted is not None and not isinstance(wanted, str):
             raise InvalidArgument(f"The value of the filter '{_NAME}' must be text or null.")
-        if wanted is not None and len(wanted) > SESSION_ID_LENGTH_MAX:
-            raise InvalidArgument(
-                f"The SessionId has {len(wanted)} characters, {SESSION_ID_LENGTH_MAX} are allowed."
-            )
         return SessionFilter(key, descriptor, wanted)
     return None

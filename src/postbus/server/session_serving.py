@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from postbus.broker import session_chores
@@ -12,13 +11,11 @@ from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
 from postbus.broker.session import Session
 from postbus.model.instant import Instant
-from postbus.server.host import GIVEN_PER_TURN, Host, Request
+from postbus.server.host import GIVEN_PER_TURN, Host, Output, Request
 from postbus.server.line import SERVED_AT_ONCE, Parcel
 from postbus.server.session_line import SessionLine
 from postbus.server.session_links import SessionOutlet
 from postbus.server.session_requests import AcceptNext
-
-Output = tuple[Host, Callable[[], None]]
 
 
 def serve_sessions(

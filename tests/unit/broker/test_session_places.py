@@ -8,9 +8,9 @@ from postbus.broker import chores, sessions
 from postbus.broker.message import DEAD_LETTER, MAIN, STATE, Message
 from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
-from postbus.server.host import Host
+from postbus.server.host import Host, Output
 from postbus.server.residence import at_rest
-from postbus.server.serving import Output, serve
+from postbus.server.serving import serve
 from postbus.store.memory import MemoryStore
 from tests.support.sessions import LOCK_MS, SessionEngine
 from tests.support.topics import Place, Sorter

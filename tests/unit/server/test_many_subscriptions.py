@@ -12,9 +12,9 @@ from postbus.broker import chores, sessions
 from postbus.broker.message import MAIN, OUTBOX, OWNER_BITS, Message
 from postbus.broker.policy import Policy
 from postbus.server import serving, session_serving
-from postbus.server.host import Host
+from postbus.server.host import Host, Output
 from postbus.server.line import Parcel
-from postbus.server.serving import Output, serve
+from postbus.server.serving import serve
 from tests.support.topics import Place, Sorter
 
 END = 99

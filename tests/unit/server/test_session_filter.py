@@ -46,7 +46,7 @@ def test_other_filters_ask_for_no_session(asked: dict[Any, Any] | None) -> None:
     assert read_session_filter(Source("q", filter=asked)) is None
 
 
-@pytest.mark.parametrize("value", [7, b"mine", Described(CODE, 7), "x" * 129])
+@pytest.mark.parametrize("value", [7, b"mine", Described(CODE, 7)])
 def test_what_is_no_session_id_is_refused(value: Any) -> None:
     with pytest.raises(InvalidArgument):
         read_session_filter(Source("q", filter={KEY: value}))
