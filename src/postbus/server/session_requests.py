@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from postbus.broker import sessions
@@ -11,6 +12,7 @@ from postbus.broker.pages import Need, Pages
 from postbus.broker.session import Session
 from postbus.errors import ServiceBusError
 from postbus.model.instant import Instant
+from postbus.server.commits import safely
 from postbus.server.host import Host
 
 if TYPE_CHECKING:
@@ -84,7 +86,8 @@ class AcceptNext:
 
     def answer(self) -> None:
         for outlet, session in self._found:
-            outlet.accepted(session)
+            # Each by itself: what goes wrong with one must not leave the others without an answer.
+            safely(self.host, partial(outlet.accepted, session))
 
     def refuse(self, error: ServiceBusError) -> None:
         self.host.chores.discard(self._line.search)

@@ -14,9 +14,11 @@ from postbus.broker.message import MAIN
 from postbus.broker.policy import Policy
 from postbus.errors import ServiceBusError, SessionLockLost, StoreUnavailable
 from postbus.server.envelope import read_message
+from postbus.server.host import Host
 from postbus.server.meters import EntityMeter
 from postbus.server.session_filter import SessionFilter
 from postbus.server.session_links import SessionOutlet
+from postbus.server.session_requests import AcceptNext
 from tests.unit.server.test_runtime import Bed, settled
 
 # The stand-ins below are not the classes that a compiled SessionOutlet insists on.
@@ -200,3 +202,17 @@ async def test_those_who_wait_are_served_in_order(bed: Bed) -> None:
 
 def _message(session_id: str) -> Any:
     return read_message(encode_properties(Properties(group_id=session_id)) + encode_data(b""), 99)
+
+
+def test_one_receiver_that_cannot_be_told_does_not_keep_the_others_from_it() -> None:
+    told: list[str] = []
+
+    def fails(session: str) -> None:
+        raise RuntimeError(session)
+
+    host = Host(1, 0, 0, "orders", Policy())
+    asked: Any = AcceptNext(host, MAIN, host.session_line(MAIN))
+    asked._found += [(SimpleNamespace(accepted=fails), "a")]
+    asked._found += [(SimpleNamespace(accepted=told.append), "b")]
+    asked.answer()
+    assert told == ["b"]
