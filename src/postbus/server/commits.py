@@ -9,10 +9,9 @@ import structlog
 
 from postbus.broker.engine import Engine
 from postbus.errors import ServiceBusError
-from postbus.model.rows import Checkpoint
 from postbus.server.accounting import account
 from postbus.server.host import Host, Output, Request
-from postbus.store.base import Lease
+from postbus.store.base import Part
 
 log = structlog.get_logger("runtime")
 
@@ -22,10 +21,8 @@ class Written(NamedTuple):
 
     host: Host
     engine: Engine
-    lease: Lease
-    base: int
     records: list[bytes]
-    checkpoint: Checkpoint | None
+    part: Part
 
 
 class Commit:
@@ -57,11 +54,11 @@ class Commit:
         self.outputs += outputs
 
 
-def note_committed(part: Written) -> None:
-    """The part is durable; its engine may have been thrown away meanwhile (entity deleted)."""
-    account(part.host, part.records)
-    if part.checkpoint is not None:
-        part.engine.ledger.checkpointed(part.checkpoint)
+def note_committed(written: Written) -> None:
+    """It is durable; its engine may have been thrown away meanwhile (entity deleted)."""
+    account(written.host, written.records)
+    if written.part.checkpoint is not None:
+        written.engine.ledger.checkpointed(written.part.checkpoint)
 
 
 def refuse(

@@ -32,13 +32,18 @@ from postbus.server.storethread import StoreThread
 from postbus.store import batch
 from postbus.store.base import MessageStore, Part
 
-REQUESTS_PER_TURN: Final = 4_096
+REQUESTS_PER_TURN: Final = 128
+"""A turn takes so many, or an eighth of what waits if that is more. One client's whole window in
+one turn would leave this thread idle for each commit, and the disk for each turn; three small
+commits are under way while the fourth is decided. Measured with a window of 500: 7 % more than
+with turns that take everything, and 10 % more than with turns of 256."""
 BYTES_PER_TURN: Final = 4 << 20
 QUEUED_REQUESTS_MAX: Final = 20_000
 QUEUED_BYTES_MAX: Final = 64 << 20
 AHEAD_REQUESTS_MIN: Final = 8
 """Requests that are worth a turn while a commit is under way, and half as many as that one has.
 Fewer wait for it and make the next batch larger: a commit costs as much as several messages."""
+AHEAD_REQUESTS_MAX: Final = REQUESTS_PER_TURN // 2
 COMMITS_MAX: Final = 3
 LOAD_AGAIN_MS: Final = 10_000
 """An engine that was thrown away may have had work of its own: it is loaded again after this."""
@@ -150,7 +155,7 @@ class Runtime:
                 chores = serve(host, now, outputs)
                 if not self._stopping:  # the next start goes on with them
                     self._inbox.extend(chores)
-                part = self._written(host)
+                part = self._written(host, now)
             except Exception as error:  # as in _decide
                 self._fault(host, error, requests, outputs)
             else:
@@ -159,7 +164,7 @@ class Runtime:
                 if host.called:
                     self._awake[host] = None  # there is more to hand out
         if written:
-            self._commit(written, hosts, requests, outputs, now)
+            self._commit(written, hosts, requests, outputs)
         elif self._commits:
             # What it gives out may not be durable yet.
             self._commits[-1].join(hosts, requests, outputs)
@@ -167,6 +172,8 @@ class Runtime:
             self._exclusive = False
             self._finish(hosts, outputs)
         self._reader.read()
+        if self._inbox:
+            self._schedule()
 
     def _decide(
         self, now: Instant, decided: list[Request], outputs: list[Output]
@@ -178,7 +185,7 @@ class Runtime:
                 self._load(host, [])
         inbox = self._inbox
         bytes_left = BYTES_PER_TURN
-        for _ in range(min(len(inbox), REQUESTS_PER_TURN)):
+        for _ in range(min(len(inbox), max(REQUESTS_PER_TURN, len(inbox) // 8))):
             if bytes_left <= 0:
                 break
             request = inbox.popleft()
@@ -230,7 +237,7 @@ class Runtime:
 
     # -- commit ----------------------------------------------------------------------------
 
-    def _written(self, host: Host) -> Written | None:
+    def _written(self, host: Host, now: Instant) -> Written | None:
         engine, lease = host.engine, host.lease
         if engine is None or lease is None:
             return None
@@ -246,8 +253,13 @@ class Runtime:
         ledger = engine.ledger
         if not ledger.pending and checkpoint is None:
             return None
-        base = ledger.head
-        return Written(host, engine, lease, base, ledger.seal(), checkpoint)
+        base, records, data = ledger.head, ledger.seal(), b""
+        if records:
+            # Not on the store's thread: that would ask for the interpreter's lock while this one
+            # goes on, and the disk would be idle until it is had.
+            data, _ = batch.pack(host.fragment, lease.epoch, base, now, records)
+        part = Part(lease, base, len(records), now, data, checkpoint)
+        return Written(host, engine, records, part)
 
     def _commit(
         self,
@@ -255,22 +267,22 @@ class Runtime:
         hosts: dict[Host, None],
         requests: list[Request],
         outputs: list[Output],
-        now: Instant,
     ) -> None:
         commit = Commit(written, hosts, requests, outputs)
         self._commits.append(commit)
-        self._ahead_at = max(AHEAD_REQUESTS_MIN, len(requests) // 2)
+        worth = max(AHEAD_REQUESTS_MIN, len(requests) // 2)
+        self._ahead_at = min(worth, AHEAD_REQUESTS_MAX)
         self._writer.submit(
-            partial(self._write, written, now),
+            partial(self._write, [each.part for each in written]),
             partial(self._committed, commit),
             partial(self._not_committed, commit),
         )
 
-    def _committed(self, commit: Commit, result: tuple[frozenset[int], int]) -> None:
+    def _committed(self, commit: Commit, passed: frozenset[int]) -> None:
         """The store has it, but for the fragments that another broker has taken over."""
         self._returned(commit)
-        passed, size = result
-        records = sum([len(part.records) for part in commit.written])
+        records = sum([each.part.count for each in commit.written])
+        size = sum([len(each.part.batch) for each in commit.written])
         self._meter.committed(perf_counter() - commit.started, records, size)
         fenced = [part for part in commit.written if part.host.fragment not in passed]
         if fenced:
@@ -307,21 +319,14 @@ class Runtime:
             if part.host.engine is part.engine:  # and not thrown away already, and loaded again
                 self.discard(part.host, refusal)
 
-    def _write(self, written: list[Written], now: Instant) -> tuple[frozenset[int], int]:
+    def _write(self, parts: list[Part]) -> frozenset[int]:
         """On the store's thread."""
-        parts: list[Part] = []
-        size = 0
-        for host, _, lease, base, records, checkpoint in written:
-            data = b""
-            if records:
-                data, _ = batch.pack(host.fragment, lease.epoch, base, now, records)
-            size += len(data)
-            parts.append(Part(lease, base, len(records), now, data, checkpoint))
         passed = self._store.commit(parts)
-        for part in written:
-            if part.checkpoint is not None and part.host.fragment in passed:
-                self._loader.checkpoints[part.host.fragment] = part.checkpoint.offset
-        return passed, size
+        for part in parts:
+            fragment = part.lease.fragment
+            if part.checkpoint is not None and fragment in passed:
+                self._loader.checkpoints[fragment] = part.checkpoint.offset
+        return passed
 
     def discard(self, host: Host, refusal: ServiceBusError) -> None:
         """Forget the engine; the next use loads it from the store."""
@@ -441,8 +446,8 @@ class Runtime:
             try:
                 if ledger.head > ledger.checkpoint:
                     checkpoint = ledger.make_checkpoint()
-                    part = Written(host, engine, lease, ledger.head, [], checkpoint)
-                    await self._writer.run(partial(self._write, [part], self._clock()))
+                    part = Part(lease, ledger.head, 0, self._clock(), b"", checkpoint)
+                    await self._writer.run(partial(self._write, [part]))
                 await self._writer.run(partial(self._store.release, lease))
             except ServiceBusError as error:
                 # Nothing is lost by it: the next start replays more.
