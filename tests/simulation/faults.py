@@ -36,9 +36,8 @@ class _EarlyRuntime(WatchedRuntime):
         hosts: dict[Host, None],
         requests: list[Any],
         outputs: list[Output],
-        now: int,
     ) -> None:
-        super()._commit(written, hosts, [], [], now)
+        super()._commit(written, hosts, [], [])
         for _, output in outputs:
             output()
 

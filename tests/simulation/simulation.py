@@ -44,9 +44,9 @@ class WatchedRuntime(Runtime):
 
     simulation: Simulation
 
-    def _written(self, host: Host) -> Any:
+    def _written(self, host: Host, now: int) -> Any:
         self.simulation.absorb()
-        written = super()._written(host)
+        written = super()._written(host, now)
         self.simulation.model.sealed()
         return written
 

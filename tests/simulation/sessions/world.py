@@ -33,9 +33,9 @@ class WatchedRuntime(StageRuntime):
 
     stage: World
 
-    def _written(self, host: Host) -> Any:
+    def _written(self, host: Host, now: int) -> Any:
         self.stage.sealing(host)
-        written = super()._written(host)
+        written = super()._written(host, now)
         self.stage.lives[host.fragment].sealed()
         return written
 
