@@ -217,6 +217,10 @@ class Client:
         results: list[dict[str, Any]] = found["results"]
         return results
 
+    def get_json(self, entity: str, below: str) -> Any:
+        """Whatever else an entity tells as JSON."""
+        return self._json("GET", entity, below)
+
     # -- one request -------------------------------------------------------------------------
 
     def _json(self, method: str, entity: str, below: str, said: object = None) -> Any:
