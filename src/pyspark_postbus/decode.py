@@ -235,6 +235,11 @@ def _found(buffer: Buffer, start: int, end: int) -> _Records:
     )
 
 
+def base_of(data: bytes) -> int:
+    """The offset of the first record in a chunk: it may be before the one that was asked for."""
+    return _header(data, 0).base
+
+
 def _header(data: bytes, at: int) -> batch.Header:
     """The header of the batch at a position, its bytes checked against their sum."""
     length = int.from_bytes(data[at + batch.HEADER_SIZE - 4 : at + batch.HEADER_SIZE])
