@@ -71,7 +71,7 @@ fuzz: $(DEV)
 check: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict src
+	$(BIN)/mypy --strict src bench
 
 format: $(DEV)
 	$(BIN)/ruff check --fix .
