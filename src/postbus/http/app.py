@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 from postbus.errors import InvalidArgument, Unauthorized
 from postbus.http.atom import Site
 from postbus.http.caller import Asked, Caller, Resource
+from postbus.http.deadletters import DeadLetters, Undertaker, find_ask
 from postbus.http.entities import EntityResource, list_entities, namespace_info
 from postbus.http.messages import Mailbox, Messages, find_target
 from postbus.http.namespace import Namespace
@@ -67,12 +68,16 @@ def build_app(
     metrics: Metrics,
     defaults: QueueDescription,
     mailbox: Mailbox,
+    undertaker: Undertaker,
     wait_max_ms: int,
 ) -> Starlette:
     """The ASGI application. `defaults` is what a queue is whose creator says nothing; no receive
     waits longer than `wait_max_ms`."""
     messages = Messages(mailbox, authority.review, wait_max_ms)
-    front = Front(namespace, authority, clock, tracking, health, metrics, defaults, messages)
+    dead_letters = DeadLetters(undertaker, authority.review)
+    front = Front(
+        namespace, authority, clock, tracking, health, metrics, defaults, messages, dead_letters
+    )
     return Starlette(
         routes=[Route("/{path:path}", front)],
         exception_handlers={HTTPException: front.no_route},
@@ -92,6 +97,7 @@ class Front:
         metrics: Metrics,
         defaults: QueueDescription,
         messages: Messages,
+        dead_letters: DeadLetters,
     ) -> None:
         self._namespace = namespace
         self._authority = authority
@@ -101,6 +107,7 @@ class Front:
         self._metrics = metrics
         self._defaults = defaults
         self._messages = messages
+        self._dead_letters = dead_letters
         self._valve = Valve()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -123,6 +130,10 @@ class Front:
         # A queue may have one of these names: the admin clients, and only they, give a version.
         if path.lower() in _OPEN and "api-version" not in request.query_params:
             return await self._answer_open(request, path.lower())
+        ask = find_ask(_raw_path(request))
+        if ask is not None:
+            who = await self._asked(request, ask.path)
+            return await self._dead_letters.answer(request, ask, who.caller.claims, who.site)
         target = find_target(request.method, _raw_path(request))
         asked = await self._asked(request, path if target is None else target.path)
         if target is not None:
