@@ -182,9 +182,13 @@ def resubmit(
     if isinstance(bodies, Need):
         return bodies
     results: list[Result] = []
+    gone: set[int] = set()
     for repair, dead, body in zip(repairs, found, bodies, strict=False):
         if isinstance(dead, Outcome):
             results.append(Result(dead))
+            continue
+        if dead.number in gone:
+            results.append(Result(Outcome.NOT_FOUND))  # it was named twice
             continue
         assert body is not None
         try:
@@ -193,6 +197,7 @@ def resubmit(
         except ServiceBusError as refusal:
             results.append(Result(Outcome.REFUSED, str(refusal)))
             continue
+        gone.add(dead.number)
         _take_out(queue, Kind.RESUBMITTED, dead)
         target.place(made, now)
         results.append(Result(Outcome.MOVED))
@@ -207,10 +212,14 @@ def discard(
     if isinstance(found, Need):
         return found
     results: list[Result] = []
+    gone: set[int] = set()
     for dead in found:
         if isinstance(dead, Outcome):
             results.append(Result(dead))
+        elif dead.number in gone:
+            results.append(Result(Outcome.NOT_FOUND))
         else:
+            gone.add(dead.number)
             _take_out(queue, Kind.DELETED, dead)
             results.append(Result(Outcome.REMOVED))
     return results
@@ -225,8 +234,7 @@ def _take_out(queue: Queue, kind: Kind, dead: Message) -> None:
 def _find(
     queue: Queue, subqueue: int, numbers: Sequence[int], pages: Pages
 ) -> list[Message | Outcome] | Need:
-    """The dead letters with these numbers, or why one cannot be had. A number that is named twice
-    is there once."""
+    """The dead letters with these numbers, or why one cannot be had."""
     active = by_number(queue, subqueue, ACTIVE, numbers, pages)
     if isinstance(active, Need):
         return active
@@ -237,15 +245,13 @@ def _find(
             return deferred
         messages = [one or other for one, other in zip(active, deferred, strict=True)]
     found: list[Message | Outcome] = []
-    named: set[int] = set()
-    for number, message in zip(numbers, messages, strict=True):
-        if message is None or number in named:
+    for message in messages:
+        if message is None:
             found.append(Outcome.NOT_FOUND)
         elif message.token is not None:
             found.append(Outcome.LOCKED)
         else:
             found.append(message)
-        named.add(number)
     return found
 
 
