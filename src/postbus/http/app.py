@@ -34,6 +34,7 @@ from postbus.http.problems import (
 )
 from postbus.http.rules import RuleResource, list_rules
 from postbus.http.subscriptions import SubscriptionResource, list_subscriptions
+from postbus.http.usage import Usage, answer_usage, find_usage
 from postbus.model.address import SubQueue, resolve_path
 from postbus.model.description import QueueDescription
 from postbus.model.fields import QUEUE, TOPIC
@@ -69,6 +70,7 @@ def build_app(
     defaults: QueueDescription,
     mailbox: Mailbox,
     undertaker: Undertaker,
+    usage: Usage,
     wait_max_ms: int,
 ) -> Starlette:
     """The ASGI application. `defaults` is what a queue is whose creator says nothing; no receive
@@ -76,7 +78,16 @@ def build_app(
     messages = Messages(mailbox, authority.review, wait_max_ms)
     dead_letters = DeadLetters(undertaker, authority.review)
     front = Front(
-        namespace, authority, clock, tracking, health, metrics, defaults, messages, dead_letters
+        namespace,
+        authority,
+        clock,
+        tracking,
+        health,
+        metrics,
+        defaults,
+        messages,
+        dead_letters,
+        usage,
     )
     return Starlette(
         routes=[Route("/{path:path}", front)],
@@ -98,6 +109,7 @@ class Front:
         defaults: QueueDescription,
         messages: Messages,
         dead_letters: DeadLetters,
+        usage: Usage,
     ) -> None:
         self._namespace = namespace
         self._authority = authority
@@ -108,6 +120,7 @@ class Front:
         self._defaults = defaults
         self._messages = messages
         self._dead_letters = dead_letters
+        self._usage = usage
         self._valve = Valve()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -133,7 +146,13 @@ class Front:
         ask = find_ask(_raw_path(request))
         if ask is not None:
             who = await self._asked(request, ask.path)
-            return await self._dead_letters.answer(request, ask, who.caller.claims, who.site)
+            response = await self._dead_letters.answer(request, ask, who.caller.claims, who.site)
+            self._usage.managed(ask.path)
+            return response
+        used = find_usage(_raw_path(request))
+        if used is not None:
+            who = await self._asked(request, used)
+            return answer_usage(request, used, self._usage, who.caller.claims, who.site)
         target = find_target(request.method, _raw_path(request))
         asked = await self._asked(request, path if target is None else target.path)
         if target is not None:
@@ -152,11 +171,14 @@ class Front:
                 raise unknown_path(path)
         below = _below_topic(path)
         if below is not None:
-            return await self._answer_below(request, *below, asked)
-        if path:
-            _refuse_subqueue(request.method, path)
-        resource = EntityResource(self._namespace, self._defaults, path)
-        return await self._answer_resource(request, resource, path, asked)
+            response = await self._answer_below(request, *below, asked)
+        else:
+            if path:
+                _refuse_subqueue(request.method, path)
+            resource = EntityResource(self._namespace, self._defaults, path)
+            response = await self._answer_resource(request, resource, path, asked)
+        self._usage.managed(path)
+        return response
 
     async def _answer_open(self, request: Request, path: str) -> Response:
         _only_get(request)

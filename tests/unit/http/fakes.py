@@ -23,6 +23,7 @@ from postbus.server.tracking import TrackingIds
 from tests.unit.http.mailbox import MemoryMailbox
 from tests.unit.http.memory import T0, MemoryNamespace
 from tests.unit.http.undertaker import MemoryUndertaker
+from tests.unit.http.usage import MemoryUsage
 
 KEY_NAME = "RootManageSharedAccessKey"
 KEY = "SAS_KEY_VALUE"
@@ -49,6 +50,7 @@ def application(
     defaults: QueueDescription | None = None,
     mailbox: MemoryMailbox | None = None,
     undertaker: MemoryUndertaker | None = None,
+    usage: MemoryUsage | None = None,
 ) -> Starlette:
     mailbox = mailbox or MemoryMailbox()
     authority = Authority([AccessKey(KEY_NAME, (KEY,)), LISTENER])
@@ -72,6 +74,7 @@ def application(
         defaults=defaults or QueueDescription(),
         mailbox=mailbox,
         undertaker=undertaker or MemoryUndertaker(),
+        usage=usage or MemoryUsage(),
         wait_max_ms=240_000,
     )
 
