@@ -10,6 +10,7 @@
 #   make bench-sdk, bench-hostile    an official client beside a stub; what others notice of a bad peer
 #   make bench-soak ARGS='--minutes 30'   what stays behind after a long time at full rate
 #   make bench-backlog ARGS='--large 1000000'   what a backlog costs in memory and speed
+#   make bench-feed                  what a reader of the change feed costs the traffic
 #   make bench-duplicates            what duplicate detection costs with a full window
 #   make lock                        write the locked lists anew         make clean
 #
@@ -38,7 +39,7 @@ CODE = $(shell $(MAKE) -q $(COMPILED) 2>/dev/null && echo PYTHONPATH=$(CURDIR)/b
 
 .PHONY: help serve test test-compiled test-long compile simulate fuzz check format
 .PHONY: bench bench-backlog bench-duplicates bench-hostile bench-sdk bench-soak bench-topics
-.PHONY: bench-sessions bench-transactions lock clean dev
+.PHONY: bench-feed bench-sessions bench-transactions lock clean dev
 help:
 	@sed -n '3,14s/^# \{0,3\}//p' Makefile
 
@@ -70,7 +71,7 @@ fuzz: $(DEV)
 check: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict src
+	$(BIN)/mypy --strict src bench
 
 format: $(DEV)
 	$(BIN)/ruff check --fix .
@@ -94,6 +95,9 @@ bench-sessions: $(COMPILED)
 
 bench-transactions: $(COMPILED)
 	@PYTHONPATH=build/compiled $(BIN)/python -m bench.transactions $(ARGS)
+
+bench-feed: $(COMPILED)
+	@PYTHONPATH=build/compiled $(BIN)/python -m bench.feed $(ARGS)
 
 bench-soak: $(COMPILED)
 	@PYTHONPATH=build/compiled $(BIN)/python -m bench.soak $(ARGS)

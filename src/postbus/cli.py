@@ -14,6 +14,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from postbus.feed_cli import app as feed
 from postbus.importing import imported_quickly
 from postbus.settings import (
     Settings,
@@ -35,6 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(feed, name="feed")
 
 
 class Form(StrEnum):

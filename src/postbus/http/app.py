@@ -21,6 +21,7 @@ from postbus.http.atom import Site
 from postbus.http.caller import Asked, Caller, Resource
 from postbus.http.deadletters import DeadLetters, Undertaker, find_ask
 from postbus.http.entities import EntityResource, list_entities, namespace_info
+from postbus.http.feed import FeedPages, find_feed
 from postbus.http.messages import Mailbox, Messages, find_target
 from postbus.http.namespace import Namespace
 from postbus.http.problems import (
@@ -71,6 +72,7 @@ def build_app(
     mailbox: Mailbox,
     undertaker: Undertaker,
     usage: Usage,
+    feeds: FeedPages,
     wait_max_ms: int,
 ) -> Starlette:
     """The ASGI application. `defaults` is what a queue is whose creator says nothing; no receive
@@ -88,6 +90,7 @@ def build_app(
         messages,
         dead_letters,
         usage,
+        feeds,
     )
     return Starlette(
         routes=[Route("/{path:path}", front)],
@@ -110,6 +113,7 @@ class Front:
         messages: Messages,
         dead_letters: DeadLetters,
         usage: Usage,
+        feeds: FeedPages,
     ) -> None:
         self._namespace = namespace
         self._authority = authority
@@ -121,6 +125,7 @@ class Front:
         self._messages = messages
         self._dead_letters = dead_letters
         self._usage = usage
+        self._feeds = feeds
         self._valve = Valve()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -143,17 +148,24 @@ class Front:
         # A queue may have one of these names: the admin clients, and only they, give a version.
         if path.lower() in _OPEN and "api-version" not in request.query_params:
             return await self._answer_open(request, path.lower())
-        ask = find_ask(_raw_path(request))
+        raw_path = _raw_path(request)
+        feed = find_feed(raw_path)
+        if feed is not None:
+            asked = await self._asked(request, feed.path)
+            return await self._feeds.answer(request, feed, asked.caller.claims, asked.site)
+        ask = find_ask(raw_path)
         if ask is not None:
-            who = await self._asked(request, ask.path)
-            response = await self._dead_letters.answer(request, ask, who.caller.claims, who.site)
+            asked = await self._asked(request, ask.path)
+            response = await self._dead_letters.answer(
+                request, ask, asked.caller.claims, asked.site
+            )
             self._usage.managed(ask.path)
             return response
-        used = find_usage(_raw_path(request))
+        used = find_usage(raw_path)
         if used is not None:
-            who = await self._asked(request, used)
-            return answer_usage(request, used, self._usage, who.caller.claims, who.site)
-        target = find_target(request.method, _raw_path(request))
+            asked = await self._asked(request, used)
+            return answer_usage(request, used, self._usage, asked.caller.claims, asked.site)
+        target = find_target(request.method, raw_path)
         asked = await self._asked(request, path if target is None else target.path)
         if target is not None:
             return await self._messages.answer(request, target, asked.caller.claims, asked.site)
