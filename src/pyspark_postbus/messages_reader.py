@@ -179,7 +179,8 @@ class _Peek:
         session = self.wire.session
         self._asking = session.attach(SenderLink, asking)
         self._answers = session.attach(ReceiverLink, answer)
-        for event in self.wire.events(lambda: self._asking.sendable > 0):
+        # Both: an answer to a link that has no credit yet would never come.
+        for event in self.wire.events(lambda: self._answers.attached and self._asking.sendable > 0):
             if isinstance(event, LinkAttached) and event.link is self._answers:
                 self._answers.grant(1)
         self._asked = 0
