@@ -261,3 +261,38 @@ def test_an_end_that_the_journal_does_not_have_is_an_error_or_read_up_to(server:
     reader = FeedReader(options(server, queue, failOnDataLoss="false", **given), ("offset",))
     [part] = reader.partitions()
     assert [row["offset"] for batch in reader.read(part) for row in batch.to_pylist()] == [2, 3, 4]
+
+
+def test_a_message_of_many_megabytes_is_sent_and_seen(
+    make_server: Callable[..., Server],
+) -> None:
+    server = make_server("--message-size-max-kb", "102400").start()
+    queue = Administration(server.connection_string).make_queue()
+    body = b"x" * (20 << 20)
+    with Sender(parse(server.connection_string), queue) as sender:
+        sender.send(encode({"body": body}, lambda: "large"))
+        sender.send(message(1))
+    asked = options(server, queue, readMode="messages")
+    found = [message_row(asked, one) for page in peeked(asked, 0, 10) for one in page]
+    assert [row["body"] == body for row in found] == [True, False]
+    [large, small] = rows(server, queue, ("messageId", "body"))
+    assert (large["messageId"], large["body"] == body) == ("large", True)
+    assert small["body"] == b"body 1"
+
+
+def test_what_is_given_is_on_its_way_before_there_is_more(server: Server) -> None:
+    queue = Administration(server.connection_string).make_queue()
+    with (
+        Client(server.connection_string) as client,
+        Sender(parse(server.connection_string), queue) as sender,
+    ):
+        for number in range(2_000):
+            sender.send(message(number))
+
+        def arrived() -> bool:
+            return client.feed(queue).fragments[0].next == 2_000
+
+        until_blocking("the broker has it, and nobody has waited for that", arrived, within_s=30)
+        assert sender.settled < 2_000
+        sender.flush()
+        assert sender.settled == 2_000
