@@ -197,7 +197,10 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return end
         size = count = 0
         for fragment, start, _ in ranges:
-            chunk = client.read(self._options.entity, fragment, start, SAMPLE_BYTES)
+            try:
+                chunk = client.read(self._options.entity, fragment, start, SAMPLE_BYTES)
+            except (OffsetTrimmed, OffsetAhead):
+                continue  # lost since; whether that matters is for the tasks to say
             size += len(chunk.data)
             count += chunk.next - (base_of(chunk.data) if chunk.data else start)
         # At least one record of each, however large it is.

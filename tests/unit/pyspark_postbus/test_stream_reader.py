@@ -114,6 +114,11 @@ def test_a_journal_that_was_put_back_is_gone_on_with_and_not_read_twice() -> Non
     assert list(reader.ranges(END, end)) == []
 
 
+def test_offsets_lost_while_a_batch_is_measured_are_for_its_tasks_to_tell() -> None:
+    reader = Reader(OLD, maxBytesPerTrigger="1000")
+    assert reader.latestOffset(START, reader.getDefaultReadLimit()) == offset_of({0: 11}, OLD)
+
+
 def test_an_entity_made_anew_while_news_are_waited_for_is_data_loss() -> None:
     idle = offset_of({0: 100}, OLD)
     with pytest.raises(DataLoss, match="deleted and created again"):
