@@ -29,7 +29,7 @@ def read_resubmission(body: bytes) -> tuple[str | None, list[tuple[int, Edits]]]
     if to is not None and (not isinstance(to, str) or not to.strip("/")):
         raise InvalidArgument("'to' must be the name of an entity, or null.")
     if to is not None:
-        check_text(to, "'to'")
+        _check_text(to, "'to'")
     return to, [
         _read_message(item, f"messages[{place}]") for place, item in enumerate(_list(asked))
     ]
@@ -102,9 +102,9 @@ def _properties(value: object, where: str) -> dict[str, EditedValue | None]:
         raise InvalidArgument(f"{where} is not a JSON object.")
     for name, each in value.items():
         place = f"{where}['{_shown(name)}']"
-        check_text(name, place)
+        _check_text(name, place)
         if isinstance(each, str):
-            check_text(each, place)
+            _check_text(each, place)
         elif isinstance(each, (dict, list)):
             raise InvalidArgument(f"{place} must be a string, a number, true, false or null.")
         elif (isinstance(each, int) and not -(1 << 63) <= each < 1 << 63) or (
@@ -127,7 +127,7 @@ def _text(name: str, value: object, where: str) -> str | None:
         raise InvalidArgument(f"{where} must be a string.")
     if name in _ASCII and not value.isascii():
         raise InvalidArgument(f"{where} must be a string in ASCII.")
-    check_text(value, where)
+    _check_text(value, where)
     return value
 
 
@@ -139,8 +139,7 @@ def _time(name: str, value: object, where: str) -> int | None:
     return value
 
 
-def check_text(text: str, where: str) -> None:
-    """JSON can say a text that has no bytes; nothing could be told of it again."""
+def _check_text(text: str, where: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:

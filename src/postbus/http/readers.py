@@ -13,7 +13,6 @@ from starlette.responses import JSONResponse, Response
 
 from postbus.errors import InvalidArgument
 from postbus.http.broker_properties import read_json
-from postbus.http.edits import check_text
 from postbus.http.problems import body_too_large, unknown_path, wrong_method
 from postbus.model.instant import Instant
 from postbus.server.entities import QueueEntity, TopicEntity
@@ -127,10 +126,14 @@ def _read_progress(body: bytes, entity: QueueEntity | TopicEntity, now: Instant)
         if key not in KEYS:
             raise InvalidArgument(f"The progress of a reader has no '{key[:64]}'.")
     query, batch = values.get("query"), values.get("batch")
-    if query is not None and not (isinstance(query, str) and len(query) <= QUERY_LENGTH_MAX):
-        raise InvalidArgument(f"'query' must be a text of at most {QUERY_LENGTH_MAX} characters.")
-    if query is not None:
-        check_text(query, "'query'")
+    if query is not None and not (
+        isinstance(query, str) and len(query) <= QUERY_LENGTH_MAX and query.isprintable()
+    ):
+        # It is shown on the terminals of people: what moves their cursor is refused, as is half
+        # of a surrogate pair, which cannot be shown at all.
+        raise InvalidArgument(
+            f"'query' must be a text of at most {QUERY_LENGTH_MAX} printable characters."
+        )
     if batch is not None and not _is_number(batch):
         raise InvalidArgument("'batch' must be a whole number.")
     return Progress(_read_offsets(values.get("offsets"), entity), query, batch, now)
