@@ -241,5 +241,35 @@ class TransactionTimedOut(ServiceBusError):
     http_status = 408
 
 
+class OffsetTrimmed(ServiceBusError):
+    """The records at this offset of a feed are past its retention: they are gone."""
+
+    condition = "com.microsoft:message-not-found"
+    http_status = 410
+
+    def __init__(self, entity: str, offset: int, first: int, following: int) -> None:
+        super().__init__(
+            f"Offset {offset} of '{entity}' is past its retention; {first} is the first one left."
+        )
+        self.first = first
+        """The oldest offset that can be read."""
+        self.next = following
+        """Offset after the newest record."""
+
+
+class OffsetAhead(ServiceBusError):
+    """A feed does not reach this offset; it may be that of an earlier entity of the same name."""
+
+    condition = "com.microsoft:argument-out-of-range"
+    http_status = 416
+
+    def __init__(self, entity: str, offset: int, first: int, following: int) -> None:
+        super().__init__(
+            f"Offset {offset} of '{entity}' does not exist yet; the next one is {following}."
+        )
+        self.first = first
+        self.next = following
+
+
 class StoreFailed(StoreUnavailable):
     """The store can no longer be trusted (failed sync, corruption): it is stopped, not retried."""

@@ -20,6 +20,7 @@ from postbus.errors import InvalidArgument, Unauthorized
 from postbus.http.atom import Site
 from postbus.http.caller import Asked, Caller, Resource
 from postbus.http.entities import EntityResource, list_entities, namespace_info
+from postbus.http.feed import FeedPages, find_feed
 from postbus.http.messages import Mailbox, Messages, find_target
 from postbus.http.namespace import Namespace
 from postbus.http.problems import (
@@ -67,12 +68,13 @@ def build_app(
     metrics: Metrics,
     defaults: QueueDescription,
     mailbox: Mailbox,
+    feeds: FeedPages,
     wait_max_ms: int,
 ) -> Starlette:
     """The ASGI application. `defaults` is what a queue is whose creator says nothing; no receive
     waits longer than `wait_max_ms`."""
     messages = Messages(mailbox, authority.review, wait_max_ms)
-    front = Front(namespace, authority, clock, tracking, health, metrics, defaults, messages)
+    front = Front(namespace, authority, clock, tracking, health, metrics, defaults, messages, feeds)
     return Starlette(
         routes=[Route("/{path:path}", front)],
         exception_handlers={HTTPException: front.no_route},
@@ -92,6 +94,7 @@ class Front:
         metrics: Metrics,
         defaults: QueueDescription,
         messages: Messages,
+        feeds: FeedPages,
     ) -> None:
         self._namespace = namespace
         self._authority = authority
@@ -101,6 +104,7 @@ class Front:
         self._metrics = metrics
         self._defaults = defaults
         self._messages = messages
+        self._feeds = feeds
         self._valve = Valve()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -123,7 +127,12 @@ class Front:
         # A queue may have one of these names: the admin clients, and only they, give a version.
         if path.lower() in _OPEN and "api-version" not in request.query_params:
             return await self._answer_open(request, path.lower())
-        target = find_target(request.method, _raw_path(request))
+        raw_path = _raw_path(request)
+        feed = find_feed(raw_path)
+        if feed is not None:
+            asked = await self._asked(request, feed.path)
+            return await self._feeds.answer(request, feed, asked.caller.claims, asked.site)
+        target = find_target(request.method, raw_path)
         asked = await self._asked(request, path if target is None else target.path)
         if target is not None:
             return await self._messages.answer(request, target, asked.caller.claims, asked.site)

@@ -194,7 +194,7 @@ class Messages:
         async for _ in request.stream():
             pass  # a receive has no body; whatever comes is not kept
         deletes = request.method == "DELETE"
-        gone = asyncio.ensure_future(_gone(request))
+        gone = asyncio.ensure_future(client_gone(request))
         try:
             received = await self._mailbox.receive(address, deletes, wait_ms, gone, check)
             if gone.done():
@@ -222,7 +222,7 @@ class Messages:
         return Response(status_code=200, headers={"content-type": EMPTY_TYPE})
 
 
-async def _gone(request: Request) -> None:
+async def client_gone(request: Request) -> None:
     """Comes back when the client has hung up."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

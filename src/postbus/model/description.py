@@ -29,6 +29,7 @@ from postbus.model.limits import (
     check_lock_duration,
     check_max_delivery_count,
     check_message_size,
+    check_retention,
     check_session_forward,
     check_size,
 )
@@ -171,6 +172,9 @@ class QueueDescription(Description):
     enable_express: bool = False
     support_ordering: bool = True
     authorization_rules: Rules = ()
+    retention_hours: int | None = None
+    """How long its change feed goes back; None: as the settings say."""
+    retention_mb: int | None = None
 
     def validate(self) -> None:
         Description.validate(self)
@@ -180,6 +184,7 @@ class QueueDescription(Description):
         check_size(self.max_size_mb)
         check_max_delivery_count(self.max_delivery_count)
         check_message_size(self.max_message_size_kb)
+        check_retention(self.retention_hours, self.retention_mb)
         check_session_forward(self.requires_session, self.forward_to)
         validate_rules(self.authorization_rules)
 

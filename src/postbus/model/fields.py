@@ -118,6 +118,12 @@ _MESSAGE_SIZE: Final = Field(
     "MaxMessageSizeInKilobytes", Kind.INTEGER, "max_message_size_kb", _WITH_MESSAGE_SIZE
 )
 
+# Ours alone: Azure has no change feed of an entity.
+_RETENTION: Final = (
+    Field("RetentionInHours", Kind.INTEGER, "retention_hours"),
+    Field("RetentionInMegabytes", Kind.INTEGER, "retention_mb"),
+)
+
 _BYTES: Final = Field("SizeInBytes", Kind.TOLD)
 _MESSAGES: Final = Field("MessageCount", Kind.TOLD)
 _TIMES: Final = tuple(Field(name, Kind.TOLD) for name in ("CreatedAt", "UpdatedAt", "AccessedAt"))
@@ -130,7 +136,7 @@ QUEUE: Final = Form(
         *(_LOCK, _SIZE, _DUPLICATES, _SESSION, _TTL, _EXPIRED, _WINDOW, _DELIVERIES, _BATCHED),
         *(_BYTES, _MESSAGES, _ANONYMOUS, _ACCESS, _STATUS, FORWARD, _METADATA, *_TIMES),
         *(_ORDERING, _COUNTS, _IDLE, _PARTITIONING, _AVAILABILITY, FORWARD_DEAD, _EXPRESS),
-        _MESSAGE_SIZE,
+        *(_MESSAGE_SIZE, *_RETENTION),
     ),
 )
 TOPIC: Final = Form(
@@ -144,7 +150,7 @@ TOPIC: Final = Form(
         Field("CorrelationFilterCount", Kind.TOLD, since=_WITH_FILTER_COUNTS),
         *(_IDLE, _PARTITIONING, _AVAILABILITY),
         Field("EnableSubscriptionPartitioning", Kind.BOOLEAN),
-        *(_EXPRESS, _METADATA, _MESSAGE_SIZE),
+        *(_EXPRESS, _METADATA, _MESSAGE_SIZE, *_RETENTION),
     ),
 )
 SUBSCRIPTION: Final = Form(
@@ -172,6 +178,8 @@ UNSUPPORTED: Final[Mapping[str, str]] = {
 
 FIXED: Final = (_SESSION, _DUPLICATES)
 """Chosen when an entity is created, and never again (R-PART-09)."""
+AS_SET: Final = -1
+"""A retention that is the broker's setting again."""
 
 _STATUSES: Final = frozenset(status.value for status in EntityStatus)
 
@@ -218,6 +226,8 @@ def describe(form: Form, values: Mapping[str, Value], defaults: D) -> D:
             changes.update(_ttl_of(value))
         elif field is _IDLE:
             changes[field.attribute] = finite_ms(_ticks(value))
+        elif field in _RETENTION:
+            changes[field.attribute] = None if value == AS_SET else value
         elif field.kind is Kind.DURATION:
             changes[field.attribute] = _ticks(value) // TICKS_PER_MS
         elif field.kind is Kind.ENTITY:
@@ -249,10 +259,11 @@ def fixed_text(form: Form, field: Field) -> str:
 
 
 def keep_fixed(form: Form, defaults: D, present: Description) -> D:
-    """The defaults of an update: what it leaves out and nobody may change is as it is."""
+    """The defaults of an update: what it leaves out and nobody may change is as it is, and so is
+    what Azure's SDKs do not know of and hence never send back."""
     kept = {
         each.attribute: getattr(present, each.attribute)
-        for each in FIXED
+        for each in (*FIXED, *_RETENTION)
         if each.attribute is not None and each.element in form.fields
     }
     return replace(defaults, **kept)

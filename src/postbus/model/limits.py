@@ -19,6 +19,8 @@ SIZES_MB: Final = (1_024, 2_048, 3_072, 4_096, 5_120)
 # R-PAIR-02 asks for the largest 32-bit number; R-DLQ-07: it cannot be switched off.
 MAX_DELIVERY_COUNT_MAX: Final = 2**31 - 1
 MESSAGE_SIZE_MAX_KB: Final = 102_400
+RETENTION_MAX_HOURS: Final = 87_600
+RETENTION_MAX_MB: Final = 1_048_576
 
 
 def check_lock_duration(lock_duration_ms: int) -> None:
@@ -73,6 +75,14 @@ def check_size(max_size_mb: int) -> None:
             f"The specified value {max_size_mb} is invalid. The property 'MaxSizeInMegabytes', "
             f"must be one of the following values: {';'.join(map(str, SIZES_MB))}."
         )
+
+
+def check_retention(hours: int | None, megabytes: int | None) -> None:
+    """None: as the settings say."""
+    if hours is not None:
+        _check_range("RetentionInHours", hours, 0, RETENTION_MAX_HOURS)
+    if megabytes is not None:
+        _check_range("RetentionInMegabytes", megabytes, 0, RETENTION_MAX_MB)
 
 
 def check_max_delivery_count(count: int) -> None:

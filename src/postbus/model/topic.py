@@ -9,6 +9,7 @@ from postbus.model.limits import (
     check_duplicate_window,
     check_express,
     check_message_size,
+    check_retention,
     check_size,
 )
 
@@ -27,6 +28,9 @@ class TopicDescription(Description):
     enable_express: bool = False
     support_ordering: bool = True
     authorization_rules: Rules = ()
+    retention_hours: int | None = None
+    """How long its change feed goes back; None: as the settings say."""
+    retention_mb: int | None = None
 
     def validate(self) -> None:
         Description.validate(self)
@@ -34,4 +38,5 @@ class TopicDescription(Description):
         check_express(self.enable_express, self.requires_duplicate_detection)
         check_size(self.max_size_mb)
         check_message_size(self.max_message_size_kb)
+        check_retention(self.retention_hours, self.retention_mb)
         validate_rules(self.authorization_rules)

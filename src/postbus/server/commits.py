@@ -56,9 +56,14 @@ class Commit:
 
 def note_committed(written: Written) -> None:
     """It is durable; its engine may have been thrown away meanwhile (entity deleted)."""
-    account(written.host, written.records)
-    if written.part.checkpoint is not None:
-        written.engine.ledger.checkpointed(written.part.checkpoint)
+    host, part = written.host, written.part
+    account(host, written.records)
+    host.head = part.base + part.count
+    if host.on_records and part.count:
+        for tell in list(host.on_records):
+            tell()
+    if part.checkpoint is not None:
+        written.engine.ledger.checkpointed(part.checkpoint)
 
 
 def refuse(

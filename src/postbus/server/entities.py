@@ -51,6 +51,11 @@ class Entity(ABC):
         return self.name
 
     @property
+    def hosts(self) -> list[Host]:
+        """Its fragments, in order."""
+        return [self.host]
+
+    @property
     @abstractmethod
     def status(self) -> EntityStatus: ...
 
@@ -73,6 +78,17 @@ class Entity(ABC):
     def message_links(self) -> list[Link]:
         """Those of its links that carry messages, and no questions."""
         return [link for link in self.links if getattr(link.owner, "host", None) is not None]
+
+
+def retention_of(
+    description: QueueDescription | TopicDescription, settings: Settings
+) -> tuple[int, int]:
+    """For how many hours, and for how many megabytes, the journal of an entity is kept."""
+    hours, megabytes = description.retention_hours, description.retention_mb
+    return (
+        settings.retention_hours if hours is None else hours,
+        settings.retention_mb if megabytes is None else megabytes,
+    )
 
 
 class Received(Entity):
@@ -126,6 +142,10 @@ class QueueEntity(Received):
     @property
     def message_size_max(self) -> int:
         return min(self.description.max_message_size_kb, self.settings.message_size_max_kb) * 1024
+
+    @property
+    def retention(self) -> tuple[int, int]:
+        return retention_of(self.description, self.settings)
 
     def policy(self) -> Policy:
         description = self.description
@@ -229,6 +249,10 @@ class TopicEntity(Entity):
     @property
     def message_size_max(self) -> int:
         return min(self.description.max_message_size_kb, self.settings.message_size_max_kb) * 1024
+
+    @property
+    def retention(self) -> tuple[int, int]:
+        return retention_of(self.description, self.settings)
 
     @property
     def sql_filter_count(self) -> int:

@@ -145,6 +145,10 @@ class Host:
         self.timer_at: Instant = 0
         self.on_lost: dict[Callable[[ServiceBusError], None], None] = {}
         """Called when the engine, and with it every lock, is thrown away."""
+        self.on_records: dict[Callable[[], None], None] = {}
+        """Called when records are durable: for readers of the change feed that wait for some."""
+        self.head: int | None = None
+        """Offset after the newest durable record, as far as it is known without reading."""
         self.on_outbox: Callable[[int], None] | None = None
         """Called with a subqueue that has messages for another entity."""
         self.on_session_lost: Callable[[int, str, int], None] | None = None

@@ -20,6 +20,7 @@ from postbus.broker.window import WindowLimits
 from postbus.config.places import ConfigError
 from postbus.errors import ConnectionForced, StoreUnavailable
 from postbus.http.app import build_app
+from postbus.http.feed import FeedPages
 from postbus.model.description import QueueDescription
 from postbus.model.instant import Instant
 from postbus.server.access import Access
@@ -34,8 +35,10 @@ from postbus.server.certificates import (
 from postbus.server.clock import SystemClock
 from postbus.server.configfile import NamespaceConfig, load_config
 from postbus.server.control import Control, Handler
-from postbus.server.entities import Received
+from postbus.server.entities import Entity, QueueEntity, Received, TopicEntity
 from postbus.server.export import EXPORT, export_running
+from postbus.server.feed import Feed
+from postbus.server.feed_readers import FeedReaders
 from postbus.server.gateway import Gateway
 from postbus.server.health import Health
 from postbus.server.http_protocol import HttpHost, HttpLimits
@@ -221,14 +224,19 @@ class Server:
         self.namespace.on_rules = self._service.rules_changed
         self.namespace.on_former = authority.remember
         self._mailbox = Mailbox(self.namespace, self._clock)
-        self._service.on_claims_lost = self._mailbox.review
+        self._feed = self._make_feed(stores, loop)
+        self._feed_readers = FeedReaders(
+            self.namespace, catalog.reader_marks, self._threads[0], self._clock
+        )
+        self._service.on_claims_lost = self._review
         self._certificates = Certificates(certificate_files(settings), self._certified)
         self._certificates.start()
         self._plaintext = settings.on_loopback or settings.allow_plaintext
         self._listener = self._make_listener(authority, tracking)
         self._control = None
         if folder is not None:
-            back_up = partial(back_up_running, folder, self._threads[0], self._threads[1:])
+            copied = self._threads[1 : 1 + len(stores)]
+            back_up = partial(back_up_running, folder, self._threads[0], copied)
             export = partial(export_running, catalog, self._threads[0], self.namespace.name)
             asked: dict[str, Handler] = {
                 BACKUP: back_up,
@@ -246,8 +254,29 @@ class Server:
         filter_bytes = settings.duplicate_filter_kb << 10
         return Loader(store, thread, broker, window, partial(secrets.randbits, 64), filter_bytes)
 
+    def _make_feed(self, stores: list[MessageStore], loop: asyncio.AbstractEventLoop) -> Feed:
+        readers = [store.journal_reader() for store in stores]
+        threads = self._threads[1:]
+        for number, reader in enumerate(readers):
+            if reader.own_thread:
+                threads[number] = StoreThread(f"feed-{number}", loop)
+                self._threads.append(threads[number])
+        return Feed(self.namespace, readers, threads)
+
+    def _review(self) -> None:
+        """Keys were taken away: nobody waits by one of them any longer."""
+        self._mailbox.review()
+        self._feed.review()
+
     def _make_listener(self, authority: Authority, tracking: TrackingIds) -> Listener:
         settings = self._settings
+        feeds = FeedPages(
+            self._feed,
+            self._feed_readers,
+            authority.review,
+            tracking,
+            settings.http_receive_timeout_max_ms,
+        )
         app = build_app(
             namespace=self.namespace,
             authority=authority,
@@ -257,6 +286,7 @@ class Server:
             metrics=Scraping(self._metrics.scrape).page,
             defaults=_defaults(settings, self._config.default_lock_duration_ms),
             mailbox=self._mailbox,
+            feeds=feeds,
             wait_max_ms=settings.http_receive_timeout_max_ms,
         )
         http = HttpHost(
@@ -293,6 +323,7 @@ class Server:
         self._listener.connections_max = allow_open_files(settings.connections_max)
         self._access.open()
         await self.namespace.open()
+        await self._feed_readers.open()
         await self._reloading.begin()
         self._metrics.watch(self._readings)
         if self._control is not None:
@@ -303,7 +334,6 @@ class Server:
             keep_up(
                 self.namespace.entities,
                 self.namespace.upkeeps,
-                settings,
                 self._clock,
                 Idleness(self.namespace, self._clock).look,
                 self.namespace.forget_marks,
@@ -348,6 +378,7 @@ class Server:
         for gateway in list(self._service.gateways):
             gateway.stop_reading()
         self._mailbox.stop()
+        self._feed.stop()
         self.namespace.stop_forwarding()
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
@@ -395,4 +426,10 @@ class Server:
                 receivers=roles.count("sender"),
                 prefetch_lock_ratio=ratio,
                 sessions_held=sessions_held,
+                feed_lags=self._lags(entity),
             )
+
+    def _lags(self, entity: Entity) -> dict[str, int]:
+        if not isinstance(entity, QueueEntity | TopicEntity):
+            return {}  # a subscription is in the feed of its topic
+        return self._feed_readers.lags(entity)

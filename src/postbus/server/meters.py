@@ -67,6 +67,8 @@ class EntityMeter:
         "duplicates",
         "empty_receives",
         "expirations",
+        "feed_bytes",
+        "feed_reads",
         "forwards",
         "lock_losses",
         "lock_renewals",
@@ -101,6 +103,8 @@ class EntityMeter:
         self.copies = 0
         self.arrivals = 0
         self.forwards = 0
+        self.feed_reads = 0
+        self.feed_bytes = 0
         self.session_accepts = 0
         self.session_timeouts = 0
         self.transactions_committed = 0

@@ -4,7 +4,7 @@ docs/metrics.md is written from these declarations, and tests/tidy compares the 
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from prometheus_client.core import (
@@ -44,6 +44,8 @@ class EntityReading(NamedTuple):
     prefetch_lock_ratio: float
     sessions_held: int | None = None
     """None for an entity that has none."""
+    feed_lags: Mapping[str, int] = {}
+    """Of the readers of its feed, by name."""
 
 
 _ENTITY = ("entity",)
@@ -94,6 +96,10 @@ ENTITY_COUNTERS: Final = (
         "duplicates",
     ),
     Family("postbus_forwards_total", _ENTITY, "Messages forwarded to other entities", "forwards"),
+    Family("postbus_feed_reads_total", _ENTITY, "Answers to readers of the feed", "feed_reads"),
+    Family(
+        "postbus_feed_bytes_total", _ENTITY, "Journal given to readers of the feed", "feed_bytes"
+    ),
     Family(
         "postbus_session_accepts_total", _ENTITY, "Sessions given to receivers", "session_accepts"
     ),
@@ -135,6 +141,12 @@ MESSAGES: Final = Family(
 SIZE: Final = Family("postbus_size_bytes", _ENTITY, "Size of the messages there now")
 SESSIONS: Final = Family(
     "postbus_sessions_held", _ENTITY, "Sessions that have a receiver now; absent without sessions"
+)
+FEED_LAG: Final = Family(
+    "postbus_feed_reader_lag_records",
+    ("entity", "reader"),
+    "Records that a reader of the feed has not dealt with, by its own word; absent until its "
+    "journal was used",
 )
 LINKS: Final = Family(
     "postbus_links",
@@ -180,7 +192,7 @@ INFO: Final = Family("postbus_info", ("version",), "Always 1; the label is the r
 
 FAMILIES: Final = (
     *ENTITY_COUNTERS,
-    *(DEAD_LETTERS, REFUSALS, MESSAGES, SIZE, SESSIONS, LINKS, PREFETCH),
+    *(DEAD_LETTERS, REFUSALS, MESSAGES, SIZE, SESSIONS, FEED_LAG, LINKS, PREFETCH),
     *(CONNECTIONS, CARRIED, CERTIFICATE, ACCEPTED, TURNED_AWAY, HTTP_REQUESTS),
     *(COMMIT_SECONDS, COMMIT_RECORDS, WRITTEN, FAILURES, INFO),
 )
@@ -275,7 +287,7 @@ def _entity_counters(readings: list[EntityReading]) -> Iterator[Metric]:
 
 def _entity_gauges(readings: list[EntityReading]) -> Iterator[Metric]:
     messages, size, sessions = _gauge(MESSAGES), _gauge(SIZE), _gauge(SESSIONS)
-    links, prefetch = _gauge(LINKS), _gauge(PREFETCH)
+    links, prefetch, lag = _gauge(LINKS), _gauge(PREFETCH), _gauge(FEED_LAG)
     for one in readings:
         if one.counts is not None:
             for state in MESSAGE_STATES:
@@ -283,10 +295,12 @@ def _entity_gauges(readings: list[EntityReading]) -> Iterator[Metric]:
             size.add_metric([one.entity], one.counts.size_bytes)
         if one.sessions_held is not None:
             sessions.add_metric([one.entity], one.sessions_held)
+        for reader, records in one.feed_lags.items():
+            lag.add_metric([one.entity, reader], records)
         links.add_metric([one.entity, "sender"], one.senders)
         links.add_metric([one.entity, "receiver"], one.receivers)
         prefetch.add_metric([one.entity], one.prefetch_lock_ratio)
-    yield from (messages, size, sessions, links, prefetch)
+    yield from (messages, size, sessions, lag, links, prefetch)
 
 
 def _connections(meter: ConnectionMeter) -> Iterator[Metric]:

@@ -4,19 +4,11 @@ On the way in every value has one AMQP type, so that filters and SDKs see what t
 message sent over AMQP. On the way out nothing is refused: what has no plain form gets a text.
 """
 
-import json
-from base64 import b64encode
-from datetime import UTC, datetime
-from math import isfinite
 from typing import Any, Final
 from uuid import UUID
 
-from postbus.amqp.codec import decode
-from postbus.amqp.decimals import decimal_of
-from postbus.amqp.section_fields import MessageId
 from postbus.amqp.sections import (
     Properties,
-    Sections,
     encode_application_properties,
     encode_data,
     encode_header,
@@ -24,24 +16,17 @@ from postbus.amqp.sections import (
     encode_properties,
     read_annotations,
     read_application_properties,
-    read_data,
     read_header,
     read_properties,
     scan,
 )
 from postbus.amqp.types import (
-    AmqpArray,
-    Decimal32,
-    Decimal64,
-    Decimal128,
-    Described,
     Int,
     Symbol,
     Timestamp,
 )
 from postbus.broker.message import Message
-from postbus.model.duration import format_timespan, instant_of_ticks
-from postbus.model.httpdate import is_httpdate
+from postbus.feed.plain_values import id_text, plain_value, read_body, text_of
 from postbus.model.plain_message import (
     MessageState,
     Moment,
@@ -51,18 +36,10 @@ from postbus.model.plain_message import (
 )
 from postbus.server.envelope import read_message, write_delivery
 
-TEXT: Final = "text/plain; charset=utf-8"
-JSON: Final = "application/json"
-
-_DATA: Final = 0x75
-_SEQUENCE: Final = 0x76
 _PARTITION_KEY: Final = Symbol("x-opt-partition-key")
 _VIA_PARTITION_KEY: Final = Symbol("x-opt-via-partition-key")
 _SCHEDULED: Final = Symbol("x-opt-scheduled-enqueue-time")
 _INT_MAX: Final = 0x7FFF_FFFF
-# What .NET's types are on the wire (wire contract §4.5).
-_TIME_SPAN: Final = "com.microsoft:timespan"
-_DATE_TIME_OFFSET: Final = "com.microsoft:datetime-offset"
 
 
 # -- in --------------------------------------------------------------------------------------
@@ -130,20 +107,20 @@ def to_received(message: Message, raw: bytes) -> ReceivedMessage:
     properties = read_properties(payload, sections)
     annotations = read_annotations(payload, sections)
     values = read_application_properties(payload, sections)
-    body, body_type = _read_body(payload, sections)
+    body, body_type = read_body(payload, sections)
     plain = PlainMessage(
         body=body,
         content_type=properties.content_type,
         content_encoding=properties.content_encoding,
-        message_id=_id_text(properties.message_id),
-        correlation_id=_id_text(properties.correlation_id),
+        message_id=id_text(properties.message_id),
+        correlation_id=id_text(properties.correlation_id),
         label=properties.subject,
         to=properties.to,
         reply_to=properties.reply_to,
         session_id=properties.group_id,
         reply_to_session_id=properties.reply_to_group_id,
-        partition_key=_text(annotations.get(_PARTITION_KEY)),
-        via_partition_key=_text(annotations.get(_VIA_PARTITION_KEY)),
+        partition_key=text_of(annotations.get(_PARTITION_KEY)),
+        via_partition_key=text_of(annotations.get(_VIA_PARTITION_KEY)),
         force_persistence=read_header(payload, sections).durable,
         time_to_live_ms=message.ttl if message.ttl >= 0 else None,
         scheduled_at=annotations.get(_SCHEDULED),
@@ -161,100 +138,3 @@ def to_received(message: Message, raw: bytes) -> ReceivedMessage:
         token=None if message.token is None else UUID(bytes_le=message.token),
         locked_until=message.locked_until,
     )
-
-
-def _read_body(payload: bytes, sections: Sections) -> tuple[bytes, str | None]:
-    """The body as bytes, and what they are where the body was a value and not bytes."""
-    offset = sections.body
-    if offset == sections.footer:
-        return b"", None
-    code = payload[offset + 2]
-    if code == _DATA:
-        return read_data(payload, sections), None
-    values: list[object] = []
-    while offset < sections.footer:
-        section, offset = decode(payload, offset)
-        assert isinstance(section, Described)
-        values.append(section.value)
-    if code == _SEQUENCE:
-        items = [item for value in values if isinstance(value, list) for item in value]
-        return _json(items), JSON
-    [value] = values
-    if type(value) is bytes:
-        return value, None
-    if isinstance(value, str):
-        return value.encode(), TEXT
-    return _json(value), JSON
-
-
-def _json(value: object) -> bytes:
-    return json.dumps(_json_value(value), ensure_ascii=False, separators=(",", ":")).encode()
-
-
-def _json_value(value: object) -> object:
-    if isinstance(value, dict):
-        return {_key_text(key): _json_value(each) for key, each in value.items()}
-    if isinstance(value, AmqpArray):
-        return [_json_value(each) for each in value.items]
-    if isinstance(value, list):
-        return [_json_value(each) for each in value]
-    plain = plain_value(value)
-    if isinstance(plain, Moment):
-        return _iso(plain)
-    if isinstance(plain, float) and not isfinite(plain):
-        return None
-    return plain
-
-
-def _key_text(key: object) -> str:
-    plain = plain_value(key)
-    return plain if isinstance(plain, str) else json.dumps(_json_value(key))
-
-
-def _iso(moment: Moment) -> str:
-    when = datetime.fromtimestamp(moment / 1_000, UTC)
-    return when.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
-
-
-def plain_value(value: object) -> PropertyValue:
-    """A value of an application property without its AMQP type."""
-    match value:
-        case None | bool():
-            return value
-        case Timestamp():
-            return Moment(value) if is_httpdate(value) else int(value)
-        case int():
-            return int(value)
-        case float():
-            return float(value)
-        case str():
-            return str(value)
-        case UUID():
-            return str(value)
-        case Decimal32() | Decimal64() | Decimal128():
-            return str(decimal_of(value))
-        case bytes():
-            return b64encode(value).decode()
-        case Described():
-            return _described(value)
-    return json.dumps(_json_value(value))
-
-
-def _described(value: Described) -> PropertyValue:
-    inner = value.value
-    if isinstance(inner, int) and value.descriptor == _TIME_SPAN:
-        return format_timespan(inner)
-    if isinstance(inner, int) and value.descriptor == _DATE_TIME_OFFSET:
-        return plain_value(Timestamp(instant_of_ticks(inner)))
-    return plain_value(inner)
-
-
-def _id_text(value: MessageId | None) -> str | None:
-    """An id may be text, a number, a UUID or bytes (AMQP 3.2.11 to 3.2.14)."""
-    if isinstance(value, bytes):
-        return value.hex()
-    return None if value is None else str(value)
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)

@@ -17,7 +17,6 @@ from postbus.server.loading import Loader
 from postbus.server.meters import StoreMeter
 from postbus.server.runtime import Runtime
 from postbus.server.storethread import StoreThread
-from postbus.settings import Settings
 from postbus.store.base import MessageStore
 
 LOOK_S: Final = 1.0
@@ -179,20 +178,22 @@ class Kept(Protocol):
     name: str
     host: Host
 
+    @property
+    def retention(self) -> tuple[int, int]:
+        """In hours and in megabytes."""
+
     def warn(self, now: Instant) -> None: ...
 
 
 async def keep_up(
     entities: Callable[[], Iterable[Kept]],
     upkeeps: list[Upkeep],
-    settings: Settings,
     clock: Callable[[], Instant],
     delete_idle: Callable[[], Awaitable[None]],
     forget_marks: Callable[[Host], None],
 ) -> None:
     """See to every entity that is in use, now and then. Runs until cancelled."""
-    bytes_max = settings.retention_mb << 20
-    looks = 0
+    looks = smallest = 0
     ahead = AheadOfTimers(clock, asyncio.get_running_loop().time)
     while True:
         await asyncio.sleep(LOOK_S)
@@ -201,11 +202,12 @@ async def keep_up(
             for entity in entities():
                 upkeeps[entity.host.store].set_timer_again(entity.host)
         is_thorough = looks % THOROUGH_EVERY == 0
-        grown = {each for each, upkeep in enumerate(upkeeps) if upkeep.has_grown(bytes_max)}
+        if is_thorough or looks == 1:
+            smallest = min((entity.retention[1] for entity in entities()), default=0) << 20
+        grown = {each for each, upkeep in enumerate(upkeeps) if upkeep.has_grown(smallest)}
         if not is_thorough and not grown:
             continue
         now = clock()
-        older_than = now - settings.retention_hours * _HOUR_MS
         if is_thorough:
             for upkeep in upkeeps:
                 upkeep.forget_idle()
@@ -217,6 +219,8 @@ async def keep_up(
             host = entity.host
             if host.engine is None and looks % RESTING_EVERY:
                 continue
+            hours, megabytes = entity.retention
+            older_than, bytes_max = now - hours * _HOUR_MS, megabytes << 20
             try:
                 if is_thorough:
                     entity.warn(now)

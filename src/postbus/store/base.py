@@ -15,8 +15,12 @@ from postbus.model.instant import Instant
 from postbus.model.rows import Checkpoint, Row, RowKey, SeenIds
 
 __all__ = [
+    "BatchOutline",
     "Checkpoint",
+    "Extent",
+    "JournalReader",
     "Lease",
+    "Look",
     "MessageStore",
     "Part",
     "Row",
@@ -74,6 +78,66 @@ class Trimmed(NamedTuple):
     bytes: int
     more: bool
     """The slice ended before the work did: call again."""
+
+
+class Extent(NamedTuple):
+    """What the change feed of a fragment has: all that is within retention. Older batches that a
+    live body holds in place are no part of it."""
+
+    first: int
+    """The oldest offset that can be read."""
+    next: int
+    """Offset after the newest durable record."""
+    first_at: Instant | None
+    """When the oldest batch was committed; None where there is no batch."""
+    last_at: Instant | None
+    size: int
+    """Bytes of all of them."""
+
+
+class BatchOutline(NamedTuple):
+    """A batch without its bytes."""
+
+    base: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, of no use here
+    at: Instant
+    size: int
+
+
+class Look(NamedTuple):
+    """A journal at one moment, and what there is to read in it from some offset on."""
+
+    extent: Extent
+    batches: list[BatchOutline]
+
+
+class JournalReader(Protocol):
+    """Reads journals beside whoever writes them, from a thread of its own where the store has one
+    for it: no commit waits for a reader, and no call holds anything back when it is over.
+
+    Only what is durable is seen.
+    """
+
+    own_thread: bool
+    """May it be called from another thread than its store?"""
+
+    def look(self, fragment: int, start: int, bytes_max: int, limit: int) -> Look:
+        """The batches from the one holding offset `start` on: at least one if there is any, then
+        as many as fit in `bytes_max`, `limit` at the most; none where `start` is not within the
+        extent or `bytes_max` is 0."""
+
+    def read(self, fragment: int, first: int, last: int) -> list[StoredBatch]:
+        """The batches whose bases are from `first` to `last`; those of them that are still kept."""
+
+    def find(self, fragment: int, at: Instant) -> int:
+        """The first offset of the extent that was committed at this time or later; its end where
+        there is none."""
+
+    def time_of(self, fragment: int, offset: int) -> Instant | None:
+        """When the record at this offset was committed, or the oldest one that is left behind it;
+        None where there is none."""
+
+    def close(self) -> None: ...
 
 
 class MessageStore(Protocol):
@@ -176,6 +240,9 @@ class MessageStore(Protocol):
 
     def probe(self, now: int) -> None:
         """Write and read back one small durable row, as health asks; raises like commit."""
+
+    def journal_reader(self) -> JournalReader:
+        """A reader of the journals beside this store; it is closed with the store at the latest."""
 
     def backup(self, target: str) -> None:
         """Copy the store, while in use, into a file that opens as a store of its own."""

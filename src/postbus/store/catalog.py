@@ -9,6 +9,7 @@ from postbus.errors import EntityAlreadyExists, EntityNotFound, QuotaExceeded
 from postbus.model.instant import Instant
 from postbus.store.database import MEMORY, Database, Layout
 from postbus.store.former import FormerNames
+from postbus.store.reader_marks import ReaderMarks
 from postbus.store.schema import FRAGMENT_MAX
 from postbus.store.subscriptions import SubscriptionCatalog, key_of, to_json
 
@@ -103,6 +104,7 @@ class Catalog:
                 self._database.set_meta(_NEXT_FRAGMENT, 1)
         self.namespace_created_at: Instant = created_at
         self.subscriptions = SubscriptionCatalog(self._database)
+        self.reader_marks = ReaderMarks(self._database)
         self._former = FormerNames(self._database)
 
     def entities(self) -> list[EntityRecord]:

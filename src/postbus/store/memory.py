@@ -1,7 +1,7 @@
 """The store without a disk, for tests and ephemeral namespaces: all of it is gone at the end."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, takewhile
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -9,8 +9,11 @@ from postbus.errors import NotSupported
 from postbus.model.instant import Instant
 from postbus.store import parts as rules
 from postbus.store.base import (
+    BatchOutline,
     Checkpoint,
+    Extent,
     Lease,
+    Look,
     Part,
     Row,
     RowKey,
@@ -288,12 +291,9 @@ class MemoryStore:
 
     def read(self, fragment: int, start: int, bytes_max: int) -> list[StoredBatch]:
         kept = self._find(fragment)
-        index = bisect_right(kept.bases, start)
-        if index and kept.batches[kept.bases[index - 1]].end > start:
-            index -= 1
         found: list[StoredBatch] = []
         room = bytes_max
-        for position in range(index, len(kept.bases)):
+        for position in range(_holding(kept, start), len(kept.bases)):
             base = kept.bases[position]
             data = kept.batches[base].data
             if found and len(data) > room:
@@ -355,6 +355,9 @@ class MemoryStore:
     def probe(self, now: int) -> None:
         """There is nothing that could fail."""
 
+    def journal_reader(self) -> "MemoryReader":
+        return MemoryReader(self._find)
+
     def backup(self, target: str) -> NoReturn:
         raise NotSupported("An ephemeral namespace keeps nothing that could be backed up.")
 
@@ -368,3 +371,60 @@ class MemoryStore:
     def _lane(self, fragment: int, subqueue: int, lane: int) -> _Lane:
         found = self._find(fragment).lanes.get((subqueue, lane))
         return _Lane() if found is None else found
+
+
+class MemoryReader:
+    """A JournalReader of what another object holds in dicts: for the thread of that one."""
+
+    own_thread = False
+
+    def __init__(self, find: Callable[[int], _Fragment]) -> None:
+        self._find = find
+
+    def look(self, fragment: int, start: int, bytes_max: int, limit: int) -> Look:
+        kept = self._find(fragment)
+        extent = self._extent(kept)
+        found: list[BatchOutline] = []
+        room = bytes_max
+        if not (extent.first <= start < extent.next and bytes_max):
+            return Look(extent, found)
+        for base in kept.bases[_holding(kept, start) :]:
+            batch = kept.batches[base]
+            if found and (len(batch.data) > room or len(found) >= limit):
+                break
+            found.append(BatchOutline(base, batch.end - base, batch.at, len(batch.data)))
+            room -= len(batch.data)
+        return Look(extent, found)
+
+    def _extent(self, kept: _Fragment) -> Extent:
+        within = kept.bases[bisect_left(kept.bases, kept.tail) :]
+        if not within:
+            return Extent(kept.tail, kept.head, None, None, 0)
+        oldest, newest = kept.batches[within[0]], kept.batches[within[-1]]
+        size = newest.total - oldest.total + len(oldest.data)
+        return Extent(kept.tail, kept.head, oldest.at, newest.at, size)
+
+    def read(self, fragment: int, first: int, last: int) -> list[StoredBatch]:
+        kept = self._find(fragment)
+        bases = kept.bases[bisect_left(kept.bases, first) : bisect_right(kept.bases, last)]
+        return [StoredBatch(base, kept.batches[base].data) for base in bases]
+
+    def find(self, fragment: int, at: Instant) -> int:
+        kept = self._find(fragment)
+        within = kept.bases[bisect_left(kept.bases, kept.tail) :]
+        index = bisect_left(within, at, key=lambda base: kept.batches[base].at)
+        return within[index] if index < len(within) else kept.head
+
+    def time_of(self, fragment: int, offset: int) -> Instant | None:
+        kept = self._find(fragment)
+        index = _holding(kept, max(offset, kept.tail))
+        return kept.batches[kept.bases[index]].at if index < len(kept.bases) else None
+
+    def close(self) -> None:
+        """There is nothing of its own."""
+
+
+def _holding(kept: _Fragment, offset: int) -> int:
+    """The place of the batch that holds an offset, or of the next one."""
+    index = bisect_right(kept.bases, offset)
+    return index - 1 if index and kept.batches[kept.bases[index - 1]].end > offset else index

@@ -12,6 +12,7 @@ from postbus.store import rows, seen
 from postbus.store.base import Lease, Part, Row, RowKey, Standing, StoredBatch, Trimmed
 from postbus.store.damage import check_batch, check_blob, check_numbers
 from postbus.store.database import WAL_PAGES_MAX, Database
+from postbus.store.journal_reader import SqliteReader
 from postbus.store.retention import Retention
 from postbus.store.schema import OFFSET_BITS, OFFSET_MAX, STORE, first_id
 
@@ -89,7 +90,9 @@ class SqliteStore:
     def __init__(
         self, path: str, *, vfs: str | None = None, wal_pages_max: int = WAL_PAGES_MAX
     ) -> None:
+        self._path, self._vfs = path, vfs
         self._database = Database(path, STORE, vfs, wal_pages_max)
+        self._readers: list[SqliteReader] = []
         self._retention = Retention(self._database)
         self._heads: dict[int, _Head] = {}
 
@@ -355,6 +358,11 @@ class SqliteStore:
             if self._database.get_meta("probe") != now:
                 raise StoreFailed(f"{self._database.name} did not keep what was written to it")
 
+    def journal_reader(self) -> SqliteReader:
+        reader = SqliteReader(self._path, self._vfs)
+        self._readers.append(reader)
+        return reader
+
     def backup_steps(self, target: str) -> Iterator[None]:
         return self._database.backup_steps(target)
 
@@ -363,4 +371,7 @@ class SqliteStore:
             pass
 
     def close(self) -> None:
+        # Before the writer, so that the last to close moves the log into the file.
+        for reader in self._readers:
+            reader.close()
         self._database.close()

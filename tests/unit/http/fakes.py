@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote
 from xml.etree.ElementTree import Element, fromstring
 
 from starlette.applications import Starlette
 
 from postbus.http.app import build_app
+from postbus.http.feed import FeedPages
 from postbus.http.notation import ATOM, INSTANCE, SERVICE_BUS
 from postbus.model.authorization import Right, Rules
 from postbus.model.description import QueueDescription
@@ -69,6 +70,7 @@ def application(
         metrics=_scrape,
         defaults=defaults or QueueDescription(),
         mailbox=mailbox,
+        feeds=cast("FeedPages", None),  # needs a whole server: tests/unit/server/test_feed.py
         wait_max_ms=240_000,
     )
 

@@ -1,0 +1,162 @@
+"""One record of a journal as an event: the columns of the change feed, filled in plainly.
+
+JSON lines are written from it, and faster readers are tested against it. Points in time are
+Instants, spans are milliseconds, and what is not known is None: all that only the message itself
+says is known where the record brings the message, and nowhere else (R-PIPE-02).
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from postbus.amqp.sections import (
+    read_annotations,
+    read_application_properties,
+    read_properties,
+    scan,
+)
+from postbus.broker import records
+from postbus.broker.message import (
+    DEAD_LETTER,
+    KIND_MASK,
+    MAIN,
+    OWNER_BITS,
+    SCHEDULED,
+    STATE,
+    TRANSFER_DEAD_LETTER,
+    Message,
+)
+from postbus.feed.operations import HOUSEKEEPING, OPERATIONS
+from postbus.feed.plain_values import id_text, property_text, read_body, text_of
+from postbus.model.instant import Instant
+
+Value = None | int | str | bytes | dict[str, str | None]
+Event = dict[str, Value]
+
+COLUMNS: Final = (
+    "entity",
+    "subscription",
+    "subQueue",
+    "partition",
+    "offset",
+    "timestamp",
+    "operation",
+    "sequenceNumber",
+    "enqueuedTime",
+    "messageId",
+    "sessionId",
+    "partitionKey",
+    "correlationId",
+    "subject",
+    "contentType",
+    "to",
+    "replyTo",
+    "timeToLive",
+    "scheduledEnqueueTime",
+    "expiresAt",
+    "deliveryCount",
+    "deadLetterReason",
+    "deadLetterErrorDescription",
+    "deadLetterSource",
+    "deliveredTime",
+    "properties",
+    "bodySize",
+    "body",
+)
+TIMES: Final = frozenset(
+    {"timestamp", "enqueuedTime", "scheduledEnqueueTime", "expiresAt", "deliveredTime"}
+)
+"""The columns that are Instants."""
+
+SUB_QUEUES: Final = {
+    MAIN: "",
+    DEAD_LETTER: "deadletter",
+    TRANSFER_DEAD_LETTER: "transferdeadletter",
+}
+_PARTITION_KEY: Final = "x-opt-partition-key"
+
+
+class Place(NamedTuple):
+    """Where a journal belongs: what its records do not say themselves."""
+
+    entity: str
+    partition: int
+    """Which fragment of the entity: 0, 1, …"""
+    subscriptions: Mapping[int, str]
+    """Names by owner, the number above the subqueue's kind. One that was deleted has none."""
+
+
+def subscription_of(subqueue: int, subscriptions: Mapping[int, str]) -> str | None:
+    """None for the queue or topic itself, and for a subscription that is no more."""
+    return subscriptions.get(subqueue >> OWNER_BITS)
+
+
+def event(place: Place, offset: int, at: Instant, data: bytes) -> Event | None:
+    """What one record says; `at` is when its batch was committed. None for housekeeping."""
+    record = records.decode(data)
+    if record.kind in HOUSEKEEPING:
+        return None
+    message = record.message
+    is_scheduled = message.lane == SCHEDULED
+    columns: Event = dict.fromkeys(COLUMNS)
+    columns |= {
+        "entity": place.entity,
+        "subscription": subscription_of(message.subqueue, place.subscriptions),
+        "subQueue": SUB_QUEUES[message.subqueue & KIND_MASK],
+        "partition": place.partition,
+        "offset": offset,
+        "timestamp": at,
+        "operation": OPERATIONS[record.kind],
+        "sequenceNumber": message.number,
+        # In that lane it is when the message will be enqueued.
+        "enqueuedTime": None if is_scheduled else message.enqueued_at,
+        "scheduledEnqueueTime": message.enqueued_at if is_scheduled else None,
+        "messageId": message.message_id,
+        "sessionId": message.session_id,
+        "timeToLive": None if message.ttl < 0 else message.ttl,
+        "expiresAt": message.expires_at,
+        "deliveryCount": message.delivery_count,
+        "deadLetterReason": message.reason,
+        "deadLetterErrorDescription": message.description,
+        "deadLetterSource": message.source,
+        # Only an outcome is an answer to a delivery.
+        "deliveredTime": record.delivered_at or None,
+        "bodySize": message.length,
+    }
+    if record.body_at >= 0:
+        raw = data[record.body_at :]
+        if message.lane == STATE:
+            # No message: a session's state is the bytes that its receiver gave.
+            columns["body"] = raw
+        else:
+            columns |= _content(message, raw)
+    return columns
+
+
+def _content(message: Message, raw: bytes) -> Event:
+    """What only the message itself says, as it is now: rules and receivers may have changed it."""
+    sections = scan(raw)
+    trail = message.trail
+    if trail is not None and trail.envelope:
+        properties = read_properties(trail.envelope, scan(trail.envelope))
+    else:
+        properties = read_properties(raw, sections)
+    if trail is not None and trail.annotations:
+        annotations = read_annotations(trail.annotations, scan(trail.annotations))
+    else:
+        annotations = read_annotations(raw, sections)
+    changed = message.properties
+    if changed is None:
+        values = read_application_properties(raw, sections)
+    else:
+        values = read_application_properties(changed, scan(changed)) if changed else {}
+    body, _ = read_body(raw, sections)
+    return {
+        "partitionKey": text_of(annotations.get(_PARTITION_KEY)),
+        "correlationId": id_text(properties.correlation_id),
+        "subject": properties.subject,
+        "contentType": text_of(properties.content_type),
+        "to": properties.to,
+        "replyTo": properties.reply_to,
+        "properties": {str(name): property_text(value) for name, value in values.items()},
+        "body": body,
+    }

@@ -1,0 +1,311 @@
+"""The change feed of a namespace: what its journals keep, read beside the traffic (R-PIPE-02).
+
+A reader asks nothing of an engine: it keeps none in memory, and no commit waits for it. The stored
+batches are read on a thread of their own, a short range at a time and only as fast as the client
+takes them, so that a slow one holds neither memory nor a snapshot of the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from typing import Final, NamedTuple, TypeVar
+
+from postbus.broker.message import OWNER_BITS
+from postbus.errors import (
+    ConnectionForced,
+    EntityNotFound,
+    InvalidArgument,
+    OffsetAhead,
+    OffsetTrimmed,
+    ServerBusy,
+    ServiceBusError,
+)
+from postbus.feed.events import SUB_QUEUES, Place, event
+from postbus.feed.lines import line
+from postbus.model.address import Address, SubQueue
+from postbus.model.instant import Instant
+from postbus.server.entities import QueueEntity, TopicEntity
+from postbus.server.host import Host
+from postbus.server.longpoll import STOPPING
+from postbus.server.namespace import Namespace
+from postbus.server.storethread import StoreThread
+from postbus.store import batch
+from postbus.store.base import BatchOutline, Extent, JournalReader, Look, StoredBatch
+
+FORMAT: Final = batch.VERSION
+SLICE_BYTES: Final = 512 * 1024
+"""Read at once, unless one batch has more."""
+BATCHES_MAX: Final = 8_192
+"""In one answer: small ones take more time than their bytes say."""
+LINES_AT_ONCE: Final = 256
+"""Records put into words in one call on the thread, so that others have their turn between."""
+ANSWERS_MAX: Final = 64
+"""Answers being read and sent at once; each holds a slice. Who waits for news is not counted."""
+
+
+T = TypeVar("T")
+
+
+class Journal(NamedTuple):
+    """One fragment of an entity."""
+
+    index: int  # type: ignore[assignment]  # hides tuple.index, of no use here
+    id: int
+    extent: Extent
+
+
+class Answer(NamedTuple):
+    """What there is to read from an offset on. Nothing of it is in memory yet."""
+
+    start: int
+    """The offset that was asked for, by number or by time."""
+    extent: Extent
+    batches: list[BatchOutline]
+
+    @property
+    def next(self) -> int:
+        """Offset after the last record in it."""
+        last = self.batches[-1] if self.batches else None
+        return self.start if last is None else last.base + last.count
+
+    @property
+    def size(self) -> int:
+        return sum(each.size for each in self.batches)
+
+
+class Query(NamedTuple):
+    """What a reader asks for: from an offset on, or from a time on."""
+
+    start: int | None
+    at: Instant | None
+    bytes_max: int
+    wait_ms: int
+
+
+class Feed:
+    """The journals of a namespace, for those who only read."""
+
+    def __init__(
+        self, namespace: Namespace, readers: list[JournalReader], threads: list[StoreThread]
+    ) -> None:
+        """A reader of each store, and the thread that it is to be called on."""
+        self._namespace = namespace
+        self._readers = readers
+        self._threads = threads
+        self._waits: dict[asyncio.Future[None], tuple[Host, Callable[[], None]]] = {}
+        """Each with a check that refuses who may not read any more."""
+        self._answers = 0
+        self._stopping = False
+
+    def find(self, address: Address) -> QueueEntity | TopicEntity:
+        """The entity whose feed an address means."""
+        if address.subqueue is not SubQueue.MAIN or address.subscription or address.management:
+            raise InvalidArgument(
+                f"'{address.path}' has no feed of its own: it is in that of '{address.entity}'."
+            )
+        entity = self._namespace.entity(address.entity)
+        if entity is None:
+            raise EntityNotFound(f"sb://{self._namespace.name}/{address.path}")
+        return entity
+
+    def host(self, entity: QueueEntity | TopicEntity, fragment: int) -> Host:
+        """One fragment of an entity."""
+        for host in entity.hosts:
+            if host.index == fragment:
+                return host
+        raise EntityNotFound(f"sb://{self._namespace.name}/{entity.name}/$feed/{fragment}")
+
+    async def journals(self, entity: QueueEntity | TopicEntity) -> list[Journal]:
+        """What is kept of each fragment."""
+        found = []
+        for host in entity.hosts:
+            look = await self._call(host, lambda reader, id_: reader.look(id_, 0, 0, 0))
+            host.head = max(host.head or 0, look.extent.next)
+            found.append(Journal(host.index, host.fragment, look.extent))
+        return found
+
+    async def time_of(self, host: Host, offset: int) -> Instant | None:
+        """When the record at an offset was committed, or the oldest that is left behind it."""
+        return await self._call(host, lambda reader, id_: reader.time_of(id_, offset))
+
+    async def ask(
+        self, host: Host, query: Query, gone: asyncio.Future[None], check: Callable[[], None]
+    ) -> Answer:
+        """What there is to read; where there is nothing yet, wait for it. `gone` is done when
+        nobody waits for the answer any more, and `check` refuses who may not read any more."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + query.wait_ms / 1_000
+        start = await self._start(host, query)
+        look_from = partial(_look, start, query.bytes_max)
+        while True:
+            if self._stopping:
+                raise ConnectionForced(STOPPING)
+            if host.gone is not None:
+                raise host.gone
+            check()  # time has passed since the request came
+            with self._news(host, check) as news:
+                look = await self._call(host, look_from)
+                _refuse_outside(host, start, look.extent)
+                left = until - loop.time()
+                if look.batches or not query.bytes_max or left <= 0 or gone.done():
+                    return Answer(start, look.extent, look.batches)
+                await asyncio.wait({news, gone}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                if news.done():
+                    news.result()  # or why nobody may wait here any longer
+
+    async def _start(self, host: Host, query: Query) -> int:
+        at = query.at
+        if query.start is not None or at is None:
+            return query.start or 0
+        return await self._call(host, lambda reader, id_: reader.find(id_, at))
+
+    def begin(self, entity: QueueEntity | TopicEntity, answer: Answer) -> None:
+        """An answer is about to be sent. Refused where too many are; `end` must follow."""
+        if self._answers >= ANSWERS_MAX:
+            raise ServerBusy("The broker answers as many readers of feeds as it can; try again.")
+        self._answers += 1
+        entity.meter.feed_reads += 1
+        entity.meter.feed_bytes += answer.size
+
+    def end(self) -> None:
+        """It was sent, or its client is gone."""
+        self._answers -= 1
+
+    async def batches(self, host: Host, answer: Answer) -> AsyncIterator[bytes]:
+        """The stored batches, some at a time."""
+        for first, last in _slices(answer.batches):
+            stored = await self._read(host, first, last)
+            yield b"".join([each.data for each in stored])
+
+    async def lines(
+        self, entity: QueueEntity | TopicEntity, host: Host, answer: Answer
+    ) -> AsyncIterator[bytes]:
+        """The events in them as JSON lines, from the first offset that was asked for."""
+        place = place_of(entity, host)
+        thread = self._threads[host.store]
+        for first, last in _slices(answer.batches):
+            events = _lines(place, answer.start, await self._read(host, first, last))
+            while some := await thread.run(partial(_some, events)):
+                yield some
+
+    def review(self) -> None:
+        """Keys were taken away: who waits by one of them waits no longer."""
+        for news, (host, check) in list(self._waits.items()):
+            if host.gone is None and not news.done():  # that says more than that its keys are gone
+                try:
+                    check()
+                except ServiceBusError as refusal:
+                    news.set_exception(refusal)
+
+    def stop(self) -> None:
+        """The broker stops: end every wait, and let no new one begin."""
+        self._stopping = True
+        for news in self._waits:
+            if not news.done():
+                news.set_exception(ConnectionForced(STOPPING))
+
+    # -- the journal ---------------------------------------------------------------------------
+
+    @contextmanager
+    def _news(self, host: Host, check: Callable[[], None]) -> Iterator[asyncio.Future[None]]:
+        """Done when the fragment has more records, or is gone. Begun before one looks, so that
+        nothing comes between."""
+        news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def tell(_: object = None) -> None:
+            if not news.done():
+                news.set_result(None)
+
+        self._waits[news] = host, check
+        host.on_records[tell] = None
+        # Called when the entity is deleted; also when only its engine is gone, which is no matter.
+        host.on_lost[tell] = None
+        try:
+            yield news
+        finally:
+            del self._waits[news]
+            host.on_records.pop(tell, None)
+            host.on_lost.pop(tell, None)
+            if news.done():
+                news.exception()  # heard of, also where nobody waited
+
+    async def _call(self, host: Host, call: Callable[[JournalReader, int], T]) -> T:
+        reader = self._readers[host.store]
+        found = await self._threads[host.store].run(partial(call, reader, host.fragment))
+        if host.gone is not None:
+            # Deleted meanwhile: what was read may be half of it.
+            raise host.gone
+        return found
+
+    async def _read(self, host: Host, first: BatchOutline, last: BatchOutline) -> list[StoredBatch]:
+        stored = await self._call(host, lambda reader, id_: reader.read(id_, first.base, last.base))
+        if not stored or stored[0].base != first.base:
+            # A slow client: the reply has begun, so it ends here, and the next question gets the
+            # offset that is left.
+            raise ServerBusy(f"The journal of '{host.name}' was trimmed while it was read.")
+        return stored
+
+
+def _look(start: int, bytes_max: int, reader: JournalReader, fragment: int) -> Look:
+    return reader.look(fragment, start, bytes_max, BATCHES_MAX)
+
+
+def place_of(entity: QueueEntity | TopicEntity, host: Host) -> Place:
+    return Place(entity.name, host.index, subscription_names(entity))
+
+
+def subscription_names(entity: QueueEntity | TopicEntity) -> dict[int, str]:
+    """By owner, the number above a subqueue's kind."""
+    if isinstance(entity, QueueEntity):
+        return {}
+    return {each.owner: each.name for each in entity.subscriptions()}
+
+
+def subqueues_of(entity: QueueEntity | TopicEntity) -> dict[int, tuple[str | None, str]]:
+    """What each number of a subqueue in the records means: subscription, and which part of it."""
+    owners: dict[int, str | None] = {0: None, **subscription_names(entity)}
+    return {
+        owner << OWNER_BITS | kind: (name, text)
+        for owner, name in owners.items()
+        for kind, text in SUB_QUEUES.items()
+    }
+
+
+def _refuse_outside(host: Host, start: int, extent: Extent) -> None:
+    if start < extent.first:
+        raise OffsetTrimmed(host.name, start, extent.first, extent.next)
+    if start > extent.next:
+        raise OffsetAhead(host.name, start, extent.first, extent.next)
+
+
+def _slices(batches: list[BatchOutline]) -> Iterator[tuple[BatchOutline, BatchOutline]]:
+    """First and last of those that are read at once."""
+    at = 0
+    while at < len(batches):
+        end, size = at + 1, batches[at].size
+        while end < len(batches) and size + batches[end].size <= SLICE_BYTES:
+            size += batches[end].size
+            end += 1
+        yield batches[at], batches[end - 1]
+        at = end
+
+
+def _lines(place: Place, start: int, stored: list[StoredBatch]) -> Iterator[bytes]:
+    """One for each record, empty for one that is no event or comes before `start`."""
+    for each in stored:
+        at = batch.unpack(each.data).at
+        for offset, (_, record) in enumerate(batch.records(each.data), each.base):
+            told = event(place, offset, at, record) if offset >= start else None
+            yield b"" if told is None else line(told)
+
+
+def _some(lines: Iterator[bytes]) -> bytes | None:
+    """The next few; None when there are no more."""
+    while some := list(islice(lines, LINES_AT_ONCE)):
+        if text := b"".join(some):
+            return text
+    return None

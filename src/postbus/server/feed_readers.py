@@ -1,0 +1,146 @@
+"""How far the readers of change feeds have come: told by them, kept over a restart, bounded.
+
+Nothing depends on it. A reader knows its own place; this is for people who want to see that it
+keeps up, and that nothing is trimmed before it was read.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple
+
+from postbus.errors import EntityNotFound, QuotaExceeded
+from postbus.model.instant import Instant
+from postbus.server.entities import QueueEntity, TopicEntity
+from postbus.server.namespace import Namespace
+from postbus.server.storethread import StoreThread
+from postbus.store.reader_marks import MarkKey, ReaderMarks
+
+KEPT_MS: Final = 7 * 86_400_000
+"""A reader that was not heard of for so long is forgotten."""
+READERS_MAX: Final = 1_000
+"""Of all entities: each has a series in the metrics."""
+PER_ENTITY_MAX: Final = 64
+
+
+class Progress(NamedTuple):
+    """What a reader says of itself."""
+
+    offsets: dict[int, int]
+    """By fragment, the next offset that it has not dealt with."""
+    query: str | None
+    """What runs there, in its own words."""
+    batch: int | None
+    updated: Instant
+
+
+class FeedReaders:
+    """All readers of a namespace's feeds."""
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        marks: ReaderMarks,
+        thread: StoreThread,
+        clock: Callable[[], Instant],
+    ) -> None:
+        """`thread` is that of the catalog, which the marks are in."""
+        self._namespace = namespace
+        self._marks = marks
+        self._thread = thread
+        self._clock = clock
+        self._known: dict[int, dict[str, Progress]] = {}
+        """By the entity's first fragment, and by name."""
+        self._changed: dict[MarkKey, str | None] = {}
+        """Not durable yet."""
+        self._saving = asyncio.Lock()
+
+    def now(self) -> Instant:
+        return self._clock()
+
+    async def open(self) -> None:
+        """Find those that are known, once the namespace is open."""
+        for key, text in (await self._thread.run(self._marks.all)).items():
+            self._known.setdefault(key.fragment, {})[key.name] = _from_text(text)
+        self._forget_old()
+        await self._save()
+
+    def of(self, entity: QueueEntity | TopicEntity) -> dict[str, Progress]:
+        """Those of an entity, by name."""
+        known = self._known.get(entity.host.fragment)
+        if known is None:
+            return {}
+        oldest = self._clock() - KEPT_MS
+        return {name: one for name, one in sorted(known.items()) if one.updated >= oldest}
+
+    async def put(self, entity: QueueEntity | TopicEntity, name: str, told: Progress) -> None:
+        """Note how far a reader has come. Durable when this comes back."""
+        fragment = entity.host.fragment
+        if name not in self._known.get(fragment, {}):
+            self._forget_old()
+            if sum(map(len, self._known.values())) >= READERS_MAX:
+                raise QuotaExceeded(f"The namespace has {READERS_MAX} readers of feeds already.")
+            if len(self._known.get(fragment, {})) >= PER_ENTITY_MAX:
+                raise QuotaExceeded(f"The feed of '{entity.name}' has {PER_ENTITY_MAX} readers.")
+        self._known.setdefault(fragment, {})[name] = told
+        self._changed[MarkKey(fragment, name)] = _to_text(told)
+        await self._save()
+
+    async def remove(self, entity: QueueEntity | TopicEntity, name: str) -> None:
+        fragment = entity.host.fragment
+        if name not in self._known.get(fragment, {}):
+            raise EntityNotFound(f"sb://{self._namespace.name}/{entity.name}/$feed/readers/{name}")
+        self._drop(fragment, name)
+        await self._save()
+
+    def lags(self, entity: QueueEntity | TopicEntity) -> dict[str, int]:
+        """How many records each is behind, as far as that is known without reading."""
+        heads = {host.index: host.head for host in entity.hosts if host.head is not None}
+        return {
+            name: sum(
+                max(0, heads[index] - offset)
+                for index, offset in progress.offsets.items()
+                if index in heads
+            )
+            for name, progress in self.of(entity).items()
+            if heads
+        }
+
+    def _forget_old(self) -> None:
+        """Those that were not heard of for long, and those of entities that are gone."""
+        oldest = self._clock() - KEPT_MS
+        fragments = {entity.host.fragment for entity in self._namespace.entities()}
+        for fragment, known in list(self._known.items()):
+            for name, progress in list(known.items()):
+                if fragment not in fragments or progress.updated < oldest:
+                    self._drop(fragment, name)
+
+    def _drop(self, fragment: int, name: str) -> None:
+        del self._known[fragment][name]
+        if not self._known[fragment]:
+            del self._known[fragment]
+        self._changed[MarkKey(fragment, name)] = None
+
+    async def _save(self) -> None:
+        """Write what has changed, and what others have changed meanwhile with it."""
+        async with self._saving:
+            changed, self._changed = self._changed, {}
+            if not changed:
+                return  # whoever was before us has written it
+            try:
+                await self._thread.run(partial(self._marks.write, changed))
+            except BaseException:
+                # Those who wait behind us try again; what is newer stays.
+                self._changed = {**changed, **self._changed}
+                raise
+
+
+def _to_text(progress: Progress) -> str:
+    return json.dumps(progress._asdict(), separators=(",", ":"))
+
+
+def _from_text(text: str) -> Progress:
+    values = json.loads(text)
+    offsets = {int(index): int(offset) for index, offset in values["offsets"].items()}
+    return Progress(offsets, values["query"], values["batch"], values["updated"])

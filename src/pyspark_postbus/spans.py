@@ -1,0 +1,88 @@
+"""Columns of text and bytes taken out of one buffer by where each value lies.
+
+A column of Arrow is one piece of memory with offsets. The values of a column follow each other in a
+chunk of the feed, in order, with other things between them: read as one column, every second entry
+is a value, and those are copied out in one go. Nothing is done for each row in Python.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Positions = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+BUFFER_MAX: Final = (1 << 31) - 1
+"""Offsets of Arrow's text and bytes have 32 bits."""
+
+
+class Buffer:
+    """The bytes of a chunk, to be looked at from any position on in any width."""
+
+    def __init__(self, data: bytes) -> None:
+        if len(data) > BUFFER_MAX:
+            raise ValueError(f"a chunk of {len(data)} bytes is more than a column can hold")
+        self.data = data
+        self.size = len(data)
+        self.bytes: npt.NDArray[np.uint8] = np.frombuffer(data, np.uint8)
+        self._arrow = pa.py_buffer(data)
+
+    def at(self, positions: Positions) -> npt.NDArray[np.uint8]:
+        """The byte at each position; 0 where the chunk has ended by then."""
+        last = self.size - 1
+        if positions.size and int(positions.max()) > last:
+            found = self.bytes[np.minimum(positions, last)]
+            found[positions > last] = 0
+            return found
+        return self.bytes[positions]
+
+    def numbers(self, positions: Positions, dtype: str) -> Positions:
+        """The number of this type at each position, aligned or not; 0 past the end."""
+        kind = np.dtype(dtype)
+        last = self.size - kind.itemsize
+        everywhere: npt.NDArray[Any] = np.ndarray(
+            (max(last + 1, 0),), kind, buffer=self.data, strides=(1,)
+        )
+        if last < 0:
+            return np.zeros(len(positions), np.int64)
+        if positions.size and int(positions.max()) > last:
+            found = everywhere[np.minimum(positions, last)].astype(np.int64)
+            found[positions > last] = 0
+            return found
+        return everywhere[positions].astype(np.int64)
+
+    def rows(self, positions: Positions, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        """The structure at each position; each must lie within the chunk."""
+        count = self.size - dtype.itemsize + 1
+        everywhere: npt.NDArray[Any] = np.ndarray(
+            (max(count, 0),), dtype, buffer=self.data, strides=(1,)
+        )
+        found: npt.NDArray[Any] = everywhere[positions]
+        return found
+
+    def column(
+        self, starts: Positions, ends: Positions, known: Flags | None, kind: pa.DataType
+    ) -> pa.Array:
+        """A column of `kind`, string or binary, from spans that follow each other; null where it is
+        not `known`, but those have a place in the order, too."""
+        count = len(starts)
+        if not count:
+            return pa.array([], kind)
+        edges = np.empty(2 * count, np.int32)
+        edges[0::2] = starts
+        edges[1::2] = ends
+        parts = pa.Array.from_buffers(kind, 2 * count - 1, [None, pa.py_buffer(edges), self._arrow])
+        chosen = np.arange(0, 2 * count, 2, dtype=np.int32)
+        indices = pa.array(chosen) if known is None else pa.array(chosen, mask=~known)
+        return parts.take(indices)
+
+
+def merged(usual: pa.Array, odd: pa.Array, where: Positions) -> pa.Array:
+    """A column with the values of `odd` put in at these places."""
+    order = np.arange(len(usual), dtype=np.int64)
+    order[where] = len(usual) + np.arange(len(odd))
+    return pa.concat_arrays([usual, odd]).take(pa.array(order))
