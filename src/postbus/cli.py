@@ -15,6 +15,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from postbus.importing import imported_quickly
+from postbus.pipeline_cli import app as pipelines
 from postbus.settings import (
     Settings,
     SettingsError,
@@ -35,6 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(pipelines, name="pipeline")
 
 
 class Form(StrEnum):

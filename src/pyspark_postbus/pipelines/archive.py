@@ -30,7 +30,7 @@ CLEAN_HOURS: Final = 168
 """For so long readers may go on with the files of an older version of the table."""
 
 _LOG = logging.getLogger(__name__)
-_WAIT_S: Final = 0.5
+_WAIT_S: Final = 1
 
 
 class ArchiveError(Exception):
@@ -190,11 +190,14 @@ class _Work:
 
     def check(self, feed: Feed) -> None:
         """A table that is ahead of the feed is of another broker: its events would be left out."""
-                    ends = self.lake.ends(sources_of(feed)) for one in feed.fragments: if
-                    ends.get(one.fragment, 0) > one.next: raise ArchiveError( f"{self.lake.uri} has
-                    '{feed.entity}' up to offset " f"{ends[one.fragment]} of partition
-                    {one.fragment}, and this broker's feed ends " f"at {one.next}: the table is of
-                    another broker, or of one with newer data" )
+        ends = self.lake.ends(sources_of(feed))
+        for one in feed.fragments:
+            if ends.get(one.fragment, 0) > one.next:
+                raise ArchiveError(
+                    f"{self.lake.uri} has '{feed.entity}' up to offset {ends[one.fragment]} of "
+                    f"partition {one.fragment}, and this broker's feed ends at {one.next}: "
+                    "the table is of another broker, or of one with newer data"
+                )
 
     def commit(self, events: DataFrame, batch: int) -> None:
         feed = known_feed(self.connection, self.entity)

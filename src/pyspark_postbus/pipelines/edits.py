@@ -87,7 +87,7 @@ def load_function(text: str) -> Repairer:
         raise BadEdit(f"'{text}' cannot be loaded: {error}") from error
     if not callable(function):
         raise BadEdit(f"'{text}' is no function")
-    cloudpickle.register_pickle_by_value(module)
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     loaded: Repairer = function
     return loaded
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pyspark_postbus.client import Client, Feed
+from pyspark_postbus.client import Client, Feed, PostbusError
 
 
 class Address(NamedTuple):
@@ -72,12 +72,30 @@ def read_feed(
     return (reader.schema(schema) if schema else reader).load()
 
 
-def read_dead_letters(spark: SparkSession, connection: str, entity: str) -> DataFrame:
-    """The dead letters that are there now, whole, without taking them from anybody."""
-    address = address_of(entity)
-    chosen = options_of(connection, known_feed(connection, address.entity).kind, address)
-    chosen |= {"readMode": "messages", "subQueue": "deadletter"}
-    return spark.read.format("postbus").options(**chosen).load()
+def read_dead_letters(spark: SparkSession, connection: str, *entities: str) -> DataFrame:
+    """The dead letters that are there now, whole, without taking them from anybody. A topic stands
+    for all of its subscriptions."""
+    frames = []
+    for entity in entities:
+        address = address_of(entity)
+        feed = known_feed(connection, address.entity)
+        for each in _letterboxes(feed, address):
+            chosen = options_of(connection, feed.kind, each)
+            chosen |= {"readMode": "messages", "subQueue": "deadletter"}
+            frames.append(spark.read.format("postbus").options(**chosen).load())
+    whole = frames[0]
+    for frame in frames[1:]:
+        whole = whole.unionByName(frame)
+    return whole
+
+
+def _letterboxes(feed: Feed, address: Address) -> list[Address]:
+    if feed.kind != "topic" or address.subscription is not None:
+        return [address]
+    names = {place.subscription for place in feed.places.values()} - {None}
+    if not names:
+        raise PostbusError(404, f"the topic '{address.entity}' has no subscriptions")
+    return [Address(address.entity, name) for name in sorted(filter(None, names))]
 
 
 def offsets_text(offsets: Mapping[int, int]) -> str:

@@ -96,7 +96,7 @@ def _prices(found: Mapping[str, Any]) -> Prices:
     known = {"currency", "base_per_month", "unit_kb", "in_per_gb", "out_per_gb", "operations"}
     if unknown := found.keys() - known:
         raise ValueError(f"unknown: {', '.join(sorted(unknown))}")
-    values = {
+    values: dict[str, Any] = {
         name: str(value)
         if name == "currency"
         else int(value)

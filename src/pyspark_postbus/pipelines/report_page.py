@@ -1,11 +1,9 @@
 """The traffic report as one page of HTML that needs nothing else: style, charts, tables within."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from html import escape
 from typing import Any, Final
-
-import pyarrow as pa
 
 from pyspark_postbus.pipelines.charts import COLOURS, column_chart, line_chart, rank_chart
 from pyspark_postbus.pipelines.prices import Prices
@@ -63,16 +61,15 @@ def _tiles(tables: Tables, prices: Prices, is_whole: bool) -> str:
     tiles = [
         ("sent", number_text(sent), ""),
         ("completed", number_text(done), ""),
-        ("median latency", millis_text(whole["total_p50"]) if whole else "–", ""),
-        ("99 % within", millis_text(whole["total_p99"]) if whole else "–", ""),
+        ("median latency", millis_text(whole["total_p50"]) if whole else "n/a", ""),
+        ("99 % within", millis_text(whole["total_p99"]) if whole else "n/a", ""),
         ("waiting at the end", number_text(waiting), "" if is_whole else "at least"),
         ("delivered again", number_text(again), _share(again, done + again)),
         ("dead-lettered", number_text(dead), _share(dead, sent)),
         ("a month like this", _money(_month(tables, prices), prices), "example prices or yours"),
     ]
     cells = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd>"
-        f"<small>{escape(note)}</small></div>"
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd><small>{escape(note)}</small></div>"
         for name, value, note in tiles
     )
     return f'<dl class="tiles">{cells}</dl>'
@@ -129,7 +126,7 @@ def _latency(tables: Tables) -> str:
                 number_text(row["messages"]),
                 *(millis_text(row[f"total_{one}"]) for one in (*_PERCENTILES, "max")),
                 *(
-                    "–" if row[name] is None else millis_text(row[name])
+                    "n/a" if row[name] is None else millis_text(row[name])
                     for name in ("waiting_p50", "waiting_p99", "handling_p50", "handling_p99")
                 ),
             )
@@ -229,8 +226,7 @@ def _fragments(tables: Tables) -> str:
         mean = sum(counts) / len(counts)
         skews.append((entity, str(len(counts)), f"{max(counts) / mean:.2f}"))
     text = (
-        "Events by partition of each entity. Skew is the fullest one over the mean: "
-        "1.00 is even."
+        "Events by partition of each entity. Skew is the fullest one over the mean: 1.00 is even."
     )
     table = _table(("entity", "partitions", "skew"), skews)
     shown = sorted(bars, key=lambda bar: -bar[1])[:32]
@@ -289,7 +285,9 @@ def _times(tables: Tables) -> list[datetime]:
     return [start + timedelta(seconds=at) for at in range(0, last - first + 1, width)]
 
 
-def _by_time(times: Sequence[datetime], rows: Iterable[Mapping[str, Any]], name: str) -> list[float]:
+def _by_time(
+    times: Sequence[datetime], rows: Iterable[Mapping[str, Any]], name: str
+) -> list[float]:
     found: dict[datetime, float] = {}
     for row in rows:
         found[row["time"]] = found.get(row["time"], 0) + row[name]

@@ -32,7 +32,8 @@ main{{max-width:900px;margin:0 auto;padding:24px 20px 60px}}
 h1{{font-size:26px;margin:0}}h2{{font-size:19px;margin:40px 0 4px}}
 h3{{font-size:15px;margin:20px 0 4px}}
 p{{margin:4px 0 10px}}section>p,.span,.nothing{{color:var(--soft)}}
-.tiles{{display:grid;grid-template-columns:repeat(auto-fit,minmax(190px,1fr));gap:10px;margin:20px 0}}
+.tiles{{display:grid;grid-template-columns:repeat(auto-fit,minmax(190px,1fr));gap:10px;
+margin:20px 0}}
 .tiles div{{background:var(--card);border-radius:8px;padding:10px 14px}}
 .tiles dt{{color:var(--soft);font-size:13px}}.tiles dd{{margin:0;font-size:22px;font-weight:600}}
 .tiles small{{color:var(--soft)}}
