@@ -91,6 +91,12 @@ class NothingIsLost(Checker):
         elif event.kind is Kind.CANCELLED:
             if asked is None or before.number not in asked.numbers or before.lane != SCHEDULED:
                 raise self.broken(name, f"nobody cancelled {before}")
+        elif event.kind is Kind.RESUBMITTED:
+            known = (
+                asked is not None and asked.verb == "resubmit" and before.number in asked.numbers
+            )
+            if not known or before.subqueue != DEAD_LETTER or event.lock is not None:
+                raise self.broken(name, f"nobody sent {before} again")
         elif event.kind is Kind.DELETED:
             if asked is None or asked.verb != "purge" or event.lock is not None:
                 raise self.broken(name, f"nobody purged {before}")
@@ -99,7 +105,7 @@ class NothingIsLost(Checker):
 
     def seen(self, inventory: Seen, queue: Queue) -> None:
         for name in sorted(self._acknowledged):
-            if name not in inventory and name not in self.model.gone:
+            if name not in inventory and self.model.gone.get(name) in (None, Kind.RESUBMITTED):
                 raise self.broken(name, "acknowledged, never removed, and not there")
 
 
@@ -166,6 +172,8 @@ class CountIsRight(Checker):
         super().__init__(model)
         self._confirmed: Counter[str] = Counter()
         self._possible: Counter[str] = Counter()
+        self._again: set[str] = set()
+        """Sent again, which begins anew; what was confirmed before may be told after it."""
 
     def confirmed(self, verb: str, names: Iterable[str]) -> None:
         if verb in ("abandon", "defer"):
@@ -174,9 +182,12 @@ class CountIsRight(Checker):
     def decided(self, event: Event, now: int) -> None:
         before, after = event.before, event.after
         if before is None:
-            if after.count and event.kind is Kind.ENQUEUED:
+            is_new = event.kind is Kind.ENQUEUED or self._comes_again(event)
+            if after.count and is_new:
                 raise self.broken(after.name, f"new, and delivered {after.count} times already")
             return
+        if event.kind is Kind.RESUBMITTED:
+            self._again.add(after.name)
         rise = int(event.kind in FAILS)
         if event.kind is Kind.DEAD_LETTERED:
             rise = int(self._dead_letter_counts(event, before, now))
@@ -188,6 +199,10 @@ class CountIsRight(Checker):
                 after.name,
                 f"{event.kind.name} after {before.count} deliveries made it {after.count}",
             )
+
+    def _comes_again(self, event: Event) -> bool:
+        asked = event.asked
+        return event.kind is Kind.PUT_BACK and asked is not None and asked.verb == "resubmit"
 
     def _dead_letter_counts(self, event: Event, before: Entry, now: int) -> bool:
         limit = self.model.policy.max_delivery_count
@@ -212,10 +227,10 @@ class CountIsRight(Checker):
             self._within(name, entry.count, entry.subqueue)
 
     def _within(self, name: str, count: int, subqueue: int) -> None:
-        if subqueue == MAIN and not self._confirmed[name] <= count <= self._possible[name]:
+        least = 0 if name in self._again else self._confirmed[name]
+        if subqueue == MAIN and not least <= count <= self._possible[name]:
             raise self.broken(
-                name,
-                f"counted {count}, of {self._confirmed[name]} to {self._possible[name]} failures",
+                name, f"counted {count}, of {least} to {self._possible[name]} failures"
             )
 
 
@@ -256,7 +271,8 @@ class BodiesAreRight(Checker):
             self._same(name, body)
 
     def _same(self, name: str, body: bytes) -> None:
-        if name not in self.model.sent or self.model.sent[name].body != body:
+        sent = self.model.sent.get(name)
+        if sent is None or (sent.body != body and body not in sent.edited):
             raise self.broken(name, f"has a body nobody sent: {body!r}")
 
 

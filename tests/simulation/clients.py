@@ -12,6 +12,7 @@ from postbus.broker.message import DEAD_LETTER, MAIN, NO_TTL, Message
 from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
+from postbus.broker.resubmission import Back, Repair, Result, resubmit
 from tests.simulation.model import Asked, Sent
 
 VERBS = ["complete", "abandon", "defer", "dead_letter", "release", "lose", "forget"]
@@ -36,6 +37,9 @@ class Broker(Protocol):
     def confirm(self, verb: str, names: Sequence[str]) -> None: ...
     def show(self, name: str, raw: bytes) -> None: ...
     def locked(self, message: Message) -> None: ...
+    def dead_letters(self) -> list[int]: ...
+    def editing(self, name: str, body: bytes) -> None: ...
+    def check_resubmitted(self, numbers: Sequence[int], results: Sequence[Result]) -> None: ...
     def check_peek(self, subqueue: int, start: int, found: list[Message]) -> None: ...
     def update(self, policy: Policy) -> None: ...
 
@@ -79,6 +83,7 @@ class Clients:
             self.fetch_deferred: 3,
             self.peek: 3,
             self.purge: 1,
+            self.resubmit: 2,
             self.update: 1,
         }
         self._weights = {
@@ -233,6 +238,28 @@ class Clients:
             lambda q, _, pages: browse.delete_batch(q, subqueue, count, before, pages),
             lambda _: None,
         )
+
+    def resubmit(self) -> None:
+        """Have some of the dead letters sent again, and among them a number that is none."""
+        broker, chance = self._broker, self._chance
+        dead = broker.dead_letters()
+        numbers = chance.sample(dead, min(len(dead), chance.choice([1, 2, 5])))
+        numbers.insert(chance.randint(0, len(numbers)), chance.choice(self.known.numbers))
+        repairs = [Repair(number, self._revise) for number in numbers]
+
+        def call(queue: Queue, now: int, pages: Pages) -> Any:
+            found = resubmit(queue, DEAD_LETTER, repairs, Back(queue, queue), now, pages)
+            if not isinstance(found, Need):
+                broker.check_resubmitted(numbers, found)
+            return found
+
+        broker.ask(Asked("resubmit", numbers=tuple(numbers)), call, lambda _: None)
+
+    def _revise(self, dead: Message, raw: bytes) -> Message:
+        if self._chance.random() < 0.3:
+            raw = dead.message_id.encode() + b"+" * self._chance.randrange(40)
+            self._broker.editing(dead.message_id, raw)
+        return Message(raw, dead.message_id, None, dead.ttl)
 
     def update(self) -> None:
         self._broker.update(random_policy(self._chance))

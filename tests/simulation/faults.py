@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
-from postbus.broker import chores, delta
+from postbus.broker import chores, delta, resubmission
 from postbus.broker.delta import Delta
 from postbus.broker.ledger import Ledger
 from postbus.broker.message import Message
@@ -24,7 +24,7 @@ from postbus.store.base import Trimmed
 from postbus.store.memory import MemoryStore
 from tests.simulation.history import STAYS, Violation
 from tests.simulation.run import run_seed
-from tests.simulation.simulation import Simulation, WatchedRuntime
+from tests.simulation.simulation import TOLD, Simulation, WatchedRuntime
 
 SEEDS_MAX = 200
 
@@ -187,6 +187,12 @@ def nobody_told(fetch: Any) -> Any:
     return faulty
 
 
+def _nothing_done(_: Any) -> Any:
+    def faulty(*_: Any) -> None: ...
+
+    return faulty
+
+
 @dataclass(frozen=True)
 class Fault:
     """What is wrong, and which promises are seen to be broken by it."""
@@ -225,7 +231,7 @@ FAULTS = [
     ),
     Fault(
         "completion left in the index",
-        frozenset({_RETURNS, _REPLAY, _MATCH, _ONE_PLACE, _PEEK, _LOST, _ORDER, _COUNT}),
+        frozenset({_RETURNS, _REPLAY, _MATCH, _ONE_PLACE, _PEEK, _LOST, _ORDER, _COUNT, _BEFORE}),
         patched(Delta, "remove", _left_in_index),
     ),
     Fault(
@@ -257,6 +263,16 @@ FAULTS = [
         "work not looked for at the start",
         frozenset({_DUE}),
         patched(WatchedRuntime, "survey", _unsurveyed),
+    ),
+    Fault(
+        "dead letter taken out and not sent again",
+        frozenset({_LOST, TOLD}),
+        patched(resubmission.Back, "place", _nothing_done),
+    ),
+    Fault(
+        "dead letter sent again and left where it was",
+        frozenset({_MATCH, _TOTALS, _COUNT, TOLD}),
+        patched(resubmission, "_take_out", _nothing_done),
     ),
     Fault("wake-up lost", frozenset({_SERVED}), patched(chores, "fetch_bodies", nobody_told)),
 ]

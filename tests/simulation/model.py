@@ -59,6 +59,8 @@ class Sent(NamedTuple):
 
     body: bytes
     scheduled_at: int
+    edited: tuple[bytes, ...] = ()
+    """Bodies that it may have instead, since somebody has asked for it."""
 
 
 @dataclass(slots=True)

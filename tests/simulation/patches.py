@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-from postbus.broker import browse, chores, taking
+from postbus.broker import browse, chores, resubmission, taking
 from postbus.server import commits, host, line, loading, residence, runtime, serving
 
 
@@ -31,6 +31,7 @@ def tiny(chance: random.Random) -> Iterator[None]:
         (chores, {"SLICE": few, "PAGE_ROWS": few + 1, "COPY_BYTES": 60}),
         (chores, {"BATCHES_AT_ONCE": chance.choice([1, 2, 8])}),
         (browse, {"PEEK_ROWS": chance.choice([1, few]), "DELETE_COUNT_MAX": 5}),
+        (resubmission, {"RECEIVE_BYTES_MAX": chance.choice([30, 4 << 20])}),
         (taking, {"EXPIRED_PER_TAKE": few}),
         (line, {"SERVED_AT_ONCE": chance.choice([1, few])}),
         (host, {"CHECKPOINT_CHANGES": chance.choice([1, 6, 40])}),

@@ -15,6 +15,7 @@ from postbus.broker.message import DEAD_LETTER, MAIN, Message
 from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
+from postbus.broker.resubmission import Outcome, Result
 from postbus.broker.window import WindowLimits
 from postbus.errors import InternalError, MessageLockLost, ServiceBusError
 from postbus.server.host import Chore, Host
@@ -35,6 +36,7 @@ from tests.simulation.machine import Machine, Thread
 from tests.simulation.model import Asked, Model, Sent
 from tests.simulation.receivers import SimReceiver, shown_count
 
+TOLD = "each dead letter is told what has become of it"
 RETENTION_MS = 2_000
 RETENTION_BYTES = 600
 
@@ -207,6 +209,33 @@ class Simulation:
 
     def sending(self, name: str, sent: Sent) -> None:
         self.model.sent[name] = sent
+
+    def editing(self, name: str, body: bytes) -> None:
+        sent = self.model.sent[name]
+        self.model.sent[name] = sent._replace(edited=(*sent.edited, body))
+
+    def dead_letters(self) -> list[int]:
+        entries = self.model.live.values()
+        return sorted(entry.number for entry in entries if entry.subqueue == DEAD_LETTER)
+
+    def check_resubmitted(self, numbers: Sequence[int], results: Sequence[Result]) -> None:
+        """What each was told is what has become of it; the model has not heard of it yet."""
+        before = {e.number: e for e in self.model.live.values() if e.subqueue == DEAD_LETTER}
+        live = self.model.live
+        locked = {live[name].number for name in self.model.locks if name in live}
+        for number, result in zip(numbers, results, strict=False):
+            dead = before.pop(number, None)
+            if dead is None:
+                expected = {Outcome.NOT_FOUND}
+            elif number in locked:
+                expected = {Outcome.LOCKED}
+            else:
+                expected = {Outcome.MOVED, Outcome.REFUSED}
+            if result.outcome not in expected:
+                name = None if dead is None else dead.name
+                raise Violation(TOLD, name, f"number {number} of {dead} was told {result}")
+            if dead is not None and result.outcome is not Outcome.MOVED:
+                before[number] = dead
 
     def confirm(self, verb: str, names: Sequence[str]) -> None:
         for name in names:

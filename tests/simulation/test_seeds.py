@@ -65,7 +65,7 @@ def test_the_histories_contain_everything_that_can_happen() -> None:
             happened[" ".join(text.split()[:2])] += 1
             happened[text.split()[0]] += 1
     verbs = ["send", "cancel", "complete", "abandon", "defer", "dead_letter", "release", "lose"]
-    verbs += ["renew", "deferred", "peek", "purge", "update", "put_back"]
-    of_queues = [kind for kind in Kind if kind <= Kind.COPIED] + [Kind.PUT_BACK]
+    verbs += ["renew", "deferred", "peek", "purge", "update", "put_back", "resubmit"]
+    of_queues = [kind for kind in Kind if kind <= Kind.COPIED] + [Kind.PUT_BACK, Kind.RESUBMITTED]
     expected = {kind.name for kind in of_queues} | {f"decided {verb}" for verb in verbs}
     assert (expected | {"CRASH"}) - happened.keys() == set()

@@ -149,12 +149,20 @@ def accept(
     for sent, raw in messages:
         if sent.number > mark:
             try:
-                if history is None or not _drops(engine, history, origin, sent, now, pages):
+                if (
+                    history is None
+                    or _is_sent_again(sent)
+                    or not _drops(engine, history, origin, sent, now, pages)
+                ):
                     _take_in(engine, origin, sent, raw, now)
             except ServiceBusError as refusal:
                 return Receipt(arrived, refusal)
         arrived += 1
     return Receipt(arrived, None)
+
+
+def _is_sent_again(sent: Message) -> bool:
+    return sent.trail is not None and sent.trail.again
 
 
 def _drops(

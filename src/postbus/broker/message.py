@@ -45,8 +45,9 @@ _DESCRIPTION: Final = 3
 _SOURCE: Final = 4
 _TRAIL: Final = 5
 
-# hops, size, cursor, newest, destination, source fragment, source number, envelope length
+# hops with _AGAIN, size, cursor, newest, destination, source fragment and number, envelope length
 _TRAIL_HEAD = struct.Struct("<BIIIqqQI")
+_AGAIN: Final = 0x80
 
 
 class CorruptRow(Exception):
@@ -63,6 +64,7 @@ class Trail:
     messages of a queue have none."""
 
     __slots__ = (
+        "again",
         "annotations",
         "cursor",
         "destination",
@@ -79,6 +81,9 @@ class Trail:
         """Bytes it counts with: its body, and what has been written to go with it."""
         self.hops = 0
         """How often it was forwarded (semantics B §8)."""
+        self.again = False
+        """It was a dead letter and is sent again: wherever it arrives its id may have been seen,
+        and it is no duplicate for that."""
         self.cursor = 0
         """The last subscription it was given to, while it is being published."""
         self.newest = 0
@@ -96,7 +101,7 @@ class Trail:
     def next_leg(self, size: int) -> "Trail":
         """What a copy of the message, or the same one in another entity, takes over."""
         other = Trail(size)
-        other.hops = self.hops
+        other.hops, other.again = self.hops, self.again
         other.envelope, other.annotations = self.envelope, self.annotations
         return other
 
@@ -220,7 +225,7 @@ def encode_extras(message: Message) -> bytes:
         parts += (
             _EXTRA.pack(_TRAIL, _TRAIL_HEAD.size + len(data)),
             _TRAIL_HEAD.pack(
-                trail.hops,
+                trail.hops | _AGAIN if trail.again else trail.hops,
                 trail.size,
                 trail.cursor,
                 trail.newest,
@@ -237,7 +242,7 @@ def encode_extras(message: Message) -> bytes:
 def _decode_trail(value: bytes) -> Trail:
     trail = Trail(0)
     (
-        trail.hops,
+        hops,
         trail.size,
         trail.cursor,
         trail.newest,
@@ -246,6 +251,7 @@ def _decode_trail(value: bytes) -> Trail:
         trail.origin_number,
         length,
     ) = _TRAIL_HEAD.unpack_from(value)
+    trail.hops, trail.again = hops & ~_AGAIN, hops & _AGAIN != 0
     end = _TRAIL_HEAD.size + length
     trail.envelope, trail.annotations = value[_TRAIL_HEAD.size : end], value[end:]
     return trail

@@ -45,7 +45,8 @@ def post(engine: Engine, destination: int, messages: Sequence[Message], now: Ins
         message.number = message.enqueue_number = ledger.next_number()
         # One that is scheduled waits at its destination, not here.
         message.enqueued_at = max(message.enqueued_at, now)
-        message.trail = Trail(message.length)
+        # One that is sent again has one already.
+        message.trail = message.trail or Trail(message.length)
         message.trail.destination = destination
         message.subqueue, message.lane = TRANSFER_DEAD_LETTER, OUTBOX
         ledger.add(Kind.POSTED, message, raw)

@@ -74,7 +74,10 @@ class Kind(IntEnum):
     POSTED = 26
     """Sent through this entity, for another one (`postbus.broker.posting`)."""
     PUT_BACK = 27
-    """Removed just before for a receiver that was gone by then: it is where it was."""
+    """Removed just before, for a receiver that was gone by then: it is where it was. Or from a
+    dead-letter queue (RESUBMITTED): it is back in its queue."""
+    RESUBMITTED = 28
+    """Left a dead-letter queue to be sent again: it comes in anew by the next record."""
 
 
 BRINGS_BODY: Final = frozenset(
@@ -100,6 +103,7 @@ REMOVES: Final = frozenset(
         Kind.SPREAD,
         Kind.FORWARDED,
         Kind.STATE_CLEARED,
+        Kind.RESUBMITTED,
     }
 )
 BRINGS_ID: Final = BRINGS_BODY - {Kind.COPIED, Kind.STATE_SET, Kind.POSTED, Kind.PUT_BACK}

@@ -34,4 +34,5 @@ OPERATIONS: Final[dict[Kind, str]] = {
     Kind.DUPLICATE: "duplicate",
     Kind.POSTED: "posted",
     Kind.PUT_BACK: "put-back",
+    Kind.RESUBMITTED: "resubmitted",
 }

@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 from postbus.errors import InvalidArgument, Unauthorized
 from postbus.http.atom import Site
 from postbus.http.caller import Asked, Caller, Resource
+from postbus.http.deadletters import DeadLetters, Undertaker, find_ask
 from postbus.http.entities import EntityResource, list_entities, namespace_info
 from postbus.http.feed import FeedPages, find_feed
 from postbus.http.messages import Mailbox, Messages, find_target
@@ -69,12 +70,25 @@ def build_app(
     defaults: QueueDescription,
     mailbox: Mailbox,
     feeds: FeedPages,
+    undertaker: Undertaker,
     wait_max_ms: int,
 ) -> Starlette:
     """The ASGI application. `defaults` is what a queue is whose creator says nothing; no receive
     waits longer than `wait_max_ms`."""
     messages = Messages(mailbox, authority.review, wait_max_ms)
-    front = Front(namespace, authority, clock, tracking, health, metrics, defaults, messages, feeds)
+    dead_letters = DeadLetters(undertaker, authority.review)
+    front = Front(
+        namespace,
+        authority,
+        clock,
+        tracking,
+        health,
+        metrics,
+        defaults,
+        messages,
+        feeds,
+        dead_letters,
+    )
     return Starlette(
         routes=[Route("/{path:path}", front)],
         exception_handlers={HTTPException: front.no_route},
@@ -95,6 +109,7 @@ class Front:
         defaults: QueueDescription,
         messages: Messages,
         feeds: FeedPages,
+        dead_letters: DeadLetters,
     ) -> None:
         self._namespace = namespace
         self._authority = authority
@@ -105,6 +120,7 @@ class Front:
         self._defaults = defaults
         self._messages = messages
         self._feeds = feeds
+        self._dead_letters = dead_letters
         self._valve = Valve()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -132,6 +148,10 @@ class Front:
         if feed is not None:
             asked = await self._asked(request, feed.path)
             return await self._feeds.answer(request, feed, asked.caller.claims, asked.site)
+        ask = find_ask(raw_path)
+        if ask is not None:
+            who = await self._asked(request, ask.path)
+            return await self._dead_letters.answer(request, ask, who.caller.claims, who.site)
         target = find_target(request.method, raw_path)
         asked = await self._asked(request, path if target is None else target.path)
         if target is not None:

@@ -20,6 +20,7 @@ from postbus.broker.window import WindowLimits
 from postbus.config.places import ConfigError
 from postbus.errors import ConnectionForced, StoreUnavailable
 from postbus.http.app import build_app
+from postbus.http.deadletters import REQUEST_MAX_BYTES
 from postbus.http.feed import FeedPages
 from postbus.model.description import QueueDescription
 from postbus.model.instant import Instant
@@ -53,6 +54,7 @@ from postbus.server.namespace import Namespace
 from postbus.server.reload_request import RELOAD
 from postbus.server.reloading import Reloading
 from postbus.server.residence import Residence
+from postbus.server.resubmitting import Resubmitting
 from postbus.server.runtime import Runtime
 from postbus.server.scraping import Scraping
 from postbus.server.service import Service
@@ -287,13 +289,18 @@ class Server:
             defaults=_defaults(settings, self._config.default_lock_duration_ms),
             mailbox=self._mailbox,
             feeds=feeds,
+            undertaker=Resubmitting(self.namespace, self._clock),
             wait_max_ms=settings.http_receive_timeout_max_ms,
         )
         http = HttpHost(
             app,
             HttpLimits(
                 settings.http_header_max_bytes,
-                max(settings.http_body_max_bytes, settings.message_size_max_kb * 1024),
+                max(
+                    settings.http_body_max_bytes,
+                    settings.message_size_max_kb * 1024,
+                    REQUEST_MAX_BYTES,
+                ),
                 settings.http_request_timeout_ms,
                 settings.http_keep_alive_timeout_ms,
                 settings.websocket_frame_max_bytes,

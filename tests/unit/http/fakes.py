@@ -23,6 +23,7 @@ from postbus.server.sas import create_sas
 from postbus.server.tracking import TrackingIds
 from tests.unit.http.mailbox import MemoryMailbox
 from tests.unit.http.memory import T0, MemoryNamespace
+from tests.unit.http.undertaker import MemoryUndertaker
 
 KEY_NAME = "RootManageSharedAccessKey"
 KEY = "SAS_KEY_VALUE"
@@ -48,6 +49,7 @@ def application(
     health: Health | None = None,
     defaults: QueueDescription | None = None,
     mailbox: MemoryMailbox | None = None,
+    undertaker: MemoryUndertaker | None = None,
 ) -> Starlette:
     mailbox = mailbox or MemoryMailbox()
     authority = Authority([AccessKey(KEY_NAME, (KEY,)), LISTENER])
@@ -71,6 +73,7 @@ def application(
         defaults=defaults or QueueDescription(),
         mailbox=mailbox,
         feeds=cast("FeedPages", None),  # needs a whole server: tests/unit/server/test_feed.py
+        undertaker=undertaker or MemoryUndertaker(),
         wait_max_ms=240_000,
     )
 

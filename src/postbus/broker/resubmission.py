@@ -1,0 +1,287 @@
+"""Dead letters that are sent again, or thrown away, by their numbers (R-DLQ-08).
+
+One that is sent again leaves the dead-letter queue and comes in where it shall be within one call,
+so that both are in one commit: a crash finds it in one place or the other, and asking again for a
+number that is gone changes nothing. To another fragment it goes by way of the outbox, as messages
+do that are sent through an entity (`postbus.broker.posting`). What becomes of its sections is for
+somebody else to say: the engine does not look into messages.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Final, NamedTuple
+
+from postbus.broker.admission import admit
+from postbus.broker.browse import RECEIVE_BYTES_MAX, by_number
+from postbus.broker.chores import missing
+from postbus.broker.engine import Engine
+from postbus.broker.message import ACTIVE, DEFERRED, SCHEDULED, Message, Trail, no_body
+from postbus.broker.pages import BodyPage, Need, Page, Pages
+from postbus.broker.placing import choose_place
+from postbus.broker.policy import NOWHERE, Policy
+from postbus.broker.posting import admit_posts, post
+from postbus.broker.queue import Queue
+from postbus.broker.records import Kind
+from postbus.broker.seen import digest_of
+from postbus.errors import InvalidOperation, ServiceBusError
+from postbus.model.instant import Instant
+
+AT_ONCE: Final = 128
+"""Dead letters that are worth a turn: about 4 ms, and others wait for so long."""
+
+Revise = Callable[[Message, bytes], Message]
+"""Makes the message that is sent from a dead letter and its body, or refuses to."""
+
+
+class Outcome(Enum):
+    """What became of one dead letter that was asked for."""
+
+    MOVED = "moved"
+    REMOVED = "removed"
+    NOT_FOUND = "not found"
+    LOCKED = "locked"
+    REFUSED = "refused"
+    """Where it was to go cannot take it, or it cannot be made what it was to be."""
+
+
+class Result(NamedTuple):
+    outcome: Outcome
+    detail: str = ""
+    """Why it was refused."""
+
+
+class Repair(NamedTuple):
+    """One dead letter that is to be sent again."""
+
+    number: int
+    revise: Revise
+
+
+class Target(ABC):
+    """Where dead letters are sent."""
+
+    @abstractmethod
+    def check(self, dead: Message, made: Message, now: Instant) -> None:
+        """Raise the reason why what was made of a dead letter cannot go there."""
+
+    @abstractmethod
+    def place(self, made: Message, now: Instant) -> None:
+        """Put it there. It was checked, and its dead letter is gone."""
+
+
+class Back(Target):
+    """Into the very queue or subscription whose dead letters they are."""
+
+    def __init__(self, queue: Queue, own: Queue) -> None:
+        """`own` is the queue or topic of the fragment: size limits are those of it."""
+        self._queue = queue
+        self._kind = "Queue" if queue is own else "Topic"
+        self._policy = queue.policy._replace(
+            size_bytes_max=own.policy.size_bytes_max, message_size_max=own.policy.message_size_max
+        )
+
+    def check(self, dead: Message, made: Message, now: Instant) -> None:
+        queue = self._queue
+        if made.enqueued_at > now and self._kind == "Topic":
+            raise InvalidOperation(
+                f"Messages cannot be scheduled at the subscription '{queue.name}'."
+            )
+        size_bytes = _size_without(queue, dead, made)
+        admit(self._kind, queue.name, self._policy, size_bytes, [made])
+
+    def place(self, made: Message, now: Instant) -> None:
+        queue, raw = self._queue, made.raw
+        assert raw is not None
+        queue.limit_ttl(made)
+        made.number = made.enqueue_number = queue.ledger.next_number()
+        # Its id was seen when it came for the first time, so the record is none that brings one.
+        if made.enqueued_at > now:
+            made.lane = SCHEDULED
+            queue.ledger.add(Kind.PUT_BACK, made, raw)
+            made.raw = None
+            queue.next_due = min(queue.next_due, made.enqueued_at)
+            return
+        made.enqueued_at = now
+        if queue.policy.forward_to != NOWHERE:
+            made.trail = _sent_again(made)
+        choose_place(queue, made)
+        queue.ledger.add(Kind.PUT_BACK, made, raw)
+        queue.placed(made)
+
+
+class Published(Target):
+    """To the topic itself: all of its subscriptions get a copy, as far as they want one."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def check(self, dead: Message, made: Message, now: Instant) -> None:
+        own = self._engine.own
+        size_bytes = own.ledger.size_bytes - dead.charge
+        admit("Topic", own.name, own.policy, size_bytes, [made])
+
+    def place(self, made: Message, now: Instant) -> None:
+        topic, history = self._engine.topic, self._engine.ledger.history
+        assert topic is not None
+        made.trail = _sent_again(made)
+        topic.store([made], now)
+        if history is not None and made.message_id:
+            history.note(digest_of(made.message_id), now)
+
+
+class Posted(Target):
+    """To another queue or topic, by way of the outbox."""
+
+    def __init__(
+        self, engine: Engine, destination: int, kind: str, name: str, policy: Policy
+    ) -> None:
+        """A fragment, and what the entity there asks of messages; `kind` is Queue or Topic."""
+        self._engine = engine
+        self._destination = destination
+        self._kind = kind
+        self._name = name
+        self._policy = policy
+
+    def check(self, dead: Message, made: Message, now: Instant) -> None:
+        # It is asked for room when the message arrives, and waited for if it has none.
+        admit(self._kind, self._name, self._policy, 0, [made])
+        admit_posts(self._engine, _size_without(self._engine.own, dead, made), [made])
+
+    def place(self, made: Message, now: Instant) -> None:
+        made.trail = _sent_again(made)
+        post(self._engine, self._destination, [made], now)
+
+
+def _sent_again(made: Message) -> Trail:
+    trail = Trail(made.length)
+    trail.again = True
+    return trail
+
+
+def _size_without(queue: Queue, dead: Message, made: Message) -> int:
+    """The size of the entity without a dead letter. One that does not grow is never too much: a
+    queue that its dead letters have filled is repaired by sending them again."""
+    return 0 if made.length <= dead.charge else queue.ledger.size_bytes - dead.charge
+
+
+def resubmit(
+    queue: Queue,
+    subqueue: int,
+    repairs: Sequence[Repair],
+    target: Target,
+    now: Instant,
+    pages: Pages,
+) -> list[Result] | Need:
+    """Send these dead letters again, each by itself; returns what became of the first ones, as many
+    as have bodies that fit into memory together."""
+    found = _find(queue, subqueue, [repair.number for repair in repairs], pages)
+    if isinstance(found, Need):
+        return found
+    bodies = _bodies(found, pages)
+    if isinstance(bodies, Need):
+        return bodies
+    results: list[Result] = []
+    gone: set[int] = set()
+    for repair, dead, body in zip(repairs, found, bodies, strict=False):
+        if isinstance(dead, Outcome):
+            results.append(Result(dead))
+            continue
+        if dead.number in gone:
+            results.append(Result(Outcome.NOT_FOUND))  # it was named twice
+            continue
+        assert body is not None
+        try:
+            made = repair.revise(dead, body)
+            target.check(dead, made, now)
+        except ServiceBusError as refusal:
+            results.append(Result(Outcome.REFUSED, str(refusal)))
+            continue
+        gone.add(dead.number)
+        _take_out(queue, Kind.RESUBMITTED, dead)
+        target.place(made, now)
+        results.append(Result(Outcome.MOVED))
+    return results
+
+
+def discard(
+    queue: Queue, subqueue: int, numbers: Sequence[int], pages: Pages
+) -> list[Result] | Need:
+    """Remove these dead letters for good, each by itself."""
+    found = _find(queue, subqueue, numbers, pages)
+    if isinstance(found, Need):
+        return found
+    results: list[Result] = []
+    gone: set[int] = set()
+    for dead in found:
+        if isinstance(dead, Outcome):
+            results.append(Result(dead))
+        elif dead.number in gone:
+            results.append(Result(Outcome.NOT_FOUND))
+        else:
+            gone.add(dead.number)
+            _take_out(queue, Kind.DELETED, dead)
+            results.append(Result(Outcome.REMOVED))
+    return results
+
+
+def _take_out(queue: Queue, kind: Kind, dead: Message) -> None:
+    if dead.lane == ACTIVE:
+        queue.withdraw(dead)
+    queue.ledger.remove(kind, dead)
+
+
+def _find(
+    queue: Queue, subqueue: int, numbers: Sequence[int], pages: Pages
+) -> list[Message | Outcome] | Need:
+    """The dead letters with these numbers, or why one cannot be had."""
+    active = by_number(queue, subqueue, ACTIVE, numbers, pages)
+    if isinstance(active, Need):
+        return active
+    messages = active
+    if queue.ledger.count(subqueue, DEFERRED):
+        deferred = by_number(queue, subqueue, DEFERRED, numbers, pages)
+        if isinstance(deferred, Need):
+            return deferred
+        messages = [one or other for one, other in zip(active, deferred, strict=True)]
+    found: list[Message | Outcome] = []
+    for message in messages:
+        if message is None:
+            found.append(Outcome.NOT_FOUND)
+        elif message.token is not None:
+            found.append(Outcome.LOCKED)
+        else:
+            found.append(message)
+    return found
+
+
+def _bodies(found: Sequence[Message | Outcome], pages: Pages) -> list[bytes | None] | Need:
+    """The bodies of the first ones, None for what has none: as many as go together."""
+    bytes_left = RECEIVE_BYTES_MAX
+    chosen: list[Message | None] = []
+    for each in found:
+        message = each if isinstance(each, Message) else None
+        if message is not None:
+            if bytes_left < RECEIVE_BYTES_MAX and message.length > bytes_left:
+                break
+            bytes_left -= message.length
+        chosen.append(message)
+    absent: list[Page] = [
+        _body_page(message) for message in chosen if message is not None and message.raw is None
+    ]
+    if need := missing(pages, absent):
+        return need
+    return [None if message is None else _body_of(message, pages) for message in chosen]
+
+
+def _body_page(message: Message) -> BodyPage:
+    return BodyPage(message.base, message.position, message.length)
+
+
+def _body_of(message: Message, pages: Pages) -> bytes:
+    raw = message.raw
+    if raw is None:
+        raw = pages.body(_body_page(message))
+    if raw is None:
+        raise no_body(message)
+    return raw

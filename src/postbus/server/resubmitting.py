@@ -1,0 +1,158 @@
+"""Dead letters sent again or thrown away for whoever manages an entity (R-DLQ-08).
+
+A request names up to a thousand of them. They are dealt with a slice at a time, each slice one
+commit, so that neither the memory they take nor the time that others wait grows with the request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from postbus.broker.engine import Engine
+from postbus.broker.message import DEAD_LETTER, TRANSFER_DEAD_LETTER
+from postbus.broker.pages import Need, Pages
+from postbus.broker.resubmission import (
+    AT_ONCE,
+    Back,
+    Outcome,
+    Posted,
+    Published,
+    Repair,
+    Result,
+    Target,
+    discard,
+    resubmit,
+)
+from postbus.errors import EntityNotFound, InvalidArgument, InvalidOperation, ServiceBusError
+from postbus.model.address import Address, SubQueue
+from postbus.model.edits import Edits
+from postbus.model.instant import Instant
+from postbus.server.entities import Entity, QueueEntity, Received, TopicEntity
+from postbus.server.namespace import Namespace
+from postbus.server.requests import Call
+from postbus.server.revision import Revision
+
+_SUBQUEUES: Final = {
+    SubQueue.DEAD_LETTER: DEAD_LETTER,
+    SubQueue.TRANSFER_DEAD_LETTER: TRANSFER_DEAD_LETTER,
+}
+
+Results = list[Result] | Need
+
+
+class Resubmitting:
+    """The dead letters of a namespace."""
+
+    def __init__(self, namespace: Namespace, clock: Callable[[], Instant]) -> None:
+        self._namespace = namespace
+        self._clock = clock
+
+    async def resubmit(
+        self, source: Address, to: Address | None, asked: Sequence[tuple[int, Edits]]
+    ) -> list[tuple[str, str]]:
+        """Send dead letters of `source` again: back to where they come from, or `to` another
+        entity. Returns the outcome of each, and why it was refused."""
+        entity, subqueue = self._find(source)
+        target_of = self._target(entity, source, to, subqueue)
+        size_max = self._namespace.settings.property_size_max_bytes
+        repairs = [Repair(number, Revision(edits, size_max)) for number, edits in asked]
+
+        def call(part: Sequence[Repair], engine: Engine, now: Instant, pages: Pages) -> Results:
+            queue = engine.at(subqueue)
+            return resubmit(queue, subqueue, part, target_of(engine), now, pages)
+
+        return await self._in_slices(entity, repairs, call)
+
+    async def discard(self, source: Address, numbers: Sequence[int]) -> list[tuple[str, str]]:
+        """Remove dead letters for good. Returns the outcome of each."""
+        entity, subqueue = self._find(source)
+
+        def call(part: Sequence[int], engine: Engine, now: Instant, pages: Pages) -> Results:
+            return discard(engine.at(subqueue), subqueue, part, pages)
+
+        return await self._in_slices(entity, numbers, call)
+
+    # -- where from, and where to --------------------------------------------------------------
+
+    def _find(self, source: Address) -> tuple[Entity, int]:
+        entity = self._namespace.at(source)
+        if entity is None:
+            raise self._unknown(source)
+        kind = _SUBQUEUES.get(source.subqueue)
+        if kind is None or not (isinstance(entity, Received) or kind == TRANSFER_DEAD_LETTER):
+            raise InvalidOperation(f"'{source.path}' is no dead-letter queue.")
+        return entity, entity.subqueue(kind)
+
+    def _target(
+        self, entity: Entity, source: Address, to: Address | None, subqueue: int
+    ) -> Callable[[Engine], Target]:
+        """What makes the target, within the engine that the dead letters are in."""
+        if to is None:
+            if source.subqueue is SubQueue.TRANSFER_DEAD_LETTER:
+                raise InvalidArgument(
+                    f"The messages in '{source.path}' were sent to other entities: say 'to' which "
+                    "one they shall go."
+                )
+            return lambda engine: Back(engine.at(subqueue), engine.own)
+        target = self._namespace.at(to)
+        if target is None:
+            raise self._unknown(to)
+        if target is entity and isinstance(entity, Received) and to.subqueue is SubQueue.MAIN:
+            return lambda engine: Back(engine.at(subqueue), engine.own)
+        if not isinstance(target, QueueEntity | TopicEntity) or to.subqueue is not SubQueue.MAIN:
+            raise InvalidOperation(f"Messages cannot be sent to '{to.path}'.")
+        if target.host is entity.host:
+            return Published
+        return partial(
+            Posted,
+            destination=target.host.fragment,
+            kind="Topic" if isinstance(target, TopicEntity) else "Queue",
+            name=target.path,
+            policy=target.policy(),
+        )
+
+    def _unknown(self, address: Address) -> EntityNotFound:
+        return EntityNotFound(f"sb://{self._namespace.name}/{address.path}")
+
+    # -- the engine ----------------------------------------------------------------------------
+
+    async def _in_slices(
+        self,
+        entity: Entity,
+        asked: Sequence[Any],
+        call: Callable[[Sequence[Any], Engine, Instant, Pages], Results],
+    ) -> list[tuple[str, str]]:
+        results: list[Result] = []
+        while len(results) < len(asked):
+            part = asked[len(results) : len(results) + AT_ONCE]
+            try:
+                results += await self._ask(entity, partial(call, part))
+            except ServiceBusError as error:
+                if not results:
+                    raise
+                # What came before it is done. Asking again for all of them does no harm.
+                left = len(asked) - len(results)
+                results += [Result(Outcome.REFUSED, str(error))] * left
+        return [(result.outcome.value, result.detail) for result in results]
+
+    async def _ask(
+        self, entity: Entity, call: Callable[[Engine, Instant, Pages], Results]
+    ) -> list[Result]:
+        future: asyncio.Future[list[Result]] = asyncio.get_running_loop().create_future()
+
+        def done(result: list[Result]) -> None:
+            if not future.done():
+                future.set_result(result)
+
+        def failed(error: ServiceBusError) -> None:
+            if not future.done():
+                future.set_exception(error)
+
+        entity.touch(self._clock())
+        runtime = self._namespace.runtime(entity.host)
+        # Not exclusive: what is told of each was put into words when it was decided.
+        runtime.submit(Call(entity.host, call, done, failed, exclusive=False))
+        return await future
