@@ -90,8 +90,10 @@ def archive(
             else writer.trigger(processingTime=f"{every_s} seconds")
         )
         running.queries.append(trigger.start())
+        if once:
+            # One after the other: each starts workers of Python, and all at once they are slow.
+            running.wait()
     if once:
-        running.wait()
         running.tidy()
     return running
 
