@@ -76,18 +76,16 @@ def partitions(ranges: Sequence[Range], least: int, most: int) -> list[tuple[Ran
     if not total:
         return []
     wanted = min(max(least, -(-total // RANGE_MIN)), most, total)
-    share = -(-total // wanted)
     groups: list[list[Range]] = [[]]
-    room = share
+    done = 0
     for fragment, begin, end in ranges:
         start = begin
         while start < end:
-            if not room:
+            if done == total * len(groups) // wanted:
                 groups.append([])
-                room = share
-            cut = min(end, start + room)
+            cut = min(end, start + total * len(groups) // wanted - done)
             groups[-1].append(Range(fragment, start, cut))
-            room -= cut - start
+            done += cut - start
             start = cut
     return [tuple(group) for group in groups]
 
