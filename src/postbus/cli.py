@@ -14,6 +14,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from postbus.feed_cli import app as feed
 from postbus.importing import imported_quickly
 from postbus.pipeline_cli import app as pipelines
 from postbus.settings import (
@@ -37,6 +38,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(pipelines, name="pipeline")
+app.add_typer(feed, name="feed")
 
 
 class Form(StrEnum):

@@ -27,6 +27,8 @@ from pydantic_settings import (
 
 PREFIX: Final = "POSTBUS_"
 TABLE: Final = "settings"
+CONNECTION_STRING: Final = f"{PREFIX}CONNECTION_STRING"
+"""No setting of a broker: it tells commands that are clients of one where that is."""
 MADE_CERTIFICATE: Final = Path("tls/server.pem")
 """In the data folder: what `postbus cert` makes and `serve` uses unless told otherwise."""
 
@@ -386,7 +388,7 @@ def declared() -> dict[str, FieldInfo]:
 
 def unknown_variables() -> list[str]:
     """Variables that look like settings and are none: a slip of the pen, so worth a warning."""
-    known = {variable_of(name) for name in Settings.model_fields}
+    known = {variable_of(name) for name in Settings.model_fields} | {CONNECTION_STRING}
     return sorted(
         name for name in os.environ if name.startswith(PREFIX) and name.upper() not in known
     )

@@ -294,6 +294,62 @@ def test_over_http_messages_are_received_and_not_sent_nor_read_elsewhere(
                     assert "InvalidSignature" in reply.detail
 
 
+@holders
+@pytest.mark.usefixtures("unchanged")
+def test_over_http_the_feed_is_read_of_what_the_key_is_for_and_nothing_else(
+    server: Server, holder: Holder
+) -> None:
+    """R-PIPE-02: a feed shows all that its entity has held, so it is for who may receive it."""
+    progress = b'{"offsets": {"0": 0}}'
+    with RestClient(server.connection_string, key=holder.pair) as caller:
+        for entity in holder.entities:
+            assert caller.request("GET", f"/{entity}/$feed").status == 200
+            read = caller.request("GET", f"/{entity}/$feed/0?from=0")
+            assert read.status == 200 and b"there before" in read.body
+            assert caller.request("PUT", f"/{entity}/$feed/readers/r", progress).status == 204
+            assert caller.request("GET", f"/{entity}/$feed/readers").status == 200
+            assert caller.request("DELETE", f"/{entity}/$feed/readers/r").status == 204
+        others = [each for each in (*QUEUES, *TOPICS) if each not in holder.entities]
+        for entity in (*others, *(["absent"] if others else [])):
+            for method, path in (
+                ("GET", "$feed"),
+                ("GET", "$feed/0?from=0"),
+                ("GET", "$feed/readers"),
+                ("PUT", "$feed/readers/r"),
+                ("DELETE", "$feed/readers/r"),
+            ):
+                assert caller.request(method, f"/{entity}/{path}", progress).status == 401
+
+
+def test_over_http_a_token_for_less_than_the_entity_does_not_read_its_feed(server: Server) -> None:
+    """One for a subscription, or for a dead-letter queue, is for a part of the feed only."""
+    for uri in ("t/Subscriptions/s", "t/messages", "q"):
+        with RestClient(server.connection_string, uri, OF_NAMESPACE.pair) as caller:
+            assert caller.request("GET", "/t/$feed").status == 401, uri
+            assert caller.request("GET", "/t/$feed/0?from=0").status == 401, uri
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_a_key_that_only_sends_does_not_read_the_feed(server: Server) -> None:
+    name, value = "sends", key(9)
+    only_send = AuthorizationRule(
+        type="SharedAccessAuthorizationRule",
+        key_name=name,
+        primary_key=value,
+        secondary_key=value,
+        rights=["Send"],
+    )
+    with administration_client(server.connection_string, retry_total=0) as admin:
+        admin.create_queue("sent-to", authorization_rules=[only_send])
+        with RestClient(server.connection_string, "sent-to", (name, value)) as caller:
+            assert caller.send("sent-to", b"x").status == 201
+            for path in ("$feed", "$feed/0?from=0", "$feed/readers"):
+                reply = caller.request("GET", f"/sent-to/{path}")
+                assert reply.status == 401
+                assert "'Listen' claim(s) are required" in reply.detail
+        admin.delete_queue("sent-to")
+
+
 def entry(kind: str) -> bytes:
     return (
         '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">'

@@ -142,6 +142,23 @@ def test_a_receive_over_http_that_waits_ends_with_its_key(
         assert keeps.reply().body == b"1"
 
 
+def test_a_wait_for_news_of_a_feed_ends_with_its_key(
+    server: Server, admin: ServiceBusAdministrationClient, queue: str
+) -> None:
+    """R-PIPE-02."""
+    by_first = RestClient(server.connection_string, "q", ("k", FIRST))
+    by_second = RestClient(server.connection_string, "q", ("k", SECOND))
+    with by_first as loses, by_second as keeps:
+        for client in (loses, keeps):
+            client.begin("GET", "/q/$feed/0?from=0&timeout=30")
+        change(admin, rule("k", THIRD, SECOND))
+        assert loses.reply().status == 401
+        with RestClient(server.connection_string) as sender:
+            assert sender.request("POST", "/q/messages", b"1").status == 201
+        reply = keeps.reply()
+        assert (reply.status, reply.headers["postbus-next"]) == (200, "1")
+
+
 def test_a_right_that_is_taken_away_ends_the_links_that_need_it(
     server: Server, queue: str, admin: ServiceBusAdministrationClient
 ) -> None:

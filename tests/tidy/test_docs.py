@@ -36,15 +36,17 @@ def make_targets() -> set[str]:
 def commands() -> dict[str, set[str]]:
     """Each `postbus` command with its flags."""
     group: Any = typer.main.get_command(app)
-    return {
-        name: {
-            flag
-            for parameter in command.params
-            for flag in (*parameter.opts, *parameter.secondary_opts)
-        }
-        | {"--help"}
-        for name, command in group.commands.items()
+    return {name: _flags(command) | {"--help"} for name, command in group.commands.items()}
+
+
+def _flags(command: Any) -> set[str]:
+    """Those of a command, or of all in a group of them."""
+    own = {
+        flag
+        for parameter in command.params
+        for flag in (*parameter.opts, *parameter.secondary_opts)
     }
+    return own.union(*map(_flags, getattr(command, "commands", {}).values()))
 
 
 @pytest.mark.parametrize("page", list(PAGES), ids=shown)

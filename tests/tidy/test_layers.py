@@ -34,7 +34,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "store",
     },
     "http": {"errors", "model", "server", "settings"},
-    "cli": {"importing", "server", "settings", "store"},
+    "feed_client": {"server"},
+    "feed_cli": {"feed_client", "settings"},
+    "cli": {"feed_cli", "importing", "server", "settings", "store"},
     "__main__": {"cli", "importing"},
 }
 

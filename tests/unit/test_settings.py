@@ -171,6 +171,7 @@ def test_settings_do_not_change_under_a_running_server() -> None:
 def test_variables_that_are_no_setting_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POSTBUS_PROT", "1")
     monkeypatch.setenv("POSTBUS_PORT", "1")
+    monkeypatch.setenv("POSTBUS_CONNECTION_STRING", "that of the commands that are clients")
     assert unknown_variables() == ["POSTBUS_PROT"]
 
 

@@ -157,7 +157,7 @@ class FeedPages:
             if gone.done():
                 raise ClientDisconnect
             headers = _headers(answer, query)
-            self._feed.begin(entity, answer)
+            await self._feed.begin(entity, answer)
         except BaseException:
             gone.cancel()
             raise

@@ -45,6 +45,7 @@ LINES_AT_ONCE: Final = 256
 """Records put into words in one call on the thread, so that others have their turn between."""
 ANSWERS_MAX: Final = 64
 """Answers being read and sent at once; each holds a slice. Who waits for news is not counted."""
+PLACE_WITHIN_S: Final = 5.0
 
 
 T = TypeVar("T")
@@ -98,7 +99,7 @@ class Feed:
         self._threads = threads
         self._waits: dict[asyncio.Future[None], tuple[Host, Callable[[], None]]] = {}
         """Each with a check that refuses who may not read any more."""
-        self._answers = 0
+        self._places = asyncio.Semaphore(ANSWERS_MAX)
         self._stopping = False
 
     def find(self, address: Address) -> QueueEntity | TopicEntity:
@@ -163,17 +164,22 @@ class Feed:
             return query.start or 0
         return await self._call(host, lambda reader, id_: reader.find(id_, at))
 
-    def begin(self, entity: QueueEntity | TopicEntity, answer: Answer) -> None:
-        """An answer is about to be sent. Refused where too many are; `end` must follow."""
-        if self._answers >= ANSWERS_MAX:
-            raise ServerBusy("The broker answers as many readers of feeds as it can; try again.")
-        self._answers += 1
+    async def begin(self, entity: QueueEntity | TopicEntity, answer: Answer) -> None:
+        """Wait for a place to send an answer from; `end` must follow. Many may wait for one: a
+        commit wakes all readers of an entity at once."""
+        try:
+            async with asyncio.timeout(PLACE_WITHIN_S):
+                await self._places.acquire()
+        except TimeoutError:
+            raise ServerBusy(
+                "The broker answers as many readers of feeds as it can; try again."
+            ) from None
         entity.meter.feed_reads += 1
         entity.meter.feed_bytes += answer.size
 
     def end(self) -> None:
         """It was sent, or its client is gone."""
-        self._answers -= 1
+        self._places.release()
 
     async def batches(self, host: Host, answer: Answer) -> AsyncIterator[bytes]:
         """The stored batches, some at a time."""

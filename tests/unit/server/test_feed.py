@@ -1,0 +1,359 @@
+"""R-PIPE-02: the change feed beside an engine: what it shows, waits for, refuses and never does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from postbus.errors import (
+    ConnectionForced,
+    EntityNotFound,
+    InvalidArgument,
+    OffsetAhead,
+    OffsetTrimmed,
+    QuotaExceeded,
+    ServerBusy,
+    StoreUnavailable,
+    Unauthorized,
+)
+from postbus.model.address import resolve_path
+from postbus.server import feed as feed_module
+from postbus.server.entities import QueueEntity
+from postbus.server.feed import Feed, Query
+from postbus.server.feed_readers import KEPT_MS, FeedReaders, Progress
+from postbus.server.host import Host
+from postbus.server.storethread import StoreThread
+from postbus.settings import Settings
+from postbus.store.catalog import Catalog, EntityRecord, FragmentRecord
+from postbus.store.memory import MemoryStore
+from postbus.store.sqlite import SqliteStore
+from tests.contract.fragments import T0, Writer
+from tests.unit.server.test_runtime import Bed
+
+FRAGMENT = 1
+NEVER_GONE = 1 << 40
+
+
+class Desk:
+    """A feed of one queue whose journal the test writes itself."""
+
+    def __init__(self, store: Any) -> None:
+        loop = asyncio.get_running_loop()
+        record = EntityRecord("orders", "queue", {}, 0, 0, (FragmentRecord(FRAGMENT, 0, 0),))
+        self.entity = QueueEntity(record, Settings(), 0)
+        self.host: Host = self.entity.host
+        self.store = store
+        self.writer = Writer(store)
+        self.namespace: Any = SimpleNamespace(
+            name="ns",
+            entity=lambda name: self.entity if name == "orders" else None,
+            entities=lambda: [] if self.host.gone else [self.entity],
+        )
+        self.threads = [StoreThread("feed", loop)]
+        self.feed = Feed(self.namespace, [store.journal_reader()], self.threads)
+        self.gone: asyncio.Future[None] = loop.create_future()
+        self.refusal: Unauthorized | None = None
+
+    def check(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+    def commit(self, *bodies: bytes, at: int = T0) -> None:
+        """As a commit of the runtime is noted."""
+        self.writer.send(*bodies, at=at)
+        for tell in list(self.host.on_records):
+            tell()
+
+    async def ask(self, start: int, size: int = 1 << 20, wait_ms: int = 0) -> Any:
+        query = Query(start, None, size, wait_ms)
+        return await self.feed.ask(self.host, query, self.gone, self.check)
+
+    def waits(self, start: int) -> asyncio.Task[Any]:
+        return asyncio.ensure_future(self.ask(start, wait_ms=60_000))
+
+    async def settle(self) -> None:
+        """Let the feed's thread answer what it was asked."""
+        for _ in range(3):
+            await self.threads[0].run(lambda: None)
+
+    def delete(self) -> None:
+        self.host.gone = EntityNotFound("orders")
+        lost, self.host.on_lost = self.host.on_lost, {}
+        for call in lost:
+            call(self.host.gone)
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+    store = SqliteStore(str(tmp_path / "store.db"))
+    desk = Desk(store)
+    yield desk
+    await desk.threads[0].stop()
+    store.close()
+
+
+async def read(desk: Desk, answer: Any) -> bytes:
+    return b"".join([piece async for piece in desk.feed.batches(desk.host, answer)])
+
+
+async def test_what_was_committed_is_read_in_slices(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "SLICE_BYTES", 300)
+    for number in range(10):
+        desk.commit(b"%d" % number * 100)
+    answer = await desk.ask(0)
+    pieces = [piece async for piece in desk.feed.batches(desk.host, answer)]
+    assert len(pieces) == 10
+    assert b"".join(pieces) == b"".join([each.data for each in desk.store.read(1, 0, 1 << 30)])
+    assert (answer.next, answer.size) == (10, sum(map(len, pieces)))
+
+
+async def test_no_reader_loads_an_engine_or_counts_as_use(desk: Desk) -> None:
+    waiting = desk.waits(0)
+    await desk.settle()
+    desk.commit(b"1")
+    await waiting
+    await desk.feed.journals(desk.entity)
+    assert desk.host.engine is None
+    assert not desk.host.used
+    assert desk.entity.accessed_at == 0
+    assert desk.host.on_records == desk.host.on_lost == {}, "nothing is left behind"
+
+
+async def test_a_wait_sees_a_commit_that_comes_between_its_look_and_its_wait(desk: Desk) -> None:
+    looks = 0
+    reader = desk.feed._readers[0]
+    look = reader.look
+
+    def committing(*asked: int) -> Any:
+        nonlocal looks
+        looks += 1
+        found = look(*asked)
+        if looks == 1:
+            desk.writer.send(b"1")
+            loop.call_soon_threadsafe(lambda: [tell() for tell in list(desk.host.on_records)])
+        return found
+
+    loop = asyncio.get_running_loop()
+    reader.look = committing  # type: ignore[method-assign]
+    answer = await asyncio.wait_for(desk.waits(0), 10)
+    assert (answer.next, looks) == (1, 2)
+
+
+async def test_a_wait_goes_on_when_only_the_engine_is_gone(desk: Desk) -> None:
+    waiting = desk.waits(0)
+    await desk.settle()
+    lost, desk.host.on_lost = desk.host.on_lost, {}
+    for call in lost:
+        call(StoreUnavailable("not now"))
+    await desk.settle()
+    assert not waiting.done()
+    desk.commit(b"1")
+    assert (await waiting).next == 1
+
+
+async def test_a_wait_ends_with_the_entity_also_for_one_whose_key_was_its_own(desk: Desk) -> None:
+    waiting = desk.waits(0)
+    await desk.settle()
+    desk.refusal = Unauthorized("the key went with the entity")
+    desk.delete()
+    desk.feed.review()
+    with pytest.raises(EntityNotFound):
+        await waiting
+
+
+async def test_a_wait_ends_with_its_key_with_the_broker_and_with_its_client(desk: Desk) -> None:
+    by_key, by_stop = desk.waits(0), desk.waits(0)
+    await desk.settle()
+    desk.refusal = Unauthorized("gone")
+    desk.feed.review()
+    for task in (by_key, by_stop):
+        with pytest.raises(Unauthorized):
+            await task
+    desk.refusal = None
+    by_client = desk.waits(0)
+    await desk.settle()
+    desk.gone.set_result(None)
+    assert (await by_client).batches == []
+    desk.gone = asyncio.get_running_loop().create_future()
+    by_stop = desk.waits(0)
+    await desk.settle()
+    desk.feed.stop()
+    with pytest.raises(ConnectionForced):
+        await by_stop
+    with pytest.raises(ConnectionForced):
+        await desk.ask(0)
+
+
+async def test_offsets_outside_the_feed_are_refused_with_its_ends(desk: Desk) -> None:
+    desk.commit(b"1", b"2")
+    desk.commit(b"3", at=T0 + 10)
+    desk.writer.checkpoint()
+    desk.store.trim(1, T0 + 5, 1 << 40, 10)
+    with pytest.raises(OffsetTrimmed) as trimmed:
+        await desk.ask(1)
+    assert (trimmed.value.first, trimmed.value.next) == (2, 3)
+    with pytest.raises(OffsetAhead) as ahead:
+        await desk.ask(4)
+    assert (ahead.value.first, ahead.value.next) == (2, 3)
+    assert (await desk.ask(3)).batches == []
+
+
+async def test_a_journal_that_is_trimmed_while_a_slow_client_reads_ends_the_reply(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "SLICE_BYTES", 1)
+    for number in range(4):
+        desk.commit(b"%d" % number)
+    desk.writer.checkpoint()
+    pieces = desk.feed.batches(desk.host, await desk.ask(0))
+    assert await anext(pieces)
+    desk.store.trim(1, NEVER_GONE * 100, 0, 10)
+    with pytest.raises(ServerBusy, match="was trimmed while it was read"):
+        await anext(pieces)
+    with pytest.raises(OffsetTrimmed):
+        await desk.ask(1)
+
+
+async def test_so_many_answers_are_sent_at_once_and_the_rest_wait_for_a_place(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "PLACE_WITHIN_S", 0.05)
+    desk.commit(b"1")
+    answer = await desk.ask(0)
+    for _ in range(feed_module.ANSWERS_MAX):
+        await desk.feed.begin(desk.entity, answer)
+    with pytest.raises(ServerBusy):
+        await desk.feed.begin(desk.entity, answer)
+    desk.feed.end()
+    await desk.feed.begin(desk.entity, answer)
+    assert desk.entity.meter.feed_reads == feed_module.ANSWERS_MAX + 1
+    assert desk.entity.meter.feed_bytes == answer.size * (feed_module.ANSWERS_MAX + 1)
+
+
+@pytest.mark.parametrize("path", ["orders/$DeadLetterQueue", "orders/Subscriptions/s"])
+async def test_a_part_of_an_entity_has_no_feed_of_its_own(desk: Desk, path: str) -> None:
+    with pytest.raises(InvalidArgument, match="it is in that of 'orders'"):
+        desk.feed.find(resolve_path(path))
+    with pytest.raises(EntityNotFound):
+        desk.feed.find(resolve_path("absent"))
+    with pytest.raises(EntityNotFound):
+        desk.feed.host(desk.entity, 1)
+
+
+async def test_a_store_in_memory_is_read_on_its_own_thread() -> None:
+    assert MemoryStore().journal_reader().own_thread is False
+
+
+async def test_a_commit_of_the_runtime_tells_readers_and_its_head() -> None:
+    bed = Bed()
+    told: list[int | None] = []
+    bed.host.on_records[lambda: told.append(bed.host.head)] = None
+    await bed.send(b"1")
+    await bed.send(b"2")
+    assert told == [1, 2]
+    bed.store.open.set()
+    await bed.thread.stop()
+
+
+# -- readers -----------------------------------------------------------------------------------
+
+
+class Register:
+    def __init__(self, desk: Desk) -> None:
+        self.now = T0
+        self.catalog = Catalog(None, T0)
+        self.desk = desk
+        self.readers = self.opened()
+
+    def opened(self) -> FeedReaders:
+        thread = self.desk.threads[0]
+        marks = self.catalog.reader_marks
+        return FeedReaders(self.desk.namespace, marks, thread, lambda: self.now)
+
+    async def put(self, name: str, offset: int) -> None:
+        progress = Progress({0: offset}, None, None, self.now)
+        await self.readers.put(self.desk.entity, name, progress)
+
+
+async def test_progress_is_there_after_a_start(desk: Desk) -> None:
+    register = Register(desk)
+    await register.put("a", 5)
+    await register.put("a", 7)
+    again = register.opened()
+    await again.open()
+    assert again.of(desk.entity) == {"a": Progress({0: 7}, None, None, T0)}
+
+
+async def test_progress_that_comes_together_is_written_together(desk: Desk) -> None:
+    register = Register(desk)
+    writes: list[int] = []
+    write = register.catalog.reader_marks.write
+    marks: Any = SimpleNamespace(
+        write=lambda changed: (writes.append(len(changed)), write(changed))
+    )
+    register.readers._marks = marks
+    await asyncio.gather(*(register.put(f"r{number}", number) for number in range(20)))
+    assert sum(writes) == 20
+    assert len(writes) <= 3
+
+
+async def test_progress_that_cannot_be_written_is_refused_and_written_later(desk: Desk) -> None:
+    register = Register(desk)
+    write = register.catalog.reader_marks.write
+
+    def full(changed: object) -> None:
+        raise StoreUnavailable("full")
+
+    register.readers._marks = SimpleNamespace(write=full)  # type: ignore[assignment]
+    with pytest.raises(StoreUnavailable):
+        await register.put("a", 1)
+    register.readers._marks = SimpleNamespace(write=write)  # type: ignore[assignment]
+    await register.put("b", 2)
+    assert {key.name for key in register.catalog.reader_marks.all()} == {"a", "b"}
+
+
+async def test_a_reader_that_was_not_heard_of_for_a_week_is_forgotten(desk: Desk) -> None:
+    register = Register(desk)
+    await register.put("old", 1)
+    register.now += KEPT_MS + 1
+    assert register.readers.of(desk.entity) == {}
+    await register.put("new", 2)
+    assert {key.name for key in register.catalog.reader_marks.all()} == {"new"}
+
+
+async def test_readers_of_an_entity_that_is_gone_are_forgotten_at_the_next_start(
+    desk: Desk,
+) -> None:
+    register = Register(desk)
+    await register.put("a", 1)
+    desk.delete()
+    await register.opened().open()
+    assert register.catalog.reader_marks.all() == {}
+
+
+async def test_readers_are_bounded_over_all_entities(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("postbus.server.feed_readers.READERS_MAX", 2)
+    register = Register(desk)
+    await register.put("a", 1)
+    await register.put("b", 1)
+    with pytest.raises(QuotaExceeded):
+        await register.put("c", 1)
+
+
+async def test_a_lag_is_known_as_far_as_the_head_is(desk: Desk) -> None:
+    register = Register(desk)
+    await register.put("a", 2)
+    assert register.readers.lags(desk.entity) == {}
+    desk.host.head = 9
+    assert register.readers.lags(desk.entity) == {"a": 7}
+    await register.put("a", 12)
+    assert register.readers.lags(desk.entity) == {"a": 0}
