@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from postbus.settings import CONNECTION_STRING
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from rich.console import Console
@@ -29,12 +31,12 @@ _TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:
 
 Connection = Annotated[
     str,
-    typer.Option("--connection-string", envvar="POSTBUS_CONNECTION_STRING",
+    typer.Option("--connection-string", envvar=CONNECTION_STRING,
                  help="What `postbus serve` prints", show_envvar=True),
 ]  # fmt: skip
 MaybeConnection = Annotated[
     str | None,
-    typer.Option("--connection-string", envvar="POSTBUS_CONNECTION_STRING",
+    typer.Option("--connection-string", envvar=CONNECTION_STRING,
                  help="What `postbus serve` prints", show_envvar=True),
 ]  # fmt: skip
 Master = Annotated[
@@ -231,6 +233,7 @@ def replay(
 ) -> None:
     """Send messages of a time or of a range of offsets again. Without --yes it only counts them."""
     with _spark("replay", master, conf) as (spark, console):
+        from pyspark_postbus.pipelines import console as shown
         from pyspark_postbus.pipelines.replay import parse_offsets, prepare
 
         with console.status("Looking for the messages"):
@@ -243,9 +246,12 @@ def replay(
         if not yes:
             console.print(f"{count:,} messages would be sent to {to}; --yes does it.")
             return
-        with console.status(f"Sending {count:,} messages to {to}"):
-            planned.send(connection, to, rate)
-        console.print(f"{count:,} messages were sent to {to}")
+        with shown.bars(console) as progress:
+            task = progress.add_task(f"to {to}", total=count, note="")
+            sent = planned.send(
+                connection, to, rate, lambda sent: progress.update(task, completed=sent)
+            )
+        console.print(f"{sent:,} messages were sent to {to}")
 
 
 @contextmanager

@@ -18,7 +18,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pyspark_postbus.client import Feed
-from pyspark_postbus.pipelines.inputs import Address, known_feed, offsets_text, options_of
+from pyspark_postbus.pipelines.inputs import (
+    WITH_MESSAGES,
+    Address,
+    known_feed,
+    offsets_text,
+    options_of,
+)
 from pyspark_postbus.pipelines.lake import Added, Lake, Source
 
 EVENTS_MAX: Final = 1_000_000
@@ -129,6 +135,7 @@ def _stream(
     starts = {one.fragment: ends.get(one.fragment, one.first) for one in feed.fragments}
     return (
         spark.readStream.format("postbus")
+        .schema(WITH_MESSAGES)
         .options(**options, startingOffsets=offsets_text(starts) if ends else "earliest")
         .load()
     )

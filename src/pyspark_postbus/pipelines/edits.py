@@ -41,6 +41,7 @@ _PLANNED_ARROW: Final = pa.schema(
     ]
 )
 _PROPERTY: Final = "properties."
+_EDIT: Final = "edit "
 _PROBLEM_MAX: Final = 300
 
 
@@ -102,17 +103,21 @@ def plan(
     expressions = dict(edits or {})
     for name in expressions:
         _check_name(name)
-    chosen = [F.expr(text).alias(f"edit {name}") for name, text in expressions.items()]
+    # By number: a name with a dot in it would be a field of a column to Spark.
+    chosen = [F.expr(text).alias(f"{_EDIT}{at}") for at, text in enumerate(expressions.values())]
     columns = ["sequenceNumber", "subscription"] if function is None else letters.columns
-    return letters.select(*columns, *chosen).mapInArrow(_planning(function), PLANNED)
+    return letters.select(*columns, *chosen).mapInArrow(
+        _planning(list(expressions), function), PLANNED
+    )
 
 
 def _planning(
+    names: list[str],
     function: Repairer | None,
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            rows = [_planned(row, function) for row in _rows(batch)]
+            rows = [_planned(row, names, function) for row in _rows(batch)]
             yield pa.RecordBatch.from_pylist(rows, schema=_PLANNED_ARROW)
 
     return work
@@ -127,11 +132,8 @@ def _rows(batch: pa.RecordBatch) -> Iterator[Letter]:
         yield row
 
 
-def _planned(row: Letter, function: Repairer | None) -> Letter:
-    prefix = "edit "
-    changes = {
-        name.removeprefix(prefix): row.pop(name) for name in list(row) if name.startswith(prefix)
-    }
+def _planned(row: Letter, names: list[str], function: Repairer | None) -> Letter:
+    changes = {name: row.pop(f"{_EDIT}{at}") for at, name in enumerate(names)}
     planned: Letter = dict.fromkeys(_PLANNED_ARROW.names)
     planned |= {"sequenceNumber": row["sequenceNumber"], "subscription": row["subscription"]}
     try:

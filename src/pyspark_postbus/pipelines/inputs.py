@@ -3,11 +3,15 @@
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_postbus.client import Client, Feed, PostbusError
+from pyspark_postbus.columns import ALL, ddl
+
+WITH_MESSAGES: Final = ddl((*ALL, "message"))
+"""A schema with everything, and each message as it came."""
 
 
 class Address(NamedTuple):

@@ -115,7 +115,10 @@ class Lake:
 
     def _create(self, events: StructType) -> DeltaTable:
         """An empty table. Two that make it at once end up with the same one."""
-        columns = to_arrow_schema(events, timezone="UTC")
+        columns = [
+            pa.field("envelope", pa.binary()) if field.name == "message" else field
+            for field in to_arrow_schema(events, timezone="UTC")
+        ]
         self._table = DeltaTable.create(
             self.uri,
             Schema.from_arrow(pa.schema([*columns, _DATE])),

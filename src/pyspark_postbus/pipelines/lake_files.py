@@ -19,6 +19,8 @@ import pyarrow.parquet as pq
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSystem, PyFileSystem
 
+from pyspark_postbus.pipelines.envelopes import with_envelopes
+
 Batches = Iterator[pa.RecordBatch]
 
 WRITTEN: Final = (
@@ -60,7 +62,8 @@ def writing(
         open_files: dict[tuple[str, date], _File] = {}
         done: list[dict[str, Any]] = []
         for batch in batches:
-            for key, rows in _by_entity_and_day(_above(pa.Table.from_batches([batch]), floors)):
+            wanted = with_envelopes(_above(pa.Table.from_batches([batch]), floors))
+            for key, rows in _by_entity_and_day(wanted):
                 file = open_files.get(key)
                 if file is None:
                     file = open_files[key] = _File(files, *key)

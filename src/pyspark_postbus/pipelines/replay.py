@@ -10,21 +10,26 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import Final
 
-import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from pyspark_postbus.pipelines.inputs import known_feed, read_feed
+from pyspark_postbus.connection import parse
+from pyspark_postbus.pipelines.envelopes import marked, message_of
+from pyspark_postbus.pipelines.inputs import WITH_MESSAGES, known_feed, read_feed
 from pyspark_postbus.pipelines.lake import Lake
+from pyspark_postbus.sender import Sender
 
-MARK: Final = "postbus-replayed-from"
 CAME_IN: Final = ("enqueued", "scheduled", "published", "staged", "arrived")
 """The events that brought a message in from outside. What was put back was there before."""
+_SLICE: Final = 1_000
+_PART: Final = 20_000
+"""Messages that the driver holds at a time."""
 _SLICE_S: Final = 0.25
 
-Batches = Iterator[pa.RecordBatch]
+Told = Callable[[int], None]
 
 
 class ReplayError(Exception):
@@ -35,25 +40,43 @@ class ReplayError(Exception):
 class Replay:
     """Messages that were chosen: nothing has been sent yet."""
 
-    messages: DataFrame
-    """What the data source's writer takes."""
     chosen: DataFrame
-    """The events they are of."""
+    """The events that brought them in."""
+    messages: DataFrame
+    """What is to be sent: where it was, and the message, or its envelope and body."""
 
     def count(self) -> int:
         return self.chosen.count()
 
-    def send(self, connection: str, to: str, rate: float | None = None) -> None:
-        """Send them to a queue or topic, at no more than `rate` messages a second in all."""
-        messages = self.messages
-        if rate is not None:
-            if rate <= 0:
-                raise ReplayError("a rate is above 0")
-            # One task: its pace is the pace, and the order is kept.
-            messages = messages.coalesce(1).mapInArrow(_paced(rate), messages.schema)
-        kind = known_feed(connection, to).kind
-        options = {"connectionString": connection, kind: to}
-        messages.write.format("postbus").options(**options).mode("append").save()
+    def send(
+        self, connection: str, to: str, rate: float | None = None, told: Told | None = None
+    ) -> int:
+        """Send them to a queue or topic in their order, at no more than `rate` messages a second;
+        returns how many. One that is broken off and begun again sends again what it had sent: where
+        that matters, let the target detect duplicates, for the ids are kept."""
+        if rate is not None and rate <= 0:
+            raise ReplayError("a rate is above 0")
+        known_feed(connection, to)
+        began, sent = time.monotonic(), 0
+        size = _SLICE if rate is None else max(1, int(rate * _SLICE_S))
+        with Sender(parse(connection), to) as sender:
+            for slice_of in _slices(self._in_order(), size):
+                if rate is not None:
+                    time.sleep(max(0.0, began + sent / rate - time.monotonic()))
+                for row in slice_of:
+                    sender.send(_message(row))
+                sender.flush()
+                sent += len(slice_of)
+                if told is not None:
+                    told(sent)
+        return sent
+
+    def _in_order(self) -> Iterator[Row]:
+        """By partition and offset, with not more than a part of them in memory."""
+        parts = max(1, -(-self.count() // _PART))
+        by = ("partition", "offset")
+        ranged = self.messages.repartitionByRange(parts, *by).sortWithinPartitions(*by)
+        return ranged.toLocalIterator(prefetchPartitions=True)
 
 
 def prepare(
@@ -73,8 +96,10 @@ def prepare(
     if table is not None:
         events = Lake(table, storage).read(spark, [entity], since, until)
     elif connection is not None:
-        options = {"operations": ",".join(CAME_IN), "includeMessage": "true"}
-        events = read_feed(spark, connection, entity, since, until, options=options)
+        only = {"operations": ",".join(CAME_IN)}
+        events = read_feed(
+            spark, connection, entity, since, until, options=only, schema=WITH_MESSAGES
+        )
     else:
         raise ReplayError("a replay is from a broker's feed or from an archive")
     return choose(events, offsets, where)
@@ -86,9 +111,10 @@ def choose(
     where: str | None = None,
 ) -> Replay:
     """The messages of these events that came in, in their order."""
-    if "message" not in events.columns:
+    whole = "message" if "message" in events.columns else "envelope"
+    if whole not in events.columns:
         raise ReplayError("these events are without their messages")
-    chosen = events.where(F.col("operation").isin(*CAME_IN) & F.col("message").isNotNull())
+    chosen = events.where(F.col("operation").isin(*CAME_IN) & F.col(whole).isNotNull())
     if offsets is not None:
         within = F.lit(False)
         for partition, (first, end) in offsets.items():
@@ -97,11 +123,9 @@ def choose(
         chosen = chosen.where(within)
     if where:
         chosen = chosen.where(where)
-    origin = F.concat_ws(
-        "/", "entity", F.col("partition").cast("string"), F.col("offset").cast("string")
-    )
-    messages = chosen.select("message", F.create_map(F.lit(MARK), origin).alias("properties"))
-    return Replay(messages, chosen)
+    columns = ("entity", "partition", "offset", whole)
+    messages = chosen.select(*columns, *(("body",) if whole == "envelope" else ()))
+    return Replay(chosen, messages)
 
 
 def parse_offsets(texts: list[str]) -> dict[int, tuple[int, int]] | None:
@@ -116,19 +140,11 @@ def parse_offsets(texts: list[str]) -> dict[int, tuple[int, int]] | None:
     return found or None
 
 
-def _paced(rate: float) -> Callable[[Batches], Batches]:
-    """Let rows pass at a pace, a quarter of a second's worth at a time."""
+def _slices(rows: Iterator[Row], size: int) -> Iterator[list[Row]]:
+    while taken := list(islice(rows, size)):
+        yield taken
 
-    def pass_on(batches: Batches) -> Batches:
-        size = max(1, int(rate * _SLICE_S))
-        began, passed = time.monotonic(), 0
-        for batch in batches:
-            for start in range(0, batch.num_rows, size):
-                part = batch.slice(start, size)
-                early = began + passed / rate - time.monotonic()
-                if early > 0:
-                    time.sleep(early)
-                passed += part.num_rows
-                yield part
 
-    return pass_on
+def _message(row: Row) -> bytes:
+    whole = row.message if "message" in row else message_of(row.envelope, row.body)
+    return marked(whole, f"{row.entity}/{row.partition}/{row.offset}")
