@@ -39,7 +39,7 @@ CODE = $(shell $(MAKE) -q $(COMPILED) 2>/dev/null && echo PYTHONPATH=$(CURDIR)/b
 
 .PHONY: help serve test test-compiled test-long test-spark compile simulate fuzz check format
 .PHONY: bench bench-backlog bench-duplicates bench-hostile bench-sdk bench-soak bench-topics
-.PHONY: bench-sessions bench-transactions lock clean dev
+.PHONY: bench-sessions bench-spark bench-transactions lock clean dev
 help:
 	@sed -n '3,15s/^# \{0,3\}//p' Makefile
 
@@ -111,6 +111,10 @@ bench-backlog: $(COMPILED)
 # Takes about ten minutes and 2 GB of disk with its default sizes.
 bench-duplicates: $(COMPILED)
 	@PYTHONPATH=build/compiled $(BIN)/python -m bench.duplicates $(ARGS)
+
+# Takes about five minutes and 4 GB of disk with its default sizes.
+bench-spark: $(COMPILED)
+	@PYTHONPATH=build/compiled $(BIN)/python -m bench.feed_spark $(ARGS)
 
 dev: $(DEV) $(NODE)
 

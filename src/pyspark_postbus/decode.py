@@ -21,7 +21,7 @@ from postbus.feed.operations import HOUSEKEEPING, OPERATIONS
 from postbus.store import batch
 from pyspark_postbus.columns import OF_SECTIONS, TYPES, arrow_schema
 from pyspark_postbus.sections import FIELDS, Messages, Spans
-from pyspark_postbus.spans import Buffer, Flags, Positions, merged
+from pyspark_postbus.spans import Buffer, Flags, Positions, merged, numbers, texts
 
 # `postbus.broker.records` and `postbus.broker.message` have the same as formats of `struct`.
 RECORD: Final = np.dtype(
@@ -49,7 +49,7 @@ _TRAIL_SIZE: Final = 41
 INSTANT_MAX: Final = 253_402_300_799_999
 """The end of the year 9999: what Python's times can be. A message may expire later than that."""
 _US_PER_MS: Final = 1_000
-_NAMES: Final = pa.array([OPERATIONS[kind] for kind in OPERATIONS])
+_NAMES: Final = texts([OPERATIONS[kind] for kind in OPERATIONS])
 _KINDS: Final[npt.NDArray[np.int32]] = np.full(256, -1, np.int32)
 _KINDS[[int(kind) for kind in OPERATIONS]] = np.arange(len(OPERATIONS))
 _BRINGS: Final[Flags] = np.isin(np.arange(256), [int(kind) for kind in BRINGS_BODY])
@@ -235,6 +235,11 @@ def _found(buffer: Buffer, start: int, end: int) -> _Records:
     )
 
 
+def base_of(data: bytes) -> int:
+    """The offset of the first record in a chunk: it may be before the one that was asked for."""
+    return _header(data, 0).base
+
+
 def _header(data: bytes, at: int) -> batch.Header:
     """The header of the batch at a position, its bytes checked against their sum."""
     length = int.from_bytes(data[at + batch.HEADER_SIZE - 4 : at + batch.HEADER_SIZE])
@@ -251,15 +256,18 @@ Column = Callable[[_Records, events.Place], pa.Array]
 
 def _times(values: npt.NDArray[Any], known: Flags | None = None) -> pa.Array:
     kind = TYPES["timestamp"][1]
-    moments = (np.minimum(values, INSTANT_MAX) * _US_PER_MS).astype("datetime64[us]")
-    return pa.array(moments, kind, mask=None if known is None else ~known)
+    return numbers(np.minimum(values, INSTANT_MAX).astype(np.int64) * _US_PER_MS, kind, known)
 
 
-def _looked_up(numbers: npt.NDArray[Any], names: Mapping[int, str | None]) -> pa.Array:
+def _whole(values: npt.NDArray[Any]) -> pa.Array:
+    return numbers(values.astype(np.int64), pa.int64())
+
+
+def _looked_up(keys: npt.NDArray[Any], names: Mapping[int, str | None]) -> pa.Array:
     """A name for each number."""
-    distinct, places = np.unique(numbers, return_inverse=True)
-    texts = pa.array([names.get(int(number)) for number in distinct], pa.string())
-    return texts.take(pa.array(places))
+    distinct, places = np.unique(keys, return_inverse=True)
+    known = texts([names.get(int(key)) for key in distinct])
+    return known.take(numbers(places.astype(np.int64), pa.int64()))
 
 
 def _subscription(found: _Records, place: events.Place) -> pa.Array:
@@ -287,7 +295,7 @@ def _expires(found: _Records, place: events.Place) -> pa.Array:
 
 def _ttl(found: _Records, place: events.Place) -> pa.Array:
     ttl = found.rows["ttl"]
-    return pa.array(ttl, pa.int64(), mask=ttl < 0)
+    return numbers(ttl, pa.int64(), ttl >= 0)
 
 
 def _session(found: _Records, place: events.Place) -> pa.Array:
@@ -310,10 +318,10 @@ _OF_RECORD: Final[dict[str, Column]] = {
     "subscription": _subscription,
     "subQueue": _sub_queue,
     "partition": lambda found, place: pa.repeat(pa.scalar(place.partition, pa.int32()), len(found)),
-    "offset": lambda found, place: pa.array(found.offsets),
+    "offset": lambda found, place: numbers(found.offsets, pa.int64()),
     "timestamp": lambda found, place: _times(found.times),
-    "operation": lambda found, place: _NAMES.take(pa.array(_KINDS[found.rows["kind"]])),
-    "sequenceNumber": lambda found, place: pa.array(found.rows["number"].astype(np.int64)),
+    "operation": lambda found, place: _NAMES.take(numbers(_KINDS[found.rows["kind"]], pa.int32())),
+    "sequenceNumber": lambda found, place: _whole(found.rows["number"]),
     "enqueuedTime": _enqueued,
     "messageId": lambda found, place: found.buffer.column(
         found.id_starts, found.id_ends, None, pa.string()
@@ -322,12 +330,14 @@ _OF_RECORD: Final[dict[str, Column]] = {
     "timeToLive": _ttl,
     "scheduledEnqueueTime": _scheduled,
     "expiresAt": _expires,
-    "deliveryCount": lambda found, place: pa.array(found.rows["delivery_count"].astype(np.int32)),
+    "deliveryCount": lambda found, place: numbers(
+        found.rows["delivery_count"].astype(np.int32), pa.int32()
+    ),
     **{name: _extra(tag) for name, tag in _EXTRAS.items()},
     "deliveredTime": lambda found, place: _times(
         found.rows["delivered_at"], found.rows["delivered_at"] != 0
     ),
-    "bodySize": lambda found, place: pa.array(found.rows["length"].astype(np.int64)),
+    "bodySize": lambda found, place: _whole(found.rows["length"]),
 }
 
 
@@ -450,4 +460,4 @@ def _maps_spread(maps: pa.Array, rows: Positions, count: int) -> pa.Array:
         return maps
     places = np.full(count, -1, np.int64)
     places[rows] = np.arange(len(rows))
-    return maps.take(pa.array(places, mask=places < 0))
+    return maps.take(numbers(np.maximum(places, 0), pa.int64(), places >= 0))

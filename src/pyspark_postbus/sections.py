@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pyspark_postbus.spans import Buffer, Flags, Positions
+from pyspark_postbus.spans import Buffer, Flags, Positions, numbers
 
 _HEADER: Final = 0x70
 _SECTION_COUNT: Final = 5
@@ -193,8 +193,8 @@ class Messages:
         offsets = np.zeros(len(counts) + 1, np.int32)
         np.cumsum(counts, out=offsets[1:])
         if not offsets[-1]:
-            none = pa.array([], pa.string())
-            return pa.MapArray.from_arrays(pa.array(offsets), none, none, type=kind)
+            none = pa.nulls(0, pa.string())
+            return pa.MapArray.from_arrays(numbers(offsets, pa.int32()), none, none, type=kind)
         key, value = _joined(keys), _joined(values)
         # The pairs of a message follow each other in the buffer, and so do messages; those of a
         # message that turned out odd half-way are left out.
@@ -204,7 +204,7 @@ class Messages:
         key, value = _picked(key, kept, order), _picked(value, kept, order)
         column = self._buffer.column
         return pa.MapArray.from_arrays(
-            pa.array(offsets),
+            numbers(offsets, pa.int32()),
             column(key.starts, key.ends, None, pa.string()),
             column(value.starts, value.ends, value.known, pa.string()),
             type=kind,

@@ -50,7 +50,7 @@ class Sender:
 
     def __init__(self, namespace: Namespace, entity: str, retry_s: float = RETRY_S) -> None:
         self._namespace = namespace
-        self._entity = entity
+        self._entity = str(entity)
         self._retry_s = retry_s
         self._wire: Wire | None = None
         self._link: SenderLink | None = None

@@ -1,7 +1,8 @@
 """The data source `postbus` as Spark sees it: which reader or writer the options ask for.
 
 Spark finds it by itself where the package is installed, by the name `DefaultSource` in a package
-whose own name begins with `pyspark_`.
+whose own name begins with `pyspark_`. Each step of its planning may be a Python process of its own,
+so that readers and writers are imported only where they are used.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_postbus import columns
-from pyspark_postbus.batch_reader import FeedReader, FilteringFeedReader
-from pyspark_postbus.messages_reader import MessagesReader
 from pyspark_postbus.options import (
     BadOption,
     ReadOptions,
@@ -25,8 +24,6 @@ from pyspark_postbus.options import (
     read_options,
     write_options,
 )
-from pyspark_postbus.stream_reader import FeedStreamReader
-from pyspark_postbus.writers import BatchWriter, StreamWriter
 
 
 class PostbusDataSource(DataSource):
@@ -45,19 +42,27 @@ class PostbusDataSource(DataSource):
         options = read_options(self.options, streaming=False)
         names = _names(schema, options)
         if options.mode == "messages":
+            from pyspark_postbus.messages_reader import MessagesReader
+
             return MessagesReader(options, names)
-        if options.push_filters:
-            return FilteringFeedReader(options, names)
-        return FeedReader(options, names)
+        from pyspark_postbus.batch_reader import FeedReader, FilteringFeedReader
+
+        return (FilteringFeedReader if options.push_filters else FeedReader)(options, names)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        from pyspark_postbus.stream_reader import FeedStreamReader
+
         options = read_options(self.options, streaming=True)
         return FeedStreamReader(options, _names(schema, options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from pyspark_postbus.writers import BatchWriter
+
         return BatchWriter(_writable(self, overwrite), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        from pyspark_postbus.writers import StreamWriter
+
         return StreamWriter(_writable(self, overwrite), schema)
 
 

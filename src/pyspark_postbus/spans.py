@@ -7,6 +7,7 @@ is a value, and those are copied out in one go. Nothing is done for each row in 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -71,18 +72,39 @@ class Buffer:
         not `known`, but those have a place in the order, too."""
         count = len(starts)
         if not count:
-            return pa.array([], kind)
+            return pa.nulls(0, kind)
         edges = np.empty(2 * count, np.int32)
         edges[0::2] = starts
         edges[1::2] = ends
         parts = pa.Array.from_buffers(kind, 2 * count - 1, [None, pa.py_buffer(edges), self._arrow])
         chosen = np.arange(0, 2 * count, 2, dtype=np.int32)
-        indices = pa.array(chosen) if known is None else pa.array(chosen, mask=~known)
-        return parts.take(indices)
+        return parts.take(numbers(chosen, pa.int32(), known))
+
+
+# Not by `pa.array`: that imports pandas where it is installed, which takes a worker half a second.
+
+
+def numbers(values: npt.NDArray[Any], kind: pa.DataType, known: Flags | None = None) -> pa.Array:
+    """A column of numbers or times that are in memory as Arrow has them; null where not `known`."""
+    valid = None
+    if known is not None and not known.all():
+        valid = pa.py_buffer(np.packbits(known, bitorder="little").tobytes())
+    data = pa.py_buffer(np.ascontiguousarray(values))
+    return pa.Array.from_buffers(kind, len(values), [valid, data])
+
+
+def texts(values: Sequence[str | None]) -> pa.Array:
+    """A short column of texts."""
+    parts = [(value or "").encode() for value in values]
+    edges = np.cumsum([0, *map(len, parts)], dtype=np.int32)
+    known = np.array([value is not None for value in values], np.bool_)
+    valid = pa.py_buffer(np.packbits(known, bitorder="little").tobytes())
+    data = pa.py_buffer(b"".join(parts))
+    return pa.Array.from_buffers(pa.string(), len(parts), [valid, pa.py_buffer(edges), data])
 
 
 def merged(usual: pa.Array, odd: pa.Array, where: Positions) -> pa.Array:
     """A column with the values of `odd` put in at these places."""
     order = np.arange(len(usual), dtype=np.int64)
     order[where] = len(usual) + np.arange(len(odd))
-    return pa.concat_arrays([usual, odd]).take(pa.array(order))
+    return pa.concat_arrays([usual, odd]).take(numbers(order, pa.int64()))

@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from pyspark_postbus.client import Client, Feed, PostbusError
+from pyspark_postbus.decode import base_of
 from pyspark_postbus.fetching import Plan, fetched, plan_of
 from pyspark_postbus.options import ReadOptions
 from pyspark_postbus.ranges import DataLoss, Range, checked, limited, partitions, resolve
@@ -143,7 +144,8 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for fragment, start, _ in ranges:
             chunk = client.read(self._options.entity, fragment, start, SAMPLE_BYTES)
             size += len(chunk.data)
-            count += max(chunk.next - start, 1)
+            count += chunk.next - (base_of(chunk.data) if chunk.data else start)
+        # At least one record of each, however large it is.
         return limited(begin, end, max(bytes_max * count // max(size, 1), len(ranges)))
 
     # -- what to read ------------------------------------------------------------------------
