@@ -56,7 +56,7 @@ the other columns: for who wants to send it again as it was."""
 OF_SECTIONS: Final = frozenset(
     {
         *("partitionKey", "correlationId", "subject", "contentType", "to", "replyTo"),
-        *("properties", "body"),
+        *("properties", "body", "message"),
     }
 )
 """What only the message itself says: its sections are looked at for these."""

@@ -391,7 +391,7 @@ def _of_sections(found: _Records, wanted: frozenset[str], rare: _Rare) -> dict[s
         columns["properties"] = _maps_spread(maps, bringing, len(found))
     odd = bringing[messages.odd]
     if "message" in wanted:
-        columns["message"] = _whole(found, bringing, place)
+        columns["message"] = _whole_messages(found, bringing, place)
     if len(odd):
         plain = rare.values(odd)
         for name, column in columns.items():
@@ -402,7 +402,9 @@ def _of_sections(found: _Records, wanted: frozenset[str], rare: _Rare) -> dict[s
     return columns
 
 
-def _whole(found: _Records, bringing: Positions, place: Callable[[Spans], Spans]) -> pa.Array:
+def _whole_messages(
+    found: _Records, bringing: Positions, place: Callable[[Spans], Spans]
+) -> pa.Array:
     """Messages as they are stored, but for those of which a section has been changed since."""
     every = np.ones(len(bringing), np.bool_)
     spans = Spans(found.extras_ends[bringing], found.ends[bringing], every)
