@@ -6,6 +6,7 @@ for a chunk of records at once, and leaves to it the few that are written in an 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -35,6 +36,7 @@ RECORD: Final = np.dtype(
         *(("id_length", "<u2"), ("session_length", "<u2"), ("extras_length", "<u4")),
     ]
 )
+_LENGTH: Final = struct.Struct(">I")
 _NO_SESSION: Final = 0xFFFF
 _EXTRA_SIZE: Final = 5
 _PROPERTIES, _REASON, _DESCRIPTION, _SOURCE, _TRAIL = 1, 2, 3, 4, 5
@@ -192,47 +194,54 @@ def _found(buffer: Buffer, start: int, end: int) -> _Records:
     """Walk over the batches of a chunk, and over the lengths of their records."""
     data, size = buffer.data, buffer.size
     starts: list[int] = []
-    ends: list[int] = []
-    bases: list[int] = []
-    times: list[int] = []
-    counts: list[int] = []
+    batches: list[tuple[int, int, int, int]] = []
+    """Of each: its first record in `starts`, where it ends, its base and its time."""
     at = 0
-    from_bytes = int.from_bytes
+    length_at, found = _LENGTH.unpack_from, starts.append
     while at < size:
         header = _header(data, at)
         position = at + batch.HEADER_SIZE
         at = position + header.length
-        first, last = header.base, header.base + header.record_count
-        count = 0
-        for offset in range(first, last):
-            length = from_bytes(data[position : position + 4])
-            position += 4
-            if start <= offset < end:
-                starts.append(position)
-                ends.append(position + length)
-                count += 1
-            position += length
+        batches.append((len(starts), at, header.base, header.at))
+        # The one loop over all records: each tells where the next one is.
+        try:
+            for _ in range(header.record_count):
+                (length,) = length_at(data, position)
+                position += _LENGTH.size
+                found(position)
+                position += length
+        except struct.error:
+            position = -1
         if position != at:
-            raise DecodeFailed(f"the record batch at offset {first} does not end where it should")
-        bases.append(max(first, start))
-        times.append(header.at)
-        counts.append(count)
-    begin = np.array(starts, np.int64)
-    repeated = np.array(counts, np.int64)
-    within = np.arange(len(starts)) - np.repeat(np.cumsum(repeated) - repeated, repeated)
-    if len(begin) and int(begin[-1]) + RECORD.itemsize > size:
+            raise DecodeFailed(f"the records of the batch at offset {header.base} do not fill it")
+    return _chosen(buffer, np.array(starts, np.int64), batches, start, end)
+
+
+def _chosen(
+    buffer: Buffer,
+    starts: Positions,
+    batches: list[tuple[int, int, int, int]],
+    start: int,
+    end: int,
+) -> _Records:
+    """The records whose offsets are in the range."""
+    firsts, edges, bases, times = np.array(batches, np.int64).reshape(-1, 4).T
+    ends = np.empty_like(starts)
+    # A record ends where the length of the next one begins, and the last one with its batch.
+    ends[:-1] = starts[1:] - _LENGTH.size
+    counts = np.diff(firsts, append=len(starts))
+    ends[firsts + counts - 1] = edges
+    offsets = np.arange(len(starts)) + np.repeat(bases - firsts, counts)
+    moments = np.repeat(times, counts)
+    if len(offsets) and (offsets[0] < start or offsets[-1] >= end):
+        inside = slice(*np.searchsorted(offsets, (start, end)).tolist())
+        starts, ends, offsets, moments = (each[inside] for each in (starts, ends, offsets, moments))
+    if (ends - starts < RECORD.itemsize).any():
         raise DecodeFailed("a record is shorter than a record can be")
-    rows = buffer.rows(begin, RECORD)
+    rows = buffer.rows(starts, RECORD)
     if not _KNOWN[rows["kind"]].all() or rows["flags"].any():
         raise DecodeFailed("a record is of a kind that this version does not know")
-    return _Records(
-        buffer,
-        begin,
-        np.array(ends, np.int64),
-        np.repeat(np.array(bases, np.int64), repeated) + within,
-        np.repeat(np.array(times, np.int64), repeated),
-        rows,
-    )
+    return _Records(buffer, starts, ends, offsets, moments, rows)
 
 
 def base_of(data: bytes) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
@@ -86,13 +86,12 @@ def _chunks(
     """The chunks of a range, each with the offset it was asked for; the next one is under way while
     the last is being decoded."""
     start = wanted.start
-    read: Callable[[int], tuple[Chunk, int]] = lambda at: _read(plan, wanted, client, at)  # noqa: E731
-    coming = ahead.submit(read, start)
+    coming = ahead.submit(_read, plan, wanted, client, start)
     while start < wanted.end:
         chunk, came_from = coming.result()
         start = chunk.next
         if start < wanted.end:
-            coming = ahead.submit(read, start)
+            coming = ahead.submit(_read, plan, wanted, client, start)
         if chunk.data:
             yield chunk, came_from
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
@@ -26,23 +26,16 @@ from pyspark_postbus.wire import AmqpRefused, ConnectionLost, Wire, refusal
 
 BATCH_FORMAT: Final = 0x80013700
 BATCH_BYTES: Final = 131_072
-"""What goes into one transfer: below the size that every namespace allows for a message."""
+"""What goes into one transfer, or less where the namespace allows less for a message."""
 BATCH_COUNT: Final = 1_000
 UNSETTLED_MAX: Final = 16
 """Transfers under way: enough for the broker to gather several into one commit."""
 
 _LOG = logging.getLogger("pyspark_postbus")
+_ENVELOPE: Final = 8
+"""Bytes that a message takes more in a batch, where it is a data section."""
 _PAUSE_S: Final = 0.1
 _PAUSE_MAX_S: Final = 5.0
-
-
-@dataclass(slots=True)
-class _Transfer:
-    """One or more messages that go together."""
-
-    payload: bytes
-    message_format: int
-    count: int
 
 
 class Sender:
@@ -54,11 +47,11 @@ class Sender:
         self._retry_s = retry_s
         self._wire: Wire | None = None
         self._link: SenderLink | None = None
-        self._gathered: list[bytes] = []
-        self._gathered_bytes = 0
-        self._waiting: deque[_Transfer] = deque()
-        self._under_way: dict[int, _Transfer] = {}
+        self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
+        self._under_way: dict[int, list[bytes]] = {}
         self._next_tag = 0
+        self._flushing = False
         self.settled = 0
         """Messages that the broker has taken."""
 
@@ -79,45 +72,34 @@ class Sender:
 
     def send(self, message: bytes) -> None:
         """Give one encoded message. Returns when there is room for more, not when it is sent."""
-        if self._gathered and (
-            self._gathered_bytes + len(message) > BATCH_BYTES or len(self._gathered) == BATCH_COUNT
-        ):
-            self._pack()
-            self._work(UNSETTLED_MAX - 1)
-        self._gathered.append(message)
-        self._gathered_bytes += len(message) + 8
+        self._waiting.append(message)
+        self._waiting_bytes += len(message) + _ENVELOPE
+        if self._has_batch:
+            self._work(lambda: not self._has_batch)
 
     def flush(self) -> None:
         """Return when the broker has taken all that was given."""
-        self._pack()
-        self._work(0)
+        self._flushing = True
+        self._work(lambda: not self._waiting and not self._under_way)
+        self._flushing = False
+
+    @property
+    def _has_batch(self) -> bool:
+        return self._waiting_bytes >= BATCH_BYTES or len(self._waiting) >= BATCH_COUNT
 
     def close(self) -> None:
         if self._wire is not None:
             self._wire.close()
             self._wire = self._link = None
 
-    def _pack(self) -> None:
-        gathered = self._gathered
-        if not gathered:
-            return
-        if len(gathered) == 1:
-            transfer = _Transfer(gathered[0], 0, 1)
-        else:
-            payload = b"".join(map(encode_data, gathered))
-            transfer = _Transfer(payload, BATCH_FORMAT, len(gathered))
-        self._waiting.append(transfer)
-        self._gathered = []
-        self._gathered_bytes = 0
-
-    def _work(self, left_max: int) -> None:
-        """Send and listen until no more transfers than this are left, whatever breaks meanwhile."""
+    def _work(self, is_over: Callable[[], bool]) -> None:
+        """Send and listen until it is over, whatever breaks meanwhile."""
         began = time.monotonic()
         pause_s = _PAUSE_S
-        while len(self._waiting) + len(self._under_way) > left_max:
+        while not is_over():
             before = self.settled
             try:
-                self._exchange(left_max)
+                self._exchange(is_over)
             except (OSError, AmqpRefused) as error:
                 if isinstance(error, AmqpRefused) and not error.transient:
                     self._drop()
@@ -131,11 +113,10 @@ class Sender:
                 time.sleep(pause_s)
                 pause_s = min(pause_s * 2, _PAUSE_MAX_S)
 
-    def _exchange(self, left_max: int) -> None:
+    def _exchange(self, is_over: Callable[[], bool]) -> None:
         wire, link = self._attached()
         self._pump(link)
-        over = lambda: len(self._waiting) + len(self._under_way) <= left_max  # noqa: E731
-        for event in wire.events(over):
+        for event in wire.events(is_over):
             self._on_event(link, event)
             self._pump(link)
 
@@ -149,14 +130,32 @@ class Sender:
         return self._wire, self._link
 
     def _pump(self, link: SenderLink) -> None:
-        while self._waiting and len(self._under_way) < UNSETTLED_MAX and link.sendable:
-            transfer = self._waiting.popleft()
+        while (
+            (self._has_batch or (self._flushing and self._waiting))
+            and len(self._under_way) < UNSETTLED_MAX
+            and link.sendable
+        ):
+            messages = self._taken(min(BATCH_BYTES, link.peer_message_size_max or BATCH_BYTES))
             number = self._next_tag
             self._next_tag += 1
-            self._under_way[number] = transfer
-            link.send(
-                number.to_bytes(8, "big"), transfer.payload, False, transfer.message_format, number
-            )
+            self._under_way[number] = messages
+            payload, message_format = messages[0], 0
+            if len(messages) > 1:
+                payload, message_format = b"".join(map(encode_data, messages)), BATCH_FORMAT
+            link.send(number.to_bytes(8, "big"), payload, False, message_format, number)
+
+    def _taken(self, size_max: int) -> list[bytes]:
+        """The next messages that fit into one transfer: at least one, whatever its size."""
+        taken: list[bytes] = []
+        size = 0
+        while self._waiting and len(taken) < BATCH_COUNT:
+            size += len(self._waiting[0]) + _ENVELOPE
+            if taken and size > size_max:
+                break
+            message = self._waiting.popleft()
+            self._waiting_bytes -= len(message) + _ENVELOPE
+            taken.append(message)
+        return taken
 
     def _on_event(self, link: SenderLink, event: Event) -> None:
         if not isinstance(event, Disposed):
@@ -165,7 +164,7 @@ class Sender:
             if not event.settled:
                 link.settle(delivery, event.state)
             if isinstance(event.state, Accepted):
-                self.settled += self._under_way.pop(delivery.context).count
+                self.settled += len(self._under_way.pop(delivery.context))
             elif isinstance(event.state, Rejected):
                 raise refusal(event.state.error, "amqp:internal-error")
             else:
@@ -173,10 +172,10 @@ class Sender:
 
     def _take_back(self) -> None:
         """What is not settled is sent again, in the order in which it was given."""
-        self._waiting.extendleft(
-            self._under_way[number] for number in sorted(self._under_way)[::-1]
-        )
-        self._under_way.clear()
+        for number in sorted(self._under_way, reverse=True):
+            messages = self._under_way.pop(number)
+            self._waiting.extendleft(reversed(messages))
+            self._waiting_bytes += sum(map(len, messages)) + _ENVELOPE * len(messages)
         self._drop()
 
     def _drop(self) -> None:

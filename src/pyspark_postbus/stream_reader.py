@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -24,6 +25,10 @@ from pyspark_postbus.ranges import DataLoss, Range, checked, limited, partitions
 
 SAMPLE_BYTES: Final = 65_536
 """What is read to learn how large the next records are."""
+WAIT_S: Final = 1
+"""How long to wait for events when there are none: a query that is stopped waits no longer."""
+PAUSE_S: Final = 0.2
+"""The same where there are several fragments, of which only one can be waited for."""
 REPORT_S: Final = 5.0
 """How long to try to tell the broker of our progress: it is not worth more."""
 
@@ -98,6 +103,10 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with self._client() as client:
             feed = client.feed(self._options.entity)
             begin = self._begin(start, feed)
+            if self._target is None and all(
+                begin[one.fragment] == one.next for one in feed.fragments
+            ):
+                feed = self._waited(client, feed)
             end = {one.fragment: one.next for one in feed.fragments}
             if self._target is not None:
                 # A journal that is another one now may end before the target.
@@ -111,6 +120,16 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             elif isinstance(limit, ReadMaxRows) and self._options.max_bytes is not None:
                 end = self._limited_bytes(client, begin, end, self._options.max_bytes)
             return offset_of(end, feed)
+
+    def _waited(self, client: Client, feed: Feed) -> Feed:
+        """What there is when something has come, or after a while: Spark asks a hundred times a
+        second for as long as there is nothing."""
+        [first, *others] = feed.fragments
+        if others:
+            time.sleep(PAUSE_S)
+        else:
+            client.read(feed.entity, first.fragment, first.next, 1, wait_s=WAIT_S)
+        return client.feed(feed.entity)
 
     def _begin(self, start: Mapping[str, Any], feed: Feed) -> dict[int, int]:
         """Where the next micro-batch begins; DataLoss where that is no more."""

@@ -188,6 +188,21 @@ def test_a_sender_goes_on_when_the_broker_was_killed(server: Server) -> None:
     assert [row["messageId"] for row in found] == [f"id {number}" for number in range(20_000)]
 
 
+def test_batches_are_no_larger_than_the_namespace_allows(
+    make_server: Callable[..., Server],
+) -> None:
+    server = make_server("--message-size-max-kb", "4").start()
+    queue = Administration(server.connection_string).make_queue()
+    send(server, queue, 200, subject="x" * 500)
+    found = rows(server, queue, ("messageId",))
+    assert [row["messageId"] for row in found] == [f"id {number}" for number in range(200)]
+    with (
+        pytest.raises(AmqpRefused, match="size"),
+        Sender(parse(server.connection_string), queue) as sender,
+    ):
+        sender.send(message(1, subject="x" * 8_000))
+
+
 async def test_messages_are_peeked_at_and_stay_where_they_are(
     server: Server, open_bus: Callable[..., Bus]
 ) -> None:
