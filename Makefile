@@ -11,6 +11,7 @@
 #   make bench-sdk, bench-hostile    an official client beside a stub; what others notice of a bad peer
 #   make bench-soak ARGS='--minutes 30'   what stays behind after a long time at full rate
 #   make bench-backlog ARGS='--large 1000000'   what a backlog costs in memory and speed
+#   make bench-feed                  what a reader of the change feed costs the traffic
 #   make bench-duplicates            what duplicate detection costs with a full window
 #   make lock                        write the locked lists anew         make clean
 #
@@ -39,7 +40,7 @@ CODE = $(shell $(MAKE) -q $(COMPILED) 2>/dev/null && echo PYTHONPATH=$(CURDIR)/b
 
 .PHONY: help serve test test-compiled test-long test-spark compile simulate fuzz check format
 .PHONY: bench bench-backlog bench-duplicates bench-hostile bench-sdk bench-soak bench-topics
-.PHONY: bench-sessions bench-spark bench-transactions lock clean dev
+.PHONY: bench-feed bench-sessions bench-spark bench-transactions lock clean dev
 help:
 	@sed -n '3,15s/^# \{0,3\}//p' Makefile
 
@@ -76,7 +77,7 @@ fuzz: $(DEV)
 check: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict src
+	$(BIN)/mypy --strict src bench
 
 format: $(DEV)
 	$(BIN)/ruff check --fix .
@@ -100,6 +101,9 @@ bench-sessions: $(COMPILED)
 
 bench-transactions: $(COMPILED)
 	@PYTHONPATH=build/compiled $(BIN)/python -m bench.transactions $(ARGS)
+
+bench-feed: $(COMPILED)
+	@PYTHONPATH=build/compiled $(BIN)/python -m bench.feed $(ARGS)
 
 bench-soak: $(COMPILED)
 	@PYTHONPATH=build/compiled $(BIN)/python -m bench.soak $(ARGS)

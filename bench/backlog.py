@@ -78,7 +78,7 @@ class Measurement:
 
     def __init__(self, backlog: Backlog, folder: Path, deadline: float, stall_s: float) -> None:
         self._backlog = backlog
-        self.broker = Postbus(folder, [QUEUE], QUEUE_SIZE_MB)
+        self.broker = Postbus(folder, [QUEUE], max_size_mb=QUEUE_SIZE_MB)
         self._deadline = deadline
         self._stall_s = stall_s
         self._rates: list[float] = []

@@ -196,7 +196,8 @@ class Settings(BaseSettings):
     )
     http_body_max_bytes: int = _setting(
         1_048_576,
-        "Body of an HTTP request; that of a message may be as large as a message",
+        "Body of an HTTP request; that of a message may be as large as a message, and that of a "
+        "request about dead letters 4 MB",
         ge=1_024,
         le=1_073_741_824,
     )

@@ -205,6 +205,7 @@ def test_an_offset_that_does_not_exist_yet_is_told_with_the_end(
         ("$feed/0?from=0&limit=3", 400, "'limit' is unknown"),
         ("$feed/1?from=0", 404, "could not be found"),
         ("$feed/one?from=0", 404, "Endpoint not found"),
+        ("$feed/00?from=0", 404, "Endpoint not found"),
         ("$feed/0/1?from=0", 404, "Endpoint not found"),
         ("$feed/readers/a/b", 404, "Endpoint not found"),
     ],
@@ -287,6 +288,21 @@ def test_a_wait_ends_when_the_broker_stops(make_server: Callable[..., Server]) -
         stopping.start()
         assert client.reply().status == 503
         stopping.join(20)
+
+
+def test_a_namespace_in_memory_has_feeds_too(make_server: Callable[..., Server]) -> None:
+    server = make_server("--ephemeral").start()
+    with administration_client(server.connection_string) as admin:
+        admin.create_queue("q")
+    with RestClient(server.connection_string) as client:
+        fill(client, "q", 300)
+        whole = feed.read_all(client, "q")
+        assert [each.offset for each in whole] == list(range(300))
+        assert feed.read_all(client, "q", max=5_000) == whole
+        client.begin("GET", "/q/$feed/0?from=300&timeout=30")
+        with RestClient(server.connection_string) as sender:
+            assert sender.send("q", b"1").status == 201
+        assert len(feed.records(client.reply().body)) == 1
 
 
 # -- a broker that is killed -------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The examples of docs/rest.md run as they stand, and print what the page says."""
+"""The examples of pages with curl run as they stand, and print what the page says."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import pytest
 
 from tests.support.server import Server
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "rest.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 _BLOCK = re.compile(r"^```(sh|text)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_the_examples_print_what_the_page_says(server: Server, tmp_path: Path) -> None:
-    blocks = _BLOCK.findall(PAGE.read_text())
+@pytest.mark.parametrize("page", ["rest.md", "dead-letters.md"])
+def test_the_examples_print_what_the_page_says(server: Server, tmp_path: Path, page: str) -> None:
+    blocks = _BLOCK.findall((DOCS / page).read_text())
     script = "".join(block for language, block in blocks if language == "sh")
     expected = "".join(block for language, block in blocks if language == "text")
     assert script.count("localhost:5672") == 1, "the page is about the default port"

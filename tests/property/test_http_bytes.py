@@ -114,7 +114,7 @@ async def read_all(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(stream=streams, data=st.data())
 def test_any_bytes_in_any_pieces_are_served_refused_or_awaited(stream: bytes, data: Any) -> None:
     async def story() -> None:

@@ -69,6 +69,11 @@ class Segment:
         """The number of the first part that is not its own."""
         return self.number + self.parts
 
+    @property
+    def all_parts(self) -> range:
+        """The numbers of its parts."""
+        return range(self.number, self.next_number)
+
 
 class History:
     """The ids of one entity, within bounded memory."""

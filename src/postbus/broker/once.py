@@ -35,17 +35,15 @@ def lookup(
     since = now - history.window_ms
     wanted: dict[Segment, list[bytes]] = {}
     for digest in digests:
-        if not digest or digest in history.recent or (pages is not None and digest in pages.seen):
+        if not digest or digest in history.recent:
             continue
         for segment in history.segments_of(digest, since):
-            wanted.setdefault(segment, []).append(digest)
+            if pages is None or not pages.was_looked_for(digest, segment.all_parts):
+                wanted.setdefault(segment, []).append(digest)
     if not wanted:
         return None
     return Need(
-        tuple(
-            SeenPage(tuple(range(segment.number, segment.next_number)), tuple(found))
-            for segment, found in wanted.items()
-        )
+        tuple(SeenPage(tuple(segment.all_parts), tuple(found)) for segment, found in wanted.items())
     )
 
 

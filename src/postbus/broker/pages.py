@@ -5,6 +5,7 @@ with `Pages`. Rows in a page are as of the last checkpoint: the engine lays its 
 so a page loaded before a later checkpoint is of no use, and is asked for again.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 from postbus.model.instant import Instant
@@ -124,7 +125,7 @@ class Need(NamedTuple):
 class Pages:
     """What was loaded for one call, and the checkpoint it was loaded at."""
 
-    __slots__ = ("_epoch", "_loaded", "checkpoint", "seen")
+    __slots__ = ("_epoch", "_loaded", "_looked_in", "checkpoint", "seen")
 
     def __init__(self) -> None:
         self._epoch = -1
@@ -133,6 +134,8 @@ class Pages:
         self.seen: dict[bytes, Instant | None] = {}
         """Ids that were looked up, and when each was seen; None for never. Not by page: many
         requests are looked up at once."""
+        self._looked_in: dict[bytes, set[int]] = {}
+        """The parts of the history that each of them was looked for in."""
 
     def __contains__(self, page: Page) -> bool:
         return page in self._loaded
@@ -144,8 +147,14 @@ class Pages:
                 before, at = self.seen.get(digest), loaded.get(digest)
                 if before is None or (at is not None and at > before):
                     self.seen[digest] = at
+                self._looked_in.setdefault(digest, set()).update(page.parts)
         else:
             self._loaded[page] = loaded
+
+    def was_looked_for(self, digest: bytes, parts: Sequence[int]) -> bool:
+        """Was an id looked for in all of these parts? A checkpoint may have put it into another
+        one since the parts were chosen, and the answer is as new as the checkpoint."""
+        return self._looked_in.get(digest, frozenset()).issuperset(parts)
 
     def rows(self, page: LanePage | GroupPage | DuePage | RowPage | PinnedPage) -> list[Row]:
         rows = self._loaded[page]
@@ -178,15 +187,19 @@ class Pages:
         if epoch != self._epoch:
             self._epoch = epoch
             self._loaded = {}
-            self.seen = {}
+            self._forget_seen()
         elif checkpoint != self.checkpoint:
             self.forget_rows()
 
     def forget_rows(self) -> None:
         """Rows of an earlier checkpoint say nothing now; bodies never change."""
-        self.seen = {}
+        self._forget_seen()
         self._loaded = {
             page: loaded
             for page, loaded in self._loaded.items()
             if isinstance(page, (BatchPage, BodyPage))
         }
+
+    def _forget_seen(self) -> None:
+        self.seen = {}
+        self._looked_in = {}

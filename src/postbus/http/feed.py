@@ -8,6 +8,7 @@ what it gives out unless JSON lines are asked for.
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
@@ -40,6 +41,7 @@ SEND_S: Final = 120.0
 """A client that takes longer over one answer is cut off: it keeps a place from others."""
 OFFSET_DIGITS_MAX: Final = 18
 
+_FRAGMENT: Final = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
 _OPTIONS: Final = frozenset({"from", "at", "max", "timeout", "api-version"})
 
 _log = get_logger("feed")
@@ -104,9 +106,9 @@ class FeedPages:
                     return await self._describe(entity)
                 case ("readers", *rest):
                     return await self._readers.answer(request, entity, tuple(rest))
-                case (fragment,) if fragment.isascii() and fragment.isdigit():
+                case (fragment,) if _FRAGMENT.fullmatch(fragment):
                     _only_get(request)
-                    return await self._read(request, entity, int(fragment[:9]), check)
+                    return await self._read(request, entity, int(fragment), check)
         except (OffsetAhead, OffsetTrimmed) as error:
             return self._outside(error, address.path)
         except ServiceBusError as error:

@@ -41,6 +41,7 @@ def _add(meter: EntityMeter, written: list[bytes]) -> None:
     meter.copies += kinds[Kind.DISTRIBUTED]
     meter.arrivals += kinds[Kind.ARRIVED]
     meter.forwards += kinds[Kind.FORWARDED]
+    meter.resubmissions += kinds[Kind.RESUBMITTED]
     if not kinds[Kind.DEAD_LETTERED]:
         return
     for record in written:

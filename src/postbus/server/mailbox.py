@@ -33,6 +33,7 @@ from postbus.server.attaching import needs_session, refuse_forwarding
 from postbus.server.entities import Entity, QueueEntity, Received, TopicEntity
 from postbus.server.longpoll import STOPPING, LongPoll
 from postbus.server.namespace import Namespace
+from postbus.server.pings import PING
 from postbus.server.requests import Call
 from postbus.server.translation import to_message
 
@@ -83,6 +84,7 @@ class Mailbox:
 
         await self._ask(entity, send, size)
         entity.meter.bytes_in += size
+        entity.meter.pings += sum([message.content_type == PING for message in messages])
 
     async def receive(
         self,

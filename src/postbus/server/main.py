@@ -61,6 +61,7 @@ from postbus.server.service import Service
 from postbus.server.storethread import StoreThread
 from postbus.server.tracking import TrackingIds
 from postbus.server.upkeep import Upkeep, keep_up
+from postbus.server.usage import Usage
 from postbus.settings import Settings
 from postbus.store.base import MessageStore
 from postbus.store.catalog import Catalog
@@ -290,6 +291,7 @@ class Server:
             mailbox=self._mailbox,
             feeds=feeds,
             undertaker=Resubmitting(self.namespace, self._clock),
+            usage=Usage(self.namespace, self._clock),
             wait_max_ms=settings.http_receive_timeout_max_ms,
         )
         http = HttpHost(

@@ -69,6 +69,9 @@ TRANSACTIONAL: Final = frozenset(
 """What may be part of a transaction (semantics B §7). A lock is renewed at once, whatever becomes
 of the transaction."""
 
+COUNTED_ELSEWHERE: Final = frozenset({"schedule-message", "receive-by-sequence-number"})
+"""They send and receive, and count as that (R-COST-01)."""
+
 
 class ManagementNode:
     """The management node of one entity, or of one of its subqueues."""
@@ -112,6 +115,8 @@ class ManagementNode:
         if not self._gateway.allows(right, self._path):
             raise missing_claim(right, self._gateway.service.uri(self._path))
         self._entity.touch(self._gateway.now)
+        if name not in COUNTED_ELSEWHERE:
+            self._entity.meter.requests += 1
         operation(request, Fields.of(request.body))
 
     def _ask(
@@ -250,6 +255,7 @@ class ManagementNode:
 
     def _peeked(self, request: NodeRequest, found: list[dict[str, Any]]) -> None:
         self._entity.meter.peeks += 1
+        self._entity.meter.bytes_out += sum([len(each["message"]) for each in found])
         if found:
             request.respond(_OK, "OK", {"messages": found})
         else:
@@ -283,6 +289,7 @@ class ManagementNode:
                     entry["lock-token"] = UUID(bytes_le=token)
                 messages.append(entry)
             self._entity.meter.receives += len(messages)
+            self._entity.meter.bytes_out += sum([len(encoded) for _, encoded in found])
             request.respond(_OK, "OK", {"messages": messages})
 
         self._ask(request, receive, done)

@@ -73,8 +73,11 @@ class EntityMeter:
         "lock_losses",
         "lock_renewals",
         "peeks",
+        "pings",
         "receives",
         "refusals",
+        "requests",
+        "resubmissions",
         "schedules",
         "sends",
         "session_accepts",
@@ -89,6 +92,9 @@ class EntityMeter:
         self.empty_receives = 0
         self.bytes_in = 0
         self.bytes_out = 0
+        self.pings = 0
+        self.requests = 0
+        self.resubmissions = 0
         self.schedules = 0
         self.cancellations = 0
         self.peeks = 0

@@ -64,6 +64,20 @@ ENTITY_COUNTERS: Final = (
         "Receives whose wait ended without a message",
         "empty_receives",
     ),
+    Family(
+        "postbus_pings_total",
+        _ENTITY,
+        "Messages among those accepted that only ask whether the entity takes any: their content "
+        "type is `application/vnd.ms-servicebus-ping`",
+        "pings",
+    ),
+    Family(
+        "postbus_management_requests_total",
+        _ENTITY,
+        "Requests to its management node and over HTTP that neither send nor receive: peeks, "
+        "renewals, session state, rules, descriptions, dead letters sent again",
+        "requests",
+    ),
     Family("postbus_in_bytes_total", _ENTITY, "Size of the messages accepted", "bytes_in"),
     Family("postbus_out_bytes_total", _ENTITY, "Size of the messages handed out", "bytes_out"),
     Family("postbus_schedules_total", _ENTITY, "Messages scheduled for later", "schedules"),
@@ -77,6 +91,12 @@ ENTITY_COUNTERS: Final = (
         _ENTITY,
         "Messages removed by batch delete and purge",
         "deletions",
+    ),
+    Family(
+        "postbus_resubmissions_total",
+        _ENTITY,
+        "Dead letters sent again over HTTP, back to the entity or elsewhere",
+        "resubmissions",
     ),
     Family(
         "postbus_expirations_total", _ENTITY, "Messages whose time to live ended", "expirations"

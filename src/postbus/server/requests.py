@@ -20,6 +20,7 @@ from postbus.server.envelope import Changes, change_properties
 from postbus.server.holding import Ordered
 from postbus.server.host import Host
 from postbus.server.line import Parcel
+from postbus.server.pings import PING_TTL_MS, count_pings
 from postbus.server.refusals import Refusals
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Send(Ordered):
         "_delivery",
         "_link",
         "_messages",
+        "_pings",
         "_refusals",
         "_sender",
         "exclusive",
@@ -56,6 +58,7 @@ class Send(Ordered):
         self.size = len(delivery.payload)
         self.exclusive = False
         self._messages = messages
+        self._pings = count_pings(messages) if messages[0].ttl == PING_TTL_MS else 0
         self._link = link
         self._delivery = delivery
         self._refusals = refusals
@@ -70,8 +73,10 @@ class Send(Ordered):
 
     def answer(self) -> None:
         self._link.settle(self._delivery, ACCEPTED)
-        if self.host.meter is not None:
-            self.host.meter.bytes_in += self.size
+        meter = self.host.meter
+        if meter is not None:
+            meter.bytes_in += self.size
+            meter.pings += self._pings
         self._sender.answered()
 
     def refuse(self, error: ServiceBusError) -> None:

@@ -50,7 +50,7 @@ class SessionLine:
     def hold(self, session: Session, outlet: SessionOutlet) -> None:
         """The session is the receiver's own from now on."""
         self.waiting.pop(outlet, None)
-        outlet.session_id = session.id
+        outlet.promised = session
         self._holders[session.id] = outlet
         self._by_holder[outlet.holder] = outlet
 
@@ -66,10 +66,10 @@ class SessionLine:
         self.wanting.pop(outlet, None)
         self.reading.pop(outlet, None)
         self._by_holder.pop(outlet.holder, None)
-        session_id = outlet.session_id
+        session = outlet.promised
         # Somebody else may hold it by now, where it was lost before.
-        if session_id is not None and self._holders.get(session_id) is outlet:
-            del self._holders[session_id]
+        if session is not None and self._holders.get(session.id) is outlet:
+            del self._holders[session.id]
 
     def wants(self, outlet: SessionOutlet) -> None:
         """The receiver has credit, asked to be drained, or there is something new for it."""

@@ -60,8 +60,8 @@ class SessionOutlet(Outlet):
         self.holder = SessionOutlet._last_holder
         self.line = entity.host.session_line(subqueue)
         self.session: Session | None = None
-        self.session_id: str | None = None
-        """Of the session that is its own, also while its client has not been told yet."""
+        self.promised: Session | None = None
+        """The session that is its own, also while its client has not been told yet."""
         self.gone = False
         self._is_lost = False
         self._wanted = wanted
@@ -112,8 +112,7 @@ class SessionOutlet(Outlet):
     def accepted(self, session: Session) -> None:
         """It has a session: let the client know which."""
         if self.gone:
-            self._runtime.submit(Leave(self.host, self.subqueue, session))
-            return
+            return  # and has given it up
         self._stop_waiting()
         self.session = session
         self.gateway.session_holders.add(self.holder)
@@ -142,6 +141,7 @@ class SessionOutlet(Outlet):
             return
         self._is_lost = True
         self.line.leave(self)
+        self.promised = None
         if session.locked_until > self.gateway.service.clock():
             error = DetachForced(f"The entity '{self.entity.path}' was updated.")
             self.gateway.detach(self._link, error, self.entity.path)
@@ -157,19 +157,20 @@ class SessionOutlet(Outlet):
             self.gateway.detach(self._link, SessionLockLost(), self.entity.path)
 
     def _lost(self, error: ServiceBusError) -> None:
-        self.session = None  # gone with the engine
+        self.session = self.promised = None  # gone with the engine
         super()._lost(error)
 
     def close(self) -> None:
         self.gone = True
         self.gateway.session_holders.discard(self.holder)
         self._stop_waiting()
-        session, self.session = self.session, None
+        self.session = None
         self.line.leave(self)
         super().close()
-        if session is not None:
-            # At once, however the link ended: nobody has failed (semantics B §1).
-            self._runtime.submit(Leave(self.host, self.subqueue, session))
+        if self.promised is not None:
+            # At once, however the link ended: nobody has failed (semantics B §1). One who leaves
+            # before he was told and comes again must find it free.
+            self._runtime.submit(Leave(self.host, self.subqueue, self.promised))
 
     def _stop_waiting(self) -> None:
         if self._timer is not None:

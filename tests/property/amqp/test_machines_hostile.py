@@ -296,19 +296,19 @@ def run(owner: Owner, steps: list[tuple[bytes, int]]) -> None:
 
 
 @given(scripts(st.integers(0, 3), anything))
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_valid_frames_in_any_order_keep_every_bound(script: Script) -> None:
     run(opened(), encoded(script))
 
 
 @given(scripts(st.just(0), sensible))
-@settings(max_examples=300)
+@settings(max_examples=120)
 def test_frames_of_one_session_in_any_order_keep_every_bound(script: Script) -> None:
     run(opened(), [(PROLOGUE, 0), *encoded(script)])
 
 
 @given(st.lists(st.binary(max_size=600), max_size=10), st.sampled_from([b"", SASL_HEADER]))
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_arbitrary_bytes_never_raise(chunks: list[bytes], prefix: bytes) -> None:
     owner = Owner()
     for chunk in (prefix, *chunks):
@@ -321,7 +321,7 @@ def test_arbitrary_bytes_never_raise(chunks: list[bytes], prefix: bytes) -> None
 
 
 @given(st.binary(min_size=1, max_size=400), st.integers(0, 3), st.integers(0, 100))
-@settings(max_examples=300)
+@settings(max_examples=120)
 def test_arbitrary_frame_bodies_cost_a_session_or_the_connection(
     body: bytes, channel: int, choice: int
 ) -> None:
@@ -332,7 +332,7 @@ def test_arbitrary_frame_bodies_cost_a_session_or_the_connection(
 
 
 @given(st.data())
-@settings(max_examples=300)
+@settings(max_examples=120)
 def test_a_real_stream_with_bytes_changed_dropped_and_doubled_never_raises(
     data: st.DataObject,
 ) -> None:

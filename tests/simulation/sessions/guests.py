@@ -83,9 +83,13 @@ class Guest:
         self.credit = credit
         self.line = self.host.session_lines[MAIN]
         self.session: Session | None = None
-        self.session_id: str | None = None
+        self.promised: Session | None = None
         self.gone = False
         self.reserved = 0
+
+    @property
+    def session_id(self) -> str | None:
+        return None if self.promised is None else self.promised.id
 
     def open(self, wanted: str | None) -> None:
         world, host = self._world, self.host
@@ -106,7 +110,6 @@ class Guest:
 
     def accepted(self, session: Session) -> None:
         if self.gone:
-            self._world.runtime.submit(WatchedLeave(self._world, self.host, session))
             return
         self.session = session
         self._world.note(None, f"guest {self.holder} has {session.id!r}")
@@ -120,21 +123,23 @@ class Guest:
         session, self.session = self.session, None
         if session is not None and not self.gone:
             self._world.note(None, f"guest {self.holder} has lost {session.id!r}")
+            self.line.leave(self)  # type: ignore[arg-type]
+            self.promised = None
             self.close()
 
     def close(self) -> None:
         if self.gone:
             return
         self.gone = True
-        session, self.session = self.session, None
+        self.session = None
         self.line.leave(self)  # type: ignore[arg-type]
         self.host.line(MAIN).leave(self)
         self._count()
-        if session is not None:
-            self._world.runtime.submit(WatchedLeave(self._world, self.host, session))
+        if self.promised is not None:
+            self._world.runtime.submit(WatchedLeave(self._world, self.host, self.promised))
 
     def engine_lost(self) -> None:
-        self.session = None
+        self.session = self.promised = None
         self.close()
 
     # -- messages ------------------------------------------------------------------------------

@@ -346,3 +346,21 @@ def test_ids_that_arrive_while_old_ones_are_being_dropped_stay_known(crash: bool
     assert store.drop_seen(2, below, 100)
     target.publish("a")
     assert target.names().count("a") == 1
+
+
+def test_an_id_that_a_checkpoint_brought_into_another_part_is_looked_for_there() -> None:
+    """The parts were chosen before it was seen, and read when the checkpoint was durable."""
+    engine = Engine(FINDS)
+    engine.send_messages(message("old"))
+    engine.now += MINUTE // 8
+    engine.send_messages(message("older"))
+    engine.commit(checkpoint=True)  # and what comes after it is in another segment
+    engine.crash()
+    chosen = engine.engine.send([message("a")], engine.now)
+    assert isinstance(chosen, Need)
+    engine.send_messages(message("a"))
+    engine.commit(checkpoint=True)
+    pages = Pages()
+    engine.load(chosen, pages)
+    engine.paged(lambda pages: engine.engine.send([message("a")], engine.now, pages), pages)
+    assert there(engine).count(b"a") == 1

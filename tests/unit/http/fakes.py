@@ -24,6 +24,7 @@ from postbus.server.tracking import TrackingIds
 from tests.unit.http.mailbox import MemoryMailbox
 from tests.unit.http.memory import T0, MemoryNamespace
 from tests.unit.http.undertaker import MemoryUndertaker
+from tests.unit.http.usage import MemoryUsage
 
 KEY_NAME = "RootManageSharedAccessKey"
 KEY = "SAS_KEY_VALUE"
@@ -50,6 +51,7 @@ def application(
     defaults: QueueDescription | None = None,
     mailbox: MemoryMailbox | None = None,
     undertaker: MemoryUndertaker | None = None,
+    usage: MemoryUsage | None = None,
 ) -> Starlette:
     mailbox = mailbox or MemoryMailbox()
     authority = Authority([AccessKey(KEY_NAME, (KEY,)), LISTENER])
@@ -74,6 +76,7 @@ def application(
         mailbox=mailbox,
         feeds=cast("FeedPages", None),  # needs a whole server: tests/unit/server/test_feed.py
         undertaker=undertaker or MemoryUndertaker(),
+        usage=usage or MemoryUsage(),
         wait_max_ms=240_000,
     )
 

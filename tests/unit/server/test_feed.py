@@ -123,12 +123,12 @@ async def test_no_reader_loads_an_engine_or_counts_as_use(desk: Desk) -> None:
     assert desk.host.engine is None
     assert not desk.host.used
     assert desk.entity.accessed_at == 0
-    assert desk.host.on_records == desk.host.on_lost == {}, "nothing is left behind"
+    assert not desk.host.on_records and not desk.host.on_lost, "nothing is left behind"
 
 
 async def test_a_wait_sees_a_commit_that_comes_between_its_look_and_its_wait(desk: Desk) -> None:
     looks = 0
-    reader = desk.feed._readers[0]
+    reader: Any = desk.feed._readers[0]
     look = reader.look
 
     def committing(*asked: int) -> Any:
@@ -141,7 +141,7 @@ async def test_a_wait_sees_a_commit_that_comes_between_its_look_and_its_wait(des
         return found
 
     loop = asyncio.get_running_loop()
-    reader.look = committing  # type: ignore[method-assign]
+    reader.look = committing
     answer = await asyncio.wait_for(desk.waits(0), 10)
     assert (answer.next, looks) == (1, 2)
 
@@ -295,10 +295,12 @@ async def test_progress_that_comes_together_is_written_together(desk: Desk) -> N
     register = Register(desk)
     writes: list[int] = []
     write = register.catalog.reader_marks.write
-    marks: Any = SimpleNamespace(
-        write=lambda changed: (writes.append(len(changed)), write(changed))
-    )
-    register.readers._marks = marks
+
+    def counting(changed: Any) -> None:
+        writes.append(len(changed))
+        write(changed)
+
+    register.readers._marks = SimpleNamespace(write=counting)  # type: ignore[assignment]
     await asyncio.gather(*(register.put(f"r{number}", number) for number in range(20)))
     assert sum(writes) == 20
     assert len(writes) <= 3

@@ -171,6 +171,23 @@ async def test_who_leaves_before_the_answer_holds_nothing(bed: Bed, session_id: 
     assert next_one.link.session_id == "mine" and next_one.told is None
 
 
+async def test_who_leaves_before_the_answer_and_comes_again_finds_the_session_free(
+    bed: Bed,
+) -> None:
+    await send(bed, "mine")
+    bed.store.open.clear()
+    gone = Client(bed, "mine")
+    beside = bed.ask(lambda queue, now, pages: queue.send([_message("other")], now))
+    await settled()
+    assert gone.outlet.promised is not None and not gone.link.attached, "it waits for the commit"
+    gone.leave()
+    again = Client(bed, "mine")
+    bed.store.open.set()
+    await beside
+    await settled()
+    assert again.link.session_id == "mine" and again.told is None
+
+
 async def test_a_store_that_fails_ends_waiting_and_holding_and_the_next_are_served(
     bed: Bed,
 ) -> None:

@@ -1,0 +1,23 @@
+"""Messages that only ask whether an entity takes any (R-PAIR-07): they are told apart in what an
+entity costs (R-COST-01)."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from postbus.amqp.sections import read_properties, scan
+from postbus.broker.message import Message
+
+PING: Final = "application/vnd.ms-servicebus-ping"
+"""Their content type."""
+PING_TTL_MS: Final = 1_000
+"""They live for a second, and few other messages do: so few have to be looked into."""
+
+
+def count_pings(messages: Sequence[Message]) -> int:
+    """How many of these messages, which are about to be sent, are pings."""
+    found = 0
+    for message in messages:
+        raw = message.raw
+        if message.ttl == PING_TTL_MS and raw is not None:
+            found += read_properties(raw, scan(raw)).content_type == PING
+    return found
