@@ -7,7 +7,7 @@ Parquet, for whoever wants to go on from there.
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow.parquet as pq
 from pyspark import StorageLevel
@@ -17,7 +17,7 @@ from pyspark_postbus.client import Client, PostbusError
 from pyspark_postbus.pipelines.inputs import address_of, known_feed, read_feed
 from pyspark_postbus.pipelines.lake import Lake
 from pyspark_postbus.pipelines.prices import Prices
-from pyspark_postbus.pipelines.report_page import page
+from pyspark_postbus.pipelines.report_page import Meters, page
 from pyspark_postbus.pipelines.report_tables import COLUMNS, Tables, tables
 
 PAGE: Final = "report.html"
@@ -69,7 +69,7 @@ def write_report(
     folder: Path,
     prices: Prices,
     is_whole: bool = False,
-    meters: Mapping[str, Any] | None = None,
+    meters: Meters | None = None,
     title: str = "Traffic report",
 ) -> Report:
     """The same for any frame that has the columns of `report_tables.COLUMNS`."""
@@ -101,7 +101,7 @@ def _goes_back_to_the_beginning(connection: str, entities: Sequence[str]) -> boo
     return all(one.first == 0 for feed in feeds for one in feed.fragments)
 
 
-def _meters(connection: str, entities: Sequence[str]) -> Mapping[str, Any] | None:
+def _meters(connection: str, entities: Sequence[str]) -> Meters | None:
     """What the broker counts itself, where the key may ask for it: it is an extra."""
     found = []
     try:
@@ -110,4 +110,5 @@ def _meters(connection: str, entities: Sequence[str]) -> Mapping[str, Any] | Non
                 found.append(client.get_json(address_of(entity).entity, "$usage"))
     except PostbusError:
         return None
-    return {"entities": [one for one in found if isinstance(one, dict)]}
+    rows = [row for usage in found for row in usage["entities"]]
+    return Meters(found[0]["since"], found[0]["now"], rows) if rows else None

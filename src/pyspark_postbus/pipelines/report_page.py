@@ -1,9 +1,9 @@
 """The traffic report as one page of HTML that needs nothing else: style, charts, tables within."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from html import escape
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pyspark_postbus.pipelines.charts import COLOURS, column_chart, line_chart, rank_chart
 from pyspark_postbus.pipelines.prices import Prices
@@ -13,6 +13,15 @@ from pyspark_postbus.pipelines.scales import bytes_text, millis_text, number_tex
 
 Rows = list[dict[str, Any]]
 
+
+class Meters(NamedTuple):
+    """What the broker has counted of some entities, as `/$usage` tells it."""
+
+    since: int
+    now: int
+    rows: Rows
+
+
 _ROWS_SHOWN: Final = 200
 _PERCENTILES: Final = ("p50", "p90", "p99")
 
@@ -21,7 +30,7 @@ def page(
     tables: Tables,
     prices: Prices,
     is_whole: bool,
-    meters: Mapping[str, Any] | None = None,
+    meters: Meters | None = None,
     title: str = "Traffic report",
 ) -> str:
     """The whole page. `is_whole`: the events go back to the beginning, so that counts of messages
@@ -233,7 +242,7 @@ def _fragments(tables: Tables) -> str:
     return _section("Partitions", text, rank_chart("events by partition", shown), table)
 
 
-def _cost(tables: Tables, prices: Prices, meters: Mapping[str, Any] | None) -> str:
+def _cost(tables: Tables, prices: Prices, meters: Meters | None) -> str:
     hours = _hours(tables)
     lines = [
         (
@@ -255,23 +264,39 @@ def _cost(tables: Tables, prices: Prices, meters: Mapping[str, Any] | None) -> s
         f"which {_money(prices.base_per_month, prices)} is the base price."
     )
     shown = _section("Billable operations and cost", text, "", table, is_open=True)
-    return shown + (_meters(meters) if meters else "")
+    return shown + (_meters(meters, prices) if meters else "")
 
 
-def _meters(meters: Mapping[str, Any]) -> str:
-    """What the broker has counted since it was started, whatever its form is by then."""
-    entities = meters.get("entities")
-    if not isinstance(entities, list) or not entities:
-        return ""
-    names = [name for name in entities[0] if not isinstance(entities[0][name], (dict, list))]
-    rows = [[_plain(entity.get(name)) for name in names] for entity in entities]
-    since = escape(str(meters.get("since", "its start")))
-    text = f"What the broker itself has counted since {since}, with empty receives and management."
-    return _section("Meters", text, "", _table(names, rows), is_open=True)
-
-
-def _plain(value: object) -> str:
-    return number_text(value) if isinstance(value, (int, float)) else str(value)
+def _meters(meters: Meters, prices: Prices) -> str:
+    """What the broker has counted itself since it was started."""
+    columns = {
+        "sends": "sends",
+        "receives": "receives",
+        "empty receives": "emptyReceives",
+        "management": "managementRequests",
+        "pings": "pings",
+    }
+    rows = [
+        (
+            row["entity"],
+            *(number_text(row[name]) for name in columns.values()),
+            bytes_text(row["bytesIn"]),
+            bytes_text(row["bytesOut"]),
+        )
+        for row in meters.rows
+    ]
+    hours = max((meters.now - meters.since) / 3_600_000, 1 / 3_600)
+    operations = sum(row[name] for row in meters.rows for name in columns.values())
+    sizes = [sum(row[name] for row in meters.rows) for name in ("bytesIn", "bytesOut")]
+    month = _money(prices.at_rate(hours, operations, *sizes), prices)
+    since = datetime.fromtimestamp(meters.since / 1_000, UTC)
+    text = (
+        f"What the broker itself has counted since it was started, at {_time(since)} UTC, each "
+        f"operation once whatever its size. A month that goes on like these {hours:.3g} hours "
+        f"would cost {month}."
+    )
+    table = _table(("entity", *columns, "bytes in", "bytes out"), rows)
+    return _section("Meters of the broker", text, "", table, is_open=True)
 
 
 # -- from tables to series ---------------------------------------------------------------------
