@@ -2,6 +2,7 @@
 #
 #   make serve ARGS='--port 6000'    start the broker (runtime packages only)
 #   make test  ARGS='-k dead_letter' run the tests      make test-long   those that take minutes
+#   make test-spark                  the tests of the data source and the pipelines, on a real Spark
 #   make simulate ARGS='--jobs 2'    seeded histories by hand (docs/testing.md)
 #   make compile                     the hot modules as machine code (docs/compiling.md)
 #   make check                       lint and types     make format      rewrite in the house style
@@ -37,11 +38,11 @@ COMPILED := build/compiled/.ready
 # What is run: the compiled modules where there are any that are not older than the sources.
 CODE = $(shell $(MAKE) -q $(COMPILED) 2>/dev/null && echo PYTHONPATH=$(CURDIR)/build/compiled)
 
-.PHONY: help serve test test-compiled test-long compile simulate fuzz check format
+.PHONY: help serve test test-compiled test-long test-spark compile simulate fuzz check format
 .PHONY: bench bench-backlog bench-duplicates bench-hostile bench-sdk bench-soak bench-topics
-.PHONY: bench-feed bench-sessions bench-transactions lock clean dev
+.PHONY: bench-feed bench-sessions bench-spark bench-transactions lock clean dev
 help:
-	@sed -n '3,14s/^# \{0,3\}//p' Makefile
+	@sed -n '3,15s/^# \{0,3\}//p' Makefile
 
 # Compiled first, so that a start spends its time on starting, also where Python may write no cache.
 serve: $(RUNTIME)
@@ -50,13 +51,18 @@ serve: $(RUNTIME)
 
 test: $(DEV) $(NODE)
 	@$(BIN)/python -m compileall -q src tests
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not long" $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not long and (not spark or spark_smoke)" \
+		$(ARGS)
 
 # The same tests, but for those of the simulator: it makes constants small and puts itself between
 # methods, and in machine code both are fixed.
 test-compiled: $(COMPILED) $(NODE)
 	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest -o pythonpath="build/compiled ." \
-		-n $(WORKERS) --dist worksteal -m "not long and not interpreted_only" $(ARGS)
+		-n $(WORKERS) --dist worksteal -m "not long and not interpreted_only and not spark" $(ARGS)
+
+# One session of Spark for most of them, so in one process; it takes a gigabyte or two.
+test-spark: $(DEV)
+	$(BIN)/python -m pytest -m "spark and not long" --timeout 900 $(ARGS)
 
 test-long: $(DEV) $(NODE)
 	POSTBUS_FRESH_EXAMPLES=1 $(BIN)/python -m pytest -m long --timeout 3600 $(ARGS)
@@ -109,6 +115,10 @@ bench-backlog: $(COMPILED)
 # Takes about ten minutes and 2 GB of disk with its default sizes.
 bench-duplicates: $(COMPILED)
 	@PYTHONPATH=build/compiled $(BIN)/python -m bench.duplicates $(ARGS)
+
+# Takes about five minutes and 4 GB of disk with its default sizes.
+bench-spark: $(COMPILED)
+	@PYTHONPATH=build/compiled $(BIN)/python -m bench.feed_spark $(ARGS)
 
 dev: $(DEV) $(NODE)
 

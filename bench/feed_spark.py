@@ -1,0 +1,189 @@
+"""How fast Spark reads the change feed, beside its own Parquet reader: `make bench-spark`.
+
+A queue is filled with messages of 1 KB, and the feed is written to Parquet once: both have the same
+rows. Then each is read into Spark's noop sink in alternating rounds, so that both sides of a ratio
+had the same minute: with the record's own columns and the body, and with every column. The broker
+serves the feed on the same machine, so its work counts, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+from pyspark.sql import DataFrame, SparkSession
+
+from bench.brokers import Postbus
+from bench.numbers import Spread
+from bench.processes import machine, usage_of
+from bench.program import add_places, conduct, say, write_json
+from bench.report import markdown
+from bench.work import RunFailed
+from pyspark_postbus.columns import ALL, OF_SECTIONS, ddl
+from pyspark_postbus.connection import parse
+from pyspark_postbus.rows import encode
+from pyspark_postbus.sender import Sender
+
+QUEUE = "events"
+OWN = tuple(name for name in ALL if name not in OF_SECTIONS or name == "body")
+CASES = (("the record's own columns and the body", OWN, 0.5), ("every column", ALL, 0.1))
+_POOL = 4_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One read of each kind, in events per second, and the CPU time of all that took part: it
+    says more than the rates where the machine is not quiet."""
+
+    feed: float
+    parquet: float
+    feed_cpu_us: float
+    """Per event, broker and Spark together."""
+    broker_cpu_us: float
+    parquet_cpu_us: float
+
+
+def fill(connection: str, count: int, size: int) -> None:
+    """Send messages with bodies that do not repeat, as an application would."""
+    pool = base64.b64encode(random.Random(1).randbytes(_POOL))
+    with Sender(parse(connection), QUEUE) as sender:
+        for number in range(count):
+            at = number * 977 % (_POOL - size)
+            row = {
+                "body": pool[at : at + size],
+                "messageId": f"message-{number:010}",
+                "subject": "measured",
+                "correlationId": f"c-{number % 1000}",
+                "contentType": "text/plain",
+                "properties": [("region", "north"), ("number", str(number))],
+            }
+            sender.send(encode(row, str))
+
+
+def session(folder: Path) -> SparkSession:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    return (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "2g")
+        .config("spark.local.dir", str(folder / "spark"))
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+
+
+def timed(frame: DataFrame) -> float:
+    began = time.monotonic()
+    frame.write.format("noop").mode("overwrite").save()
+    return time.monotonic() - began
+
+
+def measure(given: argparse.Namespace, folder: Path) -> int:
+    flags = ("--retention-mb", str(1_048_576))
+    with Postbus(folder / "broker", [QUEUE], flags, max_size_mb=5_120) as broker:
+        connection = (
+            f"Endpoint=sb://localhost:{broker.port};SharedAccessKeyName={broker.user};"
+            f"SharedAccessKey={broker.password};UseDevelopmentEmulator=true"
+        )
+        began = time.monotonic()
+        fill(connection, given.events, given.size)
+        took_s = time.monotonic() - began
+        say(f"{given.events} messages of {given.size} bytes sent in {took_s:.0f} s")
+        spark = session(folder)
+        try:
+            return _compare(given, spark, connection, broker, folder / "parquet")
+        finally:
+            spark.stop()
+
+
+def _compare(
+    given: argparse.Namespace, spark: SparkSession, connection: str, broker: Postbus, path: Path
+) -> int:
+    def feed(columns: tuple[str, ...]) -> DataFrame:
+        reader = spark.read.format("postbus").options(connectionString=connection, queue=QUEUE)
+        return reader.schema(ddl(columns)).load()
+
+    feed(ALL).write.parquet(str(path))
+    parquet = spark.read.parquet(str(path))
+    found = parquet.count()
+    if found != given.events:
+        raise RunFailed(f"the feed has {found} events, not {given.events}")
+    lines, told, missed = [], {}, 0
+    for title, columns, wanted in CASES:
+        rounds = _rounds(given, broker, lambda c=columns: feed(c), parquet.select(*columns))  # type: ignore[misc]
+        ratio = [each.feed / each.parquet for each in rounds]
+        lines.append(
+            [
+                title,
+                _text([each.feed for each in rounds], 0),
+                _text([each.parquet for each in rounds], 0),
+                f"**{_text(ratio, 2)}**",
+                f"{wanted}",
+                f"{median(each.feed_cpu_us for each in rounds):.1f}",
+                f"{median(each.broker_cpu_us for each in rounds):.1f}",
+                f"{median(each.parquet_cpu_us for each in rounds):.1f}",
+            ]
+        )
+        told[title] = [asdict(each) for each in rounds]
+        missed += median(ratio) < wanted
+    heads = ["columns", "feed, events/s", "Parquet, rows/s", "ratio", "wanted"]
+    heads += [f"CPU µs/event, {of}" for of in ("feed", "of it the broker", "Parquet")]
+    say(markdown(heads, lines))
+    write_json(given.output, {"machine": machine(path), "broker": broker.full_name, "rounds": told})
+    return 1 if missed else 0
+
+
+def _text(values: list[float], digits: int) -> str:
+    spread = Spread.of(values)
+    return "-" if spread is None else spread.text(digits)
+
+
+def _rounds(
+    given: argparse.Namespace, broker: Postbus, feed: Callable[[], DataFrame], parquet: DataFrame
+) -> list[Round]:
+    rounds = []
+    # The first round warms both up: code is compiled, and files are in memory.
+    for number in range(given.rounds + 1):
+        # The broker is a child of this process, and so are Spark's.
+        before, broker_before = usage_of(os.getpid()).cpu_s, usage_of(broker.pid).cpu_s
+        feed_s = timed(feed())
+        between, broker_s = usage_of(os.getpid()).cpu_s, usage_of(broker.pid).cpu_s - broker_before
+        parquet_s = timed(parquet)
+        after = usage_of(os.getpid()).cpu_s
+        each = Round(
+            given.events / feed_s,
+            given.events / parquet_s,
+            (between - before) / given.events * 1e6,
+            broker_s / given.events * 1e6,
+            (after - between) / given.events * 1e6,
+        )
+        warm = "" if number else " (warm-up)"
+        say(
+            f"  feed {each.feed:.0f}/s with {each.feed_cpu_us:.1f} µs, "
+            f"Parquet {each.parquet:.0f}/s with {each.parquet_cpu_us:.1f} µs{warm}"
+        )
+        if number:
+            rounds.append(each)
+    return rounds
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--size", type=int, default=1_000, help="bytes of a body")
+    parser.add_argument("--rounds", type=int, default=5)
+    add_places(parser, "bench-spark.json")
+    return conduct(measure, parser.parse_args())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

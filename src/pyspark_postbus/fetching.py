@@ -1,0 +1,116 @@
+"""Ranges of the feed as Arrow: fetched a chunk ahead, decoded, one record batch for each chunk."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from postbus.broker.message import OWNER_BITS
+from postbus.feed.events import Place
+from pyspark_postbus.client import (
+    READ_MAX,
+    Chunk,
+    Client,
+    Feed,
+    OffsetAhead,
+    OffsetTrimmed,
+)
+from pyspark_postbus.connection import Namespace
+from pyspark_postbus.decode import Decoder, Selection
+from pyspark_postbus.options import SUB_QUEUES, BadOption, ReadOptions
+from pyspark_postbus.ranges import Range, lost
+
+CHUNK_BYTES: Final = min(4 << 20, READ_MAX)
+"""A record batch of some MB is what Spark's Arrow path likes best; more only takes memory."""
+
+_LOG = logging.getLogger("pyspark_postbus")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that a task needs to read its ranges; made on the driver and sent along."""
+
+    namespace: Namespace
+    entity: str
+    subscriptions: Mapping[int, str]
+    """Names by owner."""
+    columns: tuple[str, ...]
+    selection: Selection
+    fail_on_data_loss: bool
+
+
+def plan_of(options: ReadOptions, columns: tuple[str, ...], feed: Feed) -> Plan:
+    """What the tasks of a reader are told. BadOption for a subscription that is not there."""
+    names = {
+        number >> OWNER_BITS: place.subscription
+        for number, place in feed.places.items()
+        if place.subscription is not None
+    }
+    owners = None
+    if options.subscription is not None:
+        asked = options.subscription.lower()
+        owners = frozenset(owner for owner, name in names.items() if name.lower() == asked)
+        if not owners:
+            raise BadOption(f"'{feed.entity}' has no subscription '{options.subscription}'")
+    sub_queues = None if options.sub_queue is None else frozenset({SUB_QUEUES[options.sub_queue]})
+    return Plan(
+        options.namespace,
+        feed.entity,
+        names,
+        columns,
+        Selection(options.operations, owners, sub_queues),
+        options.fail_on_data_loss,
+    )
+
+
+def fetched(plan: Plan, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
+    """The rows of all ranges."""
+    with Client(plan.namespace) as client, ThreadPoolExecutor(1) as ahead:
+        for each in ranges:
+            place = Place(plan.entity, each.fragment, plan.subscriptions)
+            decoder = Decoder(place, plan.columns, plan.selection)
+            for chunk, start in _chunks(plan, each, client, ahead):
+                rows = decoder.decode(chunk.data, start, each.end)
+                if rows.num_rows:
+                    yield rows
+
+
+def _chunks(
+    plan: Plan, wanted: Range, client: Client, ahead: ThreadPoolExecutor
+) -> Iterator[tuple[Chunk, int]]:
+    """The chunks of a range, each with the offset it was asked for; the next one is under way while
+    the last is being decoded."""
+    start = wanted.start
+    coming = ahead.submit(_read, plan, wanted, client, start)
+    while start < wanted.end:
+        chunk, came_from = coming.result()
+        start = chunk.next
+        if start < wanted.end:
+            coming = ahead.submit(_read, plan, wanted, client, start)
+        if chunk.data:
+            yield chunk, came_from
+
+
+def _read(plan: Plan, wanted: Range, client: Client, start: int) -> tuple[Chunk, int]:
+    try:
+        chunk = client.read(plan.entity, wanted.fragment, start, CHUNK_BYTES)
+    except OffsetTrimmed as error:
+        if plan.fail_on_data_loss:
+            raise lost(plan.entity, wanted.fragment, start, error.first, wanted.end) from error
+        _LOG.warning(
+            "entity=%s partition=%d: offsets %d to %d were trimmed before they were read",
+            *(plan.entity, wanted.fragment, start, min(error.first, wanted.end) - 1),
+        )
+        # Nothing of the gap can be read; what comes after it may be past the range.
+        return Chunk(b"", min(max(error.first, start + 1), wanted.end), wanted.end), start
+    except OffsetAhead as error:
+        # What was durable is so for good, unless the journal is another one now.
+        raise lost(plan.entity, wanted.fragment, start, 0, error.next) from error
+    if chunk.next <= start:
+        raise lost(plan.entity, wanted.fragment, start, 0, chunk.head)
+    return chunk, start

@@ -1,0 +1,107 @@
+"""Ranges of offsets: found from what the user asked for, and packed into Spark's partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from pyspark_postbus.client import Client, Feed, Fragment
+from pyspark_postbus.options import EARLIEST, LATEST, BadOption, Bound
+
+RANGE_MIN: Final = 65_536
+"""Offsets that make a task of their own worth its while: one costs some 30 ms."""
+
+
+class Range(NamedTuple):
+    """Offsets of one fragment, the end not included."""
+
+    fragment: int
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+
+class DataLoss(Exception):
+    """Offsets that were to be read are gone, or never were."""
+
+
+def resolve(bound: Bound, feed: Feed, client: Client) -> dict[int, int]:
+    """The offset that a bound means in each fragment."""
+    named = dict(bound.offsets)
+    unknown = named.keys() - {fragment.fragment for fragment in feed.fragments}
+    if unknown:
+        raise BadOption(f"'{feed.entity}' has no partition {min(unknown)}")
+    found = {}
+    for fragment in feed.fragments:
+        if bound.at is not None:
+            found[fragment.fragment] = client.offset_at(feed.entity, fragment.fragment, bound.at)
+            continue
+        offset = named.get(fragment.fragment, bound.everywhere)
+        if offset == EARLIEST:
+            offset = fragment.first
+        elif offset == LATEST or offset is None:
+            offset = fragment.next
+        found[fragment.fragment] = offset
+    return found
+
+
+def checked(fragment: Fragment, entity: str, start: int, fail: bool) -> int:
+    """An offset to start from that is there: the same, or the nearest where losing is allowed."""
+    if fragment.first <= start <= fragment.next:
+        return start
+    if fail:
+        raise lost(entity, fragment.fragment, start, fragment.first, fragment.next)
+    return fragment.first
+
+
+def lost(entity: str, fragment: int, start: int, first: int, after: int) -> DataLoss:
+    """The error of a reader that was told to fail on data loss."""
+    if start < first:
+        what = f"offset {start} was trimmed; the oldest one left is {first}"
+    else:
+        what = f"offset {start} is past the end of the journal, {after}"
+    return DataLoss(
+        f"'{entity}', partition {fragment}: {what}. With failOnDataLoss=false the reader goes on "
+        "with what is there."
+    )
+
+
+def partitions(ranges: Sequence[Range], least: int, most: int) -> list[tuple[Range, ...]]:
+    """Split large ranges and pack small ones together, into `least` to `most` groups."""
+    ranges = [one for one in ranges if one.size > 0]
+    total = sum(one.size for one in ranges)
+    if not total:
+        return []
+    wanted = min(max(least, -(-total // RANGE_MIN)), most, total)
+    groups: list[list[Range]] = [[]]
+    done = 0
+    for fragment, begin, end in ranges:
+        start = begin
+        while start < end:
+            if done == total * len(groups) // wanted:
+                groups.append([])
+            cut = min(end, start + total * len(groups) // wanted - done)
+            groups[-1].append(Range(fragment, start, cut))
+            done += cut - start
+            start = cut
+    return [tuple(group) for group in groups]
+
+
+def limited(start: Mapping[int, int], end: Mapping[int, int], count_max: int) -> dict[int, int]:
+    """An end with no more than `count_max` offsets before it: each fragment has its share, by what
+    it has to give."""
+    sizes = {fragment: end[fragment] - start[fragment] for fragment in end}
+    total = sum(sizes.values())
+    if total <= count_max:
+        return dict(end)
+    taken = {fragment: size * count_max // total for fragment, size in sizes.items()}
+    # What rounding has left over goes to the first that have more.
+    left = count_max - sum(taken.values())
+    for fragment in sorted(sizes):
+        if left and taken[fragment] < sizes[fragment]:
+            taken[fragment] += 1
+            left -= 1
+    return {fragment: start[fragment] + taken[fragment] for fragment in end}

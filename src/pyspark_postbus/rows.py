@@ -1,0 +1,169 @@
+"""Rows of a DataFrame as messages: which columns there may be, and what each becomes (AMQP 3.2)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from postbus.amqp.sections import (
+    Properties,
+    encode_application_properties,
+    encode_data,
+    encode_header,
+    encode_message_annotations,
+    encode_properties,
+)
+from postbus.amqp.types import Int, Long, Symbol, Timestamp
+from pyspark_postbus.options import BadOption
+
+_NUMBERS: Final = (ByteType, ShortType, IntegerType, LongType)
+_VALUES: Final = (
+    *(StringType, BooleanType, *_NUMBERS, FloatType, DoubleType),
+    *(TimestampType, BinaryType),
+)
+_TTL_MAX: Final = 0xFFFFFFFF
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SCHEDULED: Final = Symbol("x-opt-scheduled-enqueue-time")
+_PARTITION_KEY: Final = Symbol("x-opt-partition-key")
+
+WRITABLE: Final[dict[str, tuple[type[DataType], ...]]] = {
+    "body": (BinaryType, StringType),
+    "messageId": (StringType,),
+    "sessionId": (StringType,),
+    "partitionKey": (StringType,),
+    "correlationId": (StringType,),
+    "subject": (StringType,),
+    "contentType": (StringType,),
+    "to": (StringType,),
+    "replyTo": (StringType,),
+    "timeToLive": _NUMBERS,
+    "scheduledEnqueueTime": (TimestampType,),
+    "properties": (MapType,),
+}
+"""The columns that a message can be made from, and what types they may have."""
+
+
+class BadRow(ValueError):
+    """A value that no message can have."""
+
+
+def check(schema: StructType) -> None:
+    """Refuse a DataFrame with other columns than WRITABLE, by their names."""
+    names = [field.name for field in schema.fields]
+    if "body" not in names:
+        raise BadOption("a DataFrame to be written needs a column 'body'")
+    for field in schema.fields:
+        allowed = WRITABLE.get(field.name)
+        if allowed is None:
+            raise BadOption(
+                f"the column '{field.name}' cannot be written; there are: {', '.join(WRITABLE)}"
+            )
+        fits = isinstance(field.dataType, allowed)
+        if isinstance(field.dataType, MapType):
+            fits = isinstance(field.dataType.keyType, StringType) and isinstance(
+                field.dataType.valueType, _VALUES
+            )
+        if not fits:
+            kind = field.dataType.simpleString()
+            raise BadOption(f"the column '{field.name}' cannot be written as {kind}")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the rows of a task come from: rows without an id have one from here, the same when the
+    task is run again."""
+
+    write: str
+    """The streaming query and its micro-batch, or one write of a batch."""
+    partition: int
+
+    def message_id(self, row: int) -> str:
+        return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{self.write}/{self.partition}/{row}"))
+
+
+def messages(batches: Iterator[pa.RecordBatch], origin: Origin) -> Iterator[bytes]:
+    """Each row as an encoded message."""
+    row = 0
+    for batch in batches:
+        columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
+        for place in range(batch.num_rows):
+            values = {name: column[place] for name, column in columns.items()}
+            yield encode(values, lambda row=row: origin.message_id(row))  # type: ignore[misc]
+            row += 1
+
+
+def encode(values: dict[str, Any], make_id: Callable[[], str]) -> bytes:
+    """One message."""
+    parts: list[bytes] = []
+    ttl = values.get("timeToLive")
+    if ttl is not None:
+        if ttl <= 0:
+            raise BadRow(f"a timeToLive of {ttl} ms: it must be above 0")
+        # The header has 32 bits for it: what is longer than 49 days is for ever.
+        if ttl < _TTL_MAX:
+            parts.append(encode_header(ttl=ttl))
+    annotations: dict[Any, Any] = {}
+    scheduled = values.get("scheduledEnqueueTime")
+    if scheduled is not None:
+        annotations[_SCHEDULED] = Timestamp(_instant(scheduled))
+    if values.get("partitionKey") is not None:
+        annotations[_PARTITION_KEY] = values["partitionKey"]
+    if annotations:
+        parts.append(encode_message_annotations(annotations))
+    message_id = values.get("messageId")
+    parts.append(
+        encode_properties(
+            Properties(
+                message_id=make_id() if message_id is None else message_id,
+                to=values.get("to"),
+                subject=values.get("subject"),
+                reply_to=values.get("replyTo"),
+                correlation_id=values.get("correlationId"),
+                content_type=values.get("contentType"),
+                group_id=values.get("sessionId"),
+            )
+        )
+    )
+    properties = values.get("properties")
+    if properties:
+        # A map comes out of Arrow as pairs.
+        typed = {name: _typed(value) for name, value in properties}
+        parts.append(encode_application_properties(typed))
+    body = values["body"]
+    if body is None:
+        raise BadRow("a row has no body: it is null")
+    parts.append(encode_data(body.encode() if isinstance(body, str) else body))
+    return b"".join(parts)
+
+
+def _typed(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return Timestamp(_instant(value))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return Int(value) if -(1 << 31) <= value < 1 << 31 else Long(value)
+    return value
+
+
+def _instant(value: datetime) -> int:
+    when = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+    return round((when - _EPOCH).total_seconds() * 1_000)

@@ -1,0 +1,255 @@
+"""The sections of many messages at once: where each field lies, found column by column.
+
+Nearly all messages are written in the same few ways: sections that begin `00 53`, properties as
+text, a body of one data section. What is written otherwise is marked as odd, and the caller reads
+that message plainly; this module never guesses (AMQP 3.2).
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pyspark_postbus.spans import Buffer, Flags, Positions, numbers
+
+_HEADER: Final = 0x70
+_SECTION_COUNT: Final = 5
+"""Sections before the body: header, two of annotations, properties, application properties."""
+_PROPERTIES: Final = 3
+_DATA: Final = 0x75
+_VALUE: Final = 0x77
+
+# Constructors: what each section may begin with, and how wide its size is.
+_LIST0, _LIST8, _LIST32 = 0x45, 0xC0, 0xD0
+_MAP8, _MAP32 = 0xC1, 0xD1
+_NULL: Final = 0x40
+_TEXT8, _TEXT32 = 0xA1, 0xB1
+_SYMBOL8, _SYMBOL32 = 0xA3, 0xB3
+
+FIELDS: Final = {"to": 2, "subject": 3, "replyTo": 4, "correlationId": 5, "contentType": 6}
+"""The properties that are columns, by their place in the list (AMQP 3.2.4)."""
+_SYMBOLS: Final = frozenset({"contentType"})
+
+# How many bytes follow a constructor; -1: one byte says, -2: four bytes do; -3: not known here.
+_WIDTHS: Final[npt.NDArray[np.int64]] = np.full(256, -3, np.int64)
+for _code, _width in (
+    *((0x40, 0), (0x41, 0), (0x42, 0), (0x43, 0), (0x44, 0)),
+    *((0x50, 1), (0x51, 1), (0x52, 1), (0x53, 1), (0x54, 1), (0x55, 1), (0x56, 1)),
+    *((0x60, 2), (0x61, 2), (0x70, 4), (0x71, 4), (0x72, 4), (0x73, 4)),
+    *((0x80, 8), (0x81, 8), (0x82, 8), (0x83, 8), (0x98, 16)),
+    *((0xA0, -1), (0xA1, -1), (0xA3, -1), (0xB0, -2), (0xB1, -2), (0xB3, -2)),
+):
+    _WIDTHS[_code] = _width
+
+
+class Spans(NamedTuple):
+    """Where the values of one column lie."""
+
+    starts: Positions
+    ends: Positions
+    known: Flags
+
+
+class Messages:
+    """Messages in one buffer, each from a start to an end, in order."""
+
+    def __init__(self, buffer: Buffer, starts: Positions, ends: Positions) -> None:
+        self._buffer = buffer
+        self._ends = ends
+        self.odd: Flags = np.zeros(len(starts), np.bool_)
+        """Those that must be read plainly. Grows as more is asked for."""
+        self._starts: list[Positions] = []
+        """Where each section starts; one that is absent starts where the next one does."""
+        position = starts
+        for rank in range(_SECTION_COUNT):
+            self._starts.append(position)
+            position = self._past(position, rank)
+        self._body = position
+
+    def _past(self, position: Positions, rank: int) -> Positions:
+        """Where the next section starts."""
+        buffer = self._buffer
+        found = buffer.at(position + 2) == _HEADER + rank
+        found &= (buffer.at(position) == 0) & (buffer.at(position + 1) == 0x53)
+        found &= position < self._ends
+        if not found.any():
+            return position
+        constructor = buffer.at(position + 3)
+        is_list = rank in (0, _PROPERTIES)
+        short = constructor == (_LIST8 if is_list else _MAP8)
+        long = constructor == (_LIST32 if is_list else _MAP32)
+        empty = (constructor == _LIST0) & is_list
+        size = np.where(short, 5 + buffer.at(position + 4).astype(np.int64), 4)
+        if long.any():
+            size = np.where(long, 8 + buffer.numbers(position + 4, ">u4"), size)
+        after = position + size
+        self.odd |= found & (~(short | long | empty) | (after > self._ends))
+        return np.where(found & (after <= self._ends), after, position)
+
+    def body(self) -> Spans:
+        """The bytes of each body: one data section, or one value that is text or bytes."""
+        buffer, position = self._buffer, self._body
+        there = position < self._ends
+        plain = (buffer.at(position) == 0) & (buffer.at(position + 1) == 0x53)
+        code, constructor = buffer.at(position + 2), buffer.at(position + 3)
+        short = (constructor == 0xA0) | ((constructor == _TEXT8) & (code == _VALUE))
+        long = (constructor == 0xB0) | ((constructor == _TEXT32) & (code == _VALUE))
+        plain &= ((code == _DATA) | (code == _VALUE)) & (short | long)
+        start = position + np.where(long, 8, 5)
+        size = np.where(
+            long, buffer.numbers(position + 4, ">u4"), buffer.at(position + 4).astype(np.int64)
+        )
+        # Several sections, and a footer, are for the plain way.
+        plain &= start + size == self._ends
+        self.odd |= there & ~plain
+        fits = there & plain
+        return Spans(
+            np.where(fits, start, position),
+            np.where(fits, start + size, position),
+            np.ones(len(position), np.bool_),
+        )
+
+    def annotations(self) -> None:
+        """Mark all messages as odd that have message annotations: few have any, and what they hold
+        may be of any type."""
+        start, end = self._starts[2], self._starts[_PROPERTIES]
+        self.odd |= (end > start) & (self._buffer.at(start + 5) != 0)
+
+    def properties(self, wanted: frozenset[str]) -> dict[str, Spans]:
+        """The wanted ones of FIELDS."""
+        buffer = self._buffer
+        section, end = self._starts[_PROPERTIES], self._starts[_PROPERTIES + 1]
+        constructor = buffer.at(section + 3)
+        there = (section < end) & (constructor != _LIST0)
+        long = there & (constructor == _LIST32)
+        count = np.where(there, buffer.at(section + 5).astype(np.int64), 0)
+        if long.any():
+            count = np.where(long, buffer.numbers(section + 8, ">u4"), count)
+        position = np.where(there, section + np.where(long, 12, 6), section)
+        found: dict[str, Spans] = {}
+        names = {place: name for name, place in FIELDS.items() if name in wanted}
+        for place in range(max(names, default=-1) + 1):
+            has = there & (count > place)
+            position, spans = self._field(position, end, has, names.get(place))
+            if place in names:
+                found[names[place]] = spans
+        return found
+
+    def _field(
+        self, position: Positions, end: Positions, has: Flags, name: str | None
+    ) -> tuple[Positions, Spans]:
+        """One field of the properties: where the next one is, and where its text lies."""
+        value = _values(self._buffer, position, end)
+        after = np.where(has, value.ends, position)
+        known = has & (value.constructors != _NULL)
+        self.odd |= has & ~value.whole
+        if name is not None:
+            is_text = value.symbols() if name in _SYMBOLS else value.texts()
+            self.odd |= known & ~is_text
+            known &= is_text
+        return after, Spans(np.where(known, value.starts, after), after, known)
+
+    def application_properties(self, kind: pa.MapType) -> pa.Array:
+        """The map of each message; empty where there is none."""
+        buffer = self._buffer
+        section, end = self._starts[4], self._body
+        there = section < end
+        long = there & (buffer.at(section + 3) == _MAP32)
+        count = np.where(there, buffer.at(section + 5).astype(np.int64), 0)
+        if long.any():
+            count = np.where(long, buffer.numbers(section + 8, ">u4"), count)
+        position = np.where(there, section + np.where(long, 12, 6), section)
+        self.odd |= there & (count % 2 == 1)
+        keys: list[Spans] = []
+        values: list[Spans] = []
+        pairs = count // 2
+        rows = np.flatnonzero(there & (pairs > 0) & ~self.odd)
+        done = 0
+        while len(rows):
+            key = _values(buffer, position[rows], end[rows])
+            value = _values(buffer, key.ends, end[rows])
+            texts = value.texts()
+            fine = key.whole & key.texts() & value.whole & (texts | (value.constructors == _NULL))
+            self.odd[rows[~fine]] = True
+            position[rows] = value.ends
+            keys.append(Spans(key.starts, key.ends, texts))
+            values.append(Spans(value.starts, value.ends, texts))
+            done += 1
+            rows = rows[fine & (pairs[rows] > done)]
+        return self._maps(keys, values, there, pairs, kind)
+
+    def _maps(
+        self,
+        keys: list[Spans],
+        values: list[Spans],
+        there: Flags,
+        pairs: Positions,
+        kind: pa.MapType,
+    ) -> pa.Array:
+        counts = np.where(there & ~self.odd, pairs, 0)
+        offsets = np.zeros(len(counts) + 1, np.int32)
+        np.cumsum(counts, out=offsets[1:])
+        if not offsets[-1]:
+            none = pa.nulls(0, pa.string())
+            return pa.MapArray.from_arrays(numbers(offsets, pa.int32()), none, none, type=kind)
+        key, value = _joined(keys), _joined(values)
+        # The pairs of a message follow each other in the buffer, and so do messages; those of a
+        # message that turned out odd half-way are left out.
+        owner = np.searchsorted(self._ends, key.starts, side="right")
+        kept = ~self.odd[owner]
+        order = np.argsort(key.starts[kept], kind="stable")
+        key, value = _picked(key, kept, order), _picked(value, kept, order)
+        column = self._buffer.column
+        return pa.MapArray.from_arrays(
+            numbers(offsets, pa.int32()),
+            column(key.starts, key.ends, None, pa.string()),
+            column(value.starts, value.ends, value.known, pa.string()),
+            type=kind,
+        )
+
+
+class _Values(NamedTuple):
+    """One encoded value at each of many positions."""
+
+    starts: Positions
+    """Of its bytes, past constructor and size."""
+    ends: Positions
+    constructors: npt.NDArray[np.uint8]
+    whole: Flags
+    """Whether it was understood, and ends where it must. If not, it is taken to be nothing."""
+
+    def texts(self) -> Flags:
+        found: Flags = (self.constructors == _TEXT8) | (self.constructors == _TEXT32)
+        return found
+
+    def symbols(self) -> Flags:
+        found: Flags = (self.constructors == _SYMBOL8) | (self.constructors == _SYMBOL32)
+        return found
+
+
+def _values(buffer: Buffer, position: Positions, end: Positions) -> _Values:
+    constructor = buffer.at(position)
+    width = _WIDTHS[constructor]
+    short, long = width == -1, width == -2
+    start = position + 1 + np.where(short, 1, np.where(long, 4, 0))
+    size = np.where(short, buffer.at(position + 1).astype(np.int64), np.maximum(width, 0))
+    if long.any():
+        size = np.where(long, buffer.numbers(position + 1, ">u4"), size)
+    after = start + size
+    whole = (width != -3) & (after <= end)
+    return _Values(
+        np.where(whole, start, position), np.where(whole, after, position), constructor, whole
+    )
+
+
+def _joined(spans: list[Spans]) -> Spans:
+    starts, ends, known = zip(*spans, strict=True)
+    return Spans(np.concatenate(starts), np.concatenate(ends), np.concatenate(known))
+
+
+def _picked(spans: Spans, kept: Flags, order: Positions) -> Spans:
+    starts, ends, known = spans
+    return Spans(starts[kept][order], ends[kept][order], known[kept][order])

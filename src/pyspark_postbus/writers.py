@@ -1,0 +1,78 @@
+"""DataFrames and streams into a queue or topic.
+
+Spark runs a task again when it has failed, and a micro-batch when the query was killed: then its
+messages are sent again, with the ids they had. An entity with duplicate detection drops them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from pyspark_postbus.options import WriteOptions
+from pyspark_postbus.rows import Origin, check, messages
+from pyspark_postbus.sender import Sender
+
+# What Spark's micro-batches tell their tasks.
+_QUERY = "sql.streaming.queryId"
+_BATCH = "streaming.sql.batchId"
+
+
+@dataclass
+class Sent(WriterCommitMessage):
+    """What a task has done."""
+
+    count: int
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """One `df.write`."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        check(schema)
+        self._options = options
+        # Made on the driver, so that a task that is run again has the same.
+        self._write = str(uuid4())
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
+        return _sent(self._options, iterator, Origin(self._write, _task().partitionId()))
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """A `df.writeStream`, micro-batch by micro-batch."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        check(schema)
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
+        task = _task()
+        query, batch = task.getLocalProperty(_QUERY), task.getLocalProperty(_BATCH)
+        if query is None or batch is None:
+            raise RuntimeError("Spark has not said which micro-batch this is")
+        return _sent(self._options, iterator, Origin(f"{query}/{batch}", task.partitionId()))
+
+
+def _task() -> TaskContext:
+    task = TaskContext.get()
+    if task is None:
+        raise RuntimeError("messages are written by Spark's tasks only")
+    return task
+
+
+def _sent(options: WriteOptions, batches: Iterator[pa.RecordBatch], origin: Origin) -> Sent:
+    with Sender(options.namespace, options.entity) as sender:
+        for message in messages(batches, origin):
+            sender.send(message)
+        sender.flush()
+        return Sent(sender.settled)

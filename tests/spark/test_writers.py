@@ -1,0 +1,170 @@
+"""R-PIPE-01: DataFrames and streams into queues and topics; what is sent again is dropped there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import DataStreamWriter
+
+from tests.support.administration import Administration
+from tests.support.server import Server
+
+Read = Callable[..., DataFrame]
+Send = Callable[..., None]
+WITHIN_S = 300
+
+
+def write(frame: DataFrame, server: Server, mode: str = "append", **options: str) -> None:
+    writer = frame.write.format("postbus").mode(mode)
+    writer.options(connectionString=server.connection_string, **options).save()
+
+
+def test_every_column_arrives_as_a_property(
+    spark: SparkSession, broker: Server, read: Read
+) -> None:
+    queue = Administration(broker.connection_string).make_queue(requires_session=True)
+    frame = spark.sql(
+        "select encode('tea', 'utf-8') as body, 'm1' as messageId, 's1' as sessionId,"
+        " 's1' as partitionKey, 'c1' as correlationId, 'subject' as subject,"
+        " 'text/plain' as contentType, 'there' as `to`, 'here' as replyTo,"
+        " 60000L as timeToLive, timestamp '2040-01-02 03:04:05' as scheduledEnqueueTime,"
+        " map('cups', 2) as properties"
+    )
+    write(frame, broker, queue=queue)
+    [row] = read(broker, queue).collect()
+    said = row.asDict()
+    assert bytes(said["body"]) == b"tea"
+    wanted = {
+        "messageId": "m1",
+        "sessionId": "s1",
+        "partitionKey": "s1",
+        "correlationId": "c1",
+        "subject": "subject",
+        "contentType": "text/plain",
+        "to": "there",
+        "replyTo": "here",
+        "timeToLive": 60_000,
+        "properties": {"cups": "2"},
+        "operation": "scheduled",
+    }
+    assert {name: said[name] for name in wanted} == wanted
+    assert said["scheduledEnqueueTime"].isoformat() == "2040-01-02T03:04:05"
+
+
+def test_many_rows_arrive_once_and_with_ids_of_their_own(
+    spark: SparkSession, broker: Server, queue: str, read: Read
+) -> None:
+    frame = spark.range(0, 20_000, 1, 4).selectExpr("cast(id as string) as body")
+    write(frame, broker, queue=queue)
+    found = read(broker, queue)
+    assert found.count() == 20_000
+    assert found.select("messageId").distinct().count() == 20_000
+    assert found.selectExpr("cast(body as string)").distinct().count() == 20_000
+
+
+def test_rows_go_to_a_topic(spark: SparkSession, broker: Server) -> None:
+    admin = Administration(broker.connection_string)
+    topic = admin.make_topic()
+    admin.make_subscription(topic, name="all")
+    write(spark.range(50).selectExpr("cast(id as string) as body"), broker, topic=topic)
+    peek = spark.read.format("postbus").options(
+        connectionString=broker.connection_string,
+        topic=topic,
+        subscription="all",
+        readMode="messages",
+    )
+    assert peek.load().count() == 50
+
+
+def test_a_task_that_fails_and_is_run_again_doubles_nothing(
+    spark: SparkSession, broker: Server, read: Read, tmp_path: Path
+) -> None:
+    queue = Administration(broker.connection_string).make_queue(requires_duplicate_detection=True)
+    mark = str(tmp_path / "failed-once")
+
+    def fail_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch.slice(0, batch.num_rows // 2)
+            if batch.column("id")[0].as_py() >= 5_000 and not Path(mark).exists():
+                Path(mark).touch()
+                raise RuntimeError("a disk is full, or so")
+            yield batch.slice(batch.num_rows // 2)
+
+    frame = spark.range(0, 10_000, 1, 2).mapInArrow(fail_once, "id long")
+    write(frame.selectExpr("cast(id as string) as body"), broker, queue=queue)
+    assert Path(mark).exists()
+    counts = {
+        row["operation"]: row["count"]
+        for row in read(broker, queue).groupBy("operation").count().collect()
+    }
+    assert counts["enqueued"] == 10_000
+    bodies = read(broker, queue, operations="enqueued").selectExpr("cast(body as string)")
+    assert bodies.distinct().count() == 10_000
+
+
+def test_a_stream_is_written_and_a_batch_that_is_repeated_is_dropped(
+    spark: SparkSession, broker: Server, queue: str, read: Read, send: Send, tmp_path: Path
+) -> None:
+    target = Administration(broker.connection_string).make_queue(requires_duplicate_detection=True)
+    send(broker, queue, 300)
+    checkpoint = tmp_path / "checkpoint"
+
+    def run() -> None:
+        stream = (
+            spark.readStream.format("postbus")
+            .options(connectionString=broker.connection_string, queue=queue)
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", "100")
+            .load()
+        )
+        writer: DataStreamWriter = stream.select("body", "subject").writeStream.format("postbus")
+        query = (
+            writer.options(connectionString=broker.connection_string, queue=target)
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(WITHIN_S)
+
+    run()
+    # As after a kill between the last send and the note that it was done.
+    (checkpoint / "commits" / "2").unlink()
+    (checkpoint / "commits" / ".2.crc").unlink(missing_ok=True)
+    run()
+    counts = {
+        row["operation"]: row["count"]
+        for row in read(broker, target).groupBy("operation").count().collect()
+    }
+    assert counts == {"enqueued": 300, "duplicate": 100}
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ("cast(id as string) as body, id as offset", "the column 'offset' cannot be written"),
+        ("cast(id as string) as text", "needs a column 'body'"),
+        ("id as body", "the column 'body' cannot be written as bigint"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_by_name(
+    spark: SparkSession, broker: Server, queue: str, columns: str, said: str
+) -> None:
+    with pytest.raises(PySparkException, match=said):
+        write(spark.range(1).selectExpr(*columns.split(", ")), broker, queue=queue)
+
+
+def test_a_queue_is_not_overwritten_and_must_be_there(
+    spark: SparkSession, broker: Server, queue: str
+) -> None:
+    frame = spark.range(1).selectExpr("cast(id as string) as body")
+    with pytest.raises(PySparkException, match="cannot be overwritten"):
+        write(frame, broker, "overwrite", queue=queue)
+    with pytest.raises(PySparkException, match="could not be found"):
+        write(frame, broker, queue="nothing")
+    with pytest.raises(PySparkException, match="no option 'colour'"):
+        write(frame, broker, queue=queue, colour="red")

@@ -1,0 +1,131 @@
+"""R-PIPE-01: columns become the properties of messages."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from postbus.amqp.sections import (
+    read_annotations,
+    read_application_properties,
+    read_data,
+    read_header,
+    read_properties,
+    scan,
+)
+from postbus.amqp.types import Int, Timestamp
+from pyspark_postbus.options import BadOption
+from pyspark_postbus.rows import BadRow, Origin, check, encode, messages
+
+ORIGIN = Origin("query/7", 3)
+JANUARY_2 = datetime(1970, 1, 2, tzinfo=UTC)
+
+
+KINDS: dict[str, DataType] = {
+    "string": StringType(),
+    "binary": BinaryType(),
+    "int": IntegerType(),
+    "long": LongType(),
+    "double": DoubleType(),
+    "timestamp": TimestampType(),
+    "map<int,string>": MapType(IntegerType(), StringType()),
+    "map<string,array<int>>": MapType(StringType(), ArrayType(IntegerType())),
+    "map<string,bigint>": MapType(StringType(), LongType()),
+}
+
+
+def schema(text: str) -> StructType:
+    parts = [part.split(" ") for part in text.split(", ")]
+    return StructType([StructField(name, KINDS[kind]) for name, kind in parts])
+
+
+def test_every_column_is_where_a_receiver_looks_for_it() -> None:
+    raw = encode(
+        {
+            "body": "tea",
+            "messageId": "m",
+            "sessionId": "s",
+            "partitionKey": "s",
+            "correlationId": "c",
+            "subject": "breakfast",
+            "contentType": "text/plain",
+            "to": "there",
+            "replyTo": "here",
+            "timeToLive": 5_000,
+            "scheduledEnqueueTime": datetime(2026, 6, 30, tzinfo=UTC),
+            "properties": [("n", 7), ("big", 1 << 40), ("yes", True), ("at", JANUARY_2)],
+        },
+        lambda: "unused",
+    )
+    sections = scan(raw)
+    properties = read_properties(raw, sections)
+    assert read_data(raw, sections) == b"tea"
+    assert (properties.message_id, properties.group_id) == ("m", "s")
+    assert (properties.correlation_id, properties.subject) == ("c", "breakfast")
+    assert (properties.content_type, properties.to) == ("text/plain", "there")
+    assert (properties.reply_to, read_header(raw, sections).ttl) == ("here", 5_000)
+    annotations = read_annotations(raw, sections)
+    assert annotations["x-opt-partition-key"] == "s"
+    assert annotations["x-opt-scheduled-enqueue-time"] == 1_782_777_600_000
+    values = read_application_properties(raw, sections)
+    assert values == {"n": 7, "big": 1 << 40, "yes": True, "at": 86_400_000}
+    assert [type(each) for each in values.values()] == [Int, int, bool, Timestamp]
+
+
+def test_a_row_without_an_id_has_the_same_one_when_its_task_is_run_again() -> None:
+    def ids(origin: Origin) -> list[object]:
+        rows = iter([pa.record_batch({"body": ["a", "b"]}), pa.record_batch({"body": ["c"]})])
+        made = list(messages(rows, origin))
+        return [read_properties(each, scan(each)).message_id for each in made]
+
+    assert len(set(ids(ORIGIN))) == 3
+    assert ids(ORIGIN) == ids(Origin("query/7", 3))
+    assert not set(ids(ORIGIN)) & set(ids(Origin("query/8", 3)))
+    assert not set(ids(ORIGIN)) & set(ids(Origin("query/7", 2)))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("messageId string", "needs a column 'body'"),
+        ("body string, offset long", "'offset' cannot be written; there are: body"),
+        ("body int", "'body' cannot be written as int"),
+        ("body string, properties map<int,string>", "'properties' cannot be written as map"),
+        ("body string, properties map<string,array<int>>", "'properties' cannot be written as"),
+        ("body string, timeToLive double", "'timeToLive' cannot be written as double"),
+    ],
+)
+def test_a_column_that_no_message_has_is_refused_by_name(text: str, said: str) -> None:
+    with pytest.raises(BadOption, match=said):
+        check(schema(text))
+
+
+def test_all_columns_that_a_message_has_are_taken() -> None:
+    check(
+        schema(
+            "body binary, messageId string, timeToLive int, scheduledEnqueueTime timestamp, "
+            "properties map<string,bigint>"
+        )
+    )
+
+
+def test_a_value_that_no_message_can_have_is_refused() -> None:
+    with pytest.raises(BadRow, match="no body"):
+        encode({"body": None}, lambda: "m")
+    with pytest.raises(BadRow, match="timeToLive of 0 ms"):
+        encode({"body": "", "timeToLive": 0}, lambda: "m")
