@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 from postbus.broker.message import OWNER_BITS
 from postbus.errors import (
@@ -47,6 +48,9 @@ LINES_BYTES: Final = 512 * 1024
 """The same for large ones: a line may have several times the size of its record."""
 ANSWERS_MAX: Final = 64
 """Answers being read and sent at once; each holds a slice. Who waits for news is not counted."""
+PER_FRAGMENT_MAX: Final = 16
+"""Of these, for one fragment: clients that take their answers as slowly as they may, all with the
+key of one entity, must not keep everybody else from reading."""
 PLACE_WITHIN_S: Final = 5.0
 
 
@@ -106,6 +110,8 @@ class Feed:
         self._waits: dict[asyncio.Future[None], tuple[Host, Callable[[], None]]] = {}
         """Each with a check that refuses who may not read any more."""
         self._places = asyncio.Semaphore(ANSWERS_MAX)
+        self._places_of: WeakKeyDictionary[Host, asyncio.Semaphore] = WeakKeyDictionary()
+        """The same for each fragment that was read."""
         self._stopping = False
 
     def find(self, address: Address) -> QueueEntity | TopicEntity:
@@ -170,12 +176,18 @@ class Feed:
             return query.start or 0
         return await self._call(host, lambda reader, id_: reader.find(id_, at))
 
-    async def begin(self, entity: QueueEntity | TopicEntity, answer: Answer) -> None:
+    async def begin(self, entity: QueueEntity | TopicEntity, host: Host, answer: Answer) -> None:
         """Wait for a place to send an answer from; `end` must follow. Many may wait for one: a
         commit wakes all readers of an entity at once."""
+        own = self._places_of.setdefault(host, asyncio.Semaphore(PER_FRAGMENT_MAX))
         try:
             async with asyncio.timeout(PLACE_WITHIN_S):
-                await self._places.acquire()
+                await own.acquire()
+                try:
+                    await self._places.acquire()
+                except BaseException:
+                    own.release()
+                    raise
         except TimeoutError:
             raise ServerBusy(
                 "The broker answers as many readers of feeds as it can; try again."
@@ -183,9 +195,10 @@ class Feed:
         entity.meter.feed_reads += 1
         entity.meter.feed_bytes += answer.size
 
-    def end(self) -> None:
+    def end(self, host: Host) -> None:
         """It was sent, or its client is gone."""
         self._places.release()
+        self._places_of[host].release()
 
     async def batches(self, host: Host, answer: Answer) -> AsyncIterator[bytes]:
         """The stored batches, some at a time."""

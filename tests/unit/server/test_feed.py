@@ -95,6 +95,11 @@ class Desk:
             call(self.host.gone)
 
 
+def other_host(number: int) -> Host:
+    record = EntityRecord(f"q{number}", "queue", {}, 0, 0, (FragmentRecord(number + 9, 0, 0),))
+    return QueueEntity(record, Settings(), 0).host
+
+
 def record(number: int, kind: Kind = Kind.ENQUEUED, size: int = 10) -> bytes:
     """A record of a message, as the engine writes it."""
     raw = encode_data(b"x" * size)
@@ -276,14 +281,33 @@ async def test_so_many_answers_are_sent_at_once_and_the_rest_wait_for_a_place(
     monkeypatch.setattr(feed_module, "PLACE_WITHIN_S", 0.05)
     desk.commit(b"1")
     answer = await desk.ask(0)
-    for _ in range(feed_module.ANSWERS_MAX):
-        await desk.feed.begin(desk.entity, answer)
+    hosts = [other_host(number) for number in range(feed_module.ANSWERS_MAX)]
+    for host in hosts:
+        await desk.feed.begin(desk.entity, host, answer)
     with pytest.raises(ServerBusy):
-        await desk.feed.begin(desk.entity, answer)
-    desk.feed.end()
-    await desk.feed.begin(desk.entity, answer)
+        await desk.feed.begin(desk.entity, desk.host, answer)
+    desk.feed.end(hosts[0])
+    await desk.feed.begin(desk.entity, desk.host, answer)
     assert desk.entity.meter.feed_reads == feed_module.ANSWERS_MAX + 1
     assert desk.entity.meter.feed_bytes == answer.size * (feed_module.ANSWERS_MAX + 1)
+
+
+async def test_the_readers_of_one_entity_leave_places_for_those_of_others(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "PLACE_WITHIN_S", 0.05)
+    answer = await desk.ask(0)
+    for _ in range(feed_module.PER_FRAGMENT_MAX):
+        await desk.feed.begin(desk.entity, desk.host, answer)
+    waits = [
+        desk.feed.begin(desk.entity, desk.host, answer) for _ in range(feed_module.ANSWERS_MAX)
+    ]
+    refused = await asyncio.gather(*waits, return_exceptions=True)
+    assert {type(each) for each in refused} == {ServerBusy}, "and none took a place with it"
+    other = other_host(2)
+    await desk.feed.begin(desk.entity, other, answer)
+    desk.feed.end(desk.host)
+    await desk.feed.begin(desk.entity, desk.host, answer)
 
 
 @pytest.mark.parametrize("path", ["orders/$DeadLetterQueue", "orders/Subscriptions/s"])
