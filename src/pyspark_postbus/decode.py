@@ -251,9 +251,8 @@ def base_of(data: bytes) -> int:
 
 def _header(data: bytes, at: int) -> batch.Header:
     """The header of the batch at a position, its bytes checked against their sum."""
-    length = int.from_bytes(data[at + batch.HEADER_SIZE - 4 : at + batch.HEADER_SIZE])
     try:
-        return batch.unpack(data[at : at + batch.HEADER_SIZE + length])
+        return batch.unpack_at(data, at)
     except batch.BatchCorrupt as error:
         raise DecodeFailed(str(error)) from error
 

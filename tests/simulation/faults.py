@@ -187,7 +187,7 @@ def nobody_told(fetch: Any) -> Any:
     return faulty
 
 
-def _nothing_done(_: Any) -> Any:
+def nothing_done(_: Any) -> Any:
     def faulty(*_: Any) -> None: ...
 
     return faulty
@@ -267,12 +267,12 @@ FAULTS = [
     Fault(
         "dead letter taken out and not sent again",
         frozenset({_LOST, TOLD}),
-        patched(resubmission.Back, "place", _nothing_done),
+        patched(resubmission.Back, "place", nothing_done),
     ),
     Fault(
         "dead letter sent again and left where it was",
         frozenset({_MATCH, _TOTALS, _COUNT, TOLD}),
-        patched(resubmission, "_take_out", _nothing_done),
+        patched(resubmission, "_take_out", nothing_done),
     ),
     Fault("wake-up lost", frozenset({_SERVED}), patched(chores, "fetch_bodies", nobody_told)),
 ]

@@ -41,6 +41,7 @@ def test_the_topic_histories_contain_everything_that_topics_and_forwarding_write
             happened[text.split()[0]] += 1
     expected = {Kind.PUBLISHED, Kind.STAGED, Kind.DISTRIBUTED, Kind.ADVANCED, Kind.SPREAD}
     expected |= {Kind.DIVERTED, Kind.FORWARDED, Kind.ARRIVED, Kind.DELETED}
+    expected |= {Kind.RESUBMITTED, Kind.PUT_BACK, Kind.POSTED}
     expected |= {Kind.SCHEDULED, Kind.ACTIVATED, Kind.COPIED, Kind.REPLACED, Kind.DEAD_LETTERED}
     assert {kind.name for kind in expected} - happened.keys() == set()
 

@@ -34,7 +34,7 @@ from postbus.server.longpoll import STOPPING
 from postbus.server.namespace import Namespace
 from postbus.server.storethread import StoreThread
 from postbus.store import batch
-from postbus.store.base import BatchOutline, Extent, JournalReader, Look, StoredBatch
+from postbus.store.base import BatchOutline, Extent, JournalReader, StoredBatch
 
 FORMAT: Final = batch.VERSION
 SLICE_BYTES: Final = 512 * 1024
@@ -43,6 +43,8 @@ BATCHES_MAX: Final = 8_192
 """In one answer: small ones take more time than their bytes say."""
 LINES_AT_ONCE: Final = 256
 """Records put into words in one call on the thread, so that others have their turn between."""
+LINES_BYTES: Final = 512 * 1024
+"""The same for large ones: a line may have several times the size of its record."""
 ANSWERS_MAX: Final = 64
 """Answers being read and sent at once; each holds a slice. Who waits for news is not counted."""
 PLACE_WITHIN_S: Final = 5.0
@@ -59,23 +61,27 @@ class Journal(NamedTuple):
     extent: Extent
 
 
+class Slice(NamedTuple):
+    """Batches that are read at once. All there are from the first to the last, so that their
+    number tells whether one of them was trimmed meanwhile."""
+
+    first: int
+    """The base of the first batch."""
+    last: int
+    batches: int
+
+
 class Answer(NamedTuple):
-    """What there is to read from an offset on. Nothing of it is in memory yet."""
+    """What there is to read from an offset on. Nothing of it is in memory yet, nor what is known
+    of each batch: many may wait for a place with one of these."""
 
     start: int
     """The offset that was asked for, by number or by time."""
     extent: Extent
-    batches: list[BatchOutline]
-
-    @property
-    def next(self) -> int:
-        """Offset after the last record in it."""
-        last = self.batches[-1] if self.batches else None
-        return self.start if last is None else last.base + last.count
-
-    @property
-    def size(self) -> int:
-        return sum(each.size for each in self.batches)
+    slices: list[Slice]
+    next: int
+    """Offset after the last record in it."""
+    size: int
 
 
 class Query(NamedTuple):
@@ -141,7 +147,7 @@ class Feed:
         loop = asyncio.get_running_loop()
         until = loop.time() + query.wait_ms / 1_000
         start = await self._start(host, query)
-        look_from = partial(_look, start, query.bytes_max)
+        look = partial(_look, start, query.bytes_max)
         while True:
             if self._stopping:
                 raise ConnectionForced(STOPPING)
@@ -149,11 +155,11 @@ class Feed:
                 raise host.gone
             check()  # time has passed since the request came
             with self._news(host, check) as news:
-                look = await self._call(host, look_from)
-                _refuse_outside(host, start, look.extent)
+                answer = await self._call(host, look)
+                _refuse_outside(host, start, answer.extent)
                 left = until - loop.time()
-                if look.batches or not query.bytes_max or left <= 0 or gone.done():
-                    return Answer(start, look.extent, look.batches)
+                if answer.slices or not query.bytes_max or left <= 0 or gone.done():
+                    return answer
                 await asyncio.wait({news, gone}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
                 if news.done():
                     news.result()  # or why nobody may wait here any longer
@@ -183,8 +189,8 @@ class Feed:
 
     async def batches(self, host: Host, answer: Answer) -> AsyncIterator[bytes]:
         """The stored batches, some at a time."""
-        for first, last in _slices(answer.batches):
-            stored = await self._read(host, first, last)
+        for each_slice in answer.slices:
+            stored = await self._read(host, each_slice)
             yield b"".join([each.data for each in stored])
 
     async def lines(
@@ -193,10 +199,11 @@ class Feed:
         """The events in them as JSON lines, from the first offset that was asked for."""
         place = place_of(entity, host)
         thread = self._threads[host.store]
-        for first, last in _slices(answer.batches):
-            events = _lines(place, answer.start, await self._read(host, first, last))
-            while some := await thread.run(partial(_some, events)):
-                yield some
+        for each_slice in answer.slices:
+            events = _lines(place, answer.start, await self._read(host, each_slice))
+            while (some := await thread.run(partial(_some, events))) is not None:
+                if some:  # else there was only housekeeping among them
+                    yield some
 
     def review(self) -> None:
         """Keys were taken away: who waits by one of them waits no longer."""
@@ -247,17 +254,22 @@ class Feed:
             raise host.gone
         return found
 
-    async def _read(self, host: Host, first: BatchOutline, last: BatchOutline) -> list[StoredBatch]:
-        stored = await self._call(host, lambda reader, id_: reader.read(id_, first.base, last.base))
-        if not stored or stored[0].base != first.base:
+    async def _read(self, host: Host, asked: Slice) -> list[StoredBatch]:
+        first, last, batches = asked
+        stored = await self._call(host, lambda reader, id_: reader.read(id_, first, last))
+        if len(stored) != batches:
             # A slow client: the reply has begun, so it ends here, and the next question gets the
-            # offset that is left.
+            # offset that is left. The first batch may be there still, held in place by a live
+            # body, and others behind it not: whatever is left would have a gap in it.
             raise ServerBusy(f"The journal of '{host.name}' was trimmed while it was read.")
         return stored
 
 
-def _look(start: int, bytes_max: int, reader: JournalReader, fragment: int) -> Look:
-    return reader.look(fragment, start, bytes_max, BATCHES_MAX)
+def _look(start: int, bytes_max: int, reader: JournalReader, fragment: int) -> Answer:
+    extent, batches = reader.look(fragment, start, bytes_max, BATCHES_MAX)
+    end = batches[-1].base + batches[-1].count if batches else start
+    size = sum([each.size for each in batches])
+    return Answer(start, extent, list(_slices(batches)), end, size)
 
 
 def place_of(entity: QueueEntity | TopicEntity, host: Host) -> Place:
@@ -288,15 +300,15 @@ def _refuse_outside(host: Host, start: int, extent: Extent) -> None:
         raise OffsetAhead(host.name, start, extent.first, extent.next)
 
 
-def _slices(batches: list[BatchOutline]) -> Iterator[tuple[BatchOutline, BatchOutline]]:
-    """First and last of those that are read at once."""
+def _slices(batches: list[BatchOutline]) -> Iterator[Slice]:
+    """Those that are read at once."""
     at = 0
     while at < len(batches):
         end, size = at + 1, batches[at].size
         while end < len(batches) and size + batches[end].size <= SLICE_BYTES:
             size += batches[end].size
             end += 1
-        yield batches[at], batches[end - 1]
+        yield Slice(batches[at].base, batches[end - 1].base, end - at)
         at = end
 
 
@@ -311,7 +323,11 @@ def _lines(place: Place, start: int, stored: list[StoredBatch]) -> Iterator[byte
 
 def _some(lines: Iterator[bytes]) -> bytes | None:
     """The next few; None when there are no more."""
-    while some := list(islice(lines, LINES_AT_ONCE)):
-        if text := b"".join(some):
-            return text
-    return None
+    some: list[bytes] = []
+    size = 0
+    for text in islice(lines, LINES_AT_ONCE):
+        some.append(text)
+        size += len(text)
+        if size >= LINES_BYTES:
+            break
+    return b"".join(some) if some else None

@@ -6,6 +6,7 @@ passed on byte for byte.
 
 from typing import Any, Final
 
+from postbus.amqp.codec import encode
 from postbus.amqp.faults import DecodeError
 from postbus.amqp.sections import (
     Sections,
@@ -20,7 +21,7 @@ from postbus.amqp.sections import (
 )
 from postbus.amqp.types import Int, Symbol, Timestamp
 from postbus.broker.message import NO_TTL, Message
-from postbus.errors import InvalidArgument
+from postbus.errors import InvalidArgument, MessageSizeExceeded
 from postbus.model.edits import EditedValue, Edits
 from postbus.server.envelope import read_message
 from postbus.server.rule_values import amqp_value
@@ -45,6 +46,8 @@ _FIELDS: Final = {
     "to": "to",
 }
 """Texts that are fields of the AMQP properties section."""
+_ANNOTATED: Final = frozenset({"partitionKey", "sessionId"})
+"""Texts that are, or have to do with, message annotations."""
 
 
 class Revision:
@@ -59,61 +62,63 @@ class Revision:
 
     def __call__(self, dead: Message, raw: bytes) -> Message:
         sections = scan(raw)
-        if self._edits.empty and not _is_changed(dead) and not _has_marks(raw, sections):
-            made = Message(
-                raw,
-                dead.message_id,
-                dead.session_id,
-                dead.ttl,
-                # Only one that could not be forwarded may be for later.
-                dead.enqueued_at,
-                dead.header_size,
-            )
-            made.layout = sections
-            return made
-        try:
-            made = read_message(self._write(dead, raw, sections), self._property_size_max)
-        except DecodeError as fault:
-            raise InvalidArgument(f"The message would not be one: {fault}") from fault
-        # Not what its header says: a rule, or HTTP, may have set it otherwise.
-        made.ttl = dead.ttl
-        if "timeToLive" in self._edits.times:
-            ttl = self._edits.times["timeToLive"]
-            made.ttl = NO_TTL if ttl is None else ttl
-        return made
+        application = raw[sections.application_properties : sections.body]
+        if dead.properties is not None:
+            application = dead.properties
+        if self._edits.properties or _MARK in application:
+            application = self._application(application)
+        body = raw[sections.body : sections.footer]
+        if self._edits.body is not None:
+            body = encode_data(self._edits.body)
+        if self._changes_head or _is_rewritten(dead):
+            return self._read(dead, raw, sections, application, body)
+        # Nothing that a broker decides by has changed, and mostly nothing at all.
+        head = sections.application_properties
+        if self._edits.body is not None or application != raw[head : sections.body]:
+            raw = b"".join((raw[:head], application, body, raw[sections.footer :]))
+        delivery_size = sections.message_annotations - sections.delivery_annotations
+        return Message(
+            raw,
+            dead.message_id,
+            dead.session_id,
+            dead.ttl,
+            # Only one that could not be forwarded may be for later.
+            dead.enqueued_at,
+            head + len(application) - delivery_size,
+        )
 
-    def _write(self, dead: Message, raw: bytes, sections: Sections) -> bytes:
+    @property
+    def _changes_head(self) -> bool:
+        """Are there edits of what comes before the application properties?"""
+        return bool(self._edits.texts or self._edits.times)
+
+    def _read(
+        self, dead: Message, raw: bytes, sections: Sections, application: bytes, body: bytes
+    ) -> Message:
+        """Write all of it, and read it as if it came from a sender."""
         edits, trail = self._edits, dead.trail
         annotations = raw[sections.message_annotations : sections.properties]
         properties = raw[sections.properties : sections.application_properties]
-        application = raw[sections.application_properties : sections.body]
-        body = raw[sections.body : sections.footer]
         if trail is not None:
             # As the action of a rule has left them.
             annotations = trail.annotations or annotations
             properties = trail.envelope or properties
-        if dead.properties is not None:
-            application = dead.properties
         if edits.texts.keys() & _FIELDS.keys() or "timeToLive" in edits.times:
             properties = self._properties(properties)
-        if edits.texts.keys() & {"partitionKey", "sessionId"} or (
-            "scheduledEnqueueTime" in edits.times
-        ):
+        if edits.texts.keys() & _ANNOTATED or "scheduledEnqueueTime" in edits.times:
             annotations = self._annotations(annotations, dead.session_id)
-        if edits.properties or _MARK in application:
-            application = self._application(application)
-        if edits.body is not None:
-            body = encode_data(edits.body)
-        return b"".join(
-            (
-                raw[: sections.message_annotations],
-                annotations,
-                properties,
-                application,
-                body,
-                raw[sections.footer :],
-            )
-        )
+        head, footer = raw[: sections.message_annotations], raw[sections.footer :]
+        payload = b"".join((head, annotations, properties, application, body, footer))
+        try:
+            made = read_message(payload, self._property_size_max)
+        except DecodeError as fault:
+            raise InvalidArgument(f"The message would not be one: {fault}") from fault
+        # Not what its header says: a rule, or HTTP, may have set it otherwise.
+        made.ttl = dead.ttl
+        if "timeToLive" in edits.times:
+            ttl = edits.times["timeToLive"]
+            made.ttl = NO_TTL if ttl is None else ttl
+        return made
 
     def _properties(self, section: bytes) -> bytes:
         properties = read_properties(section, scan(section))
@@ -147,20 +152,23 @@ class Revision:
             if value is None:
                 values.pop(name, None)
             else:
+                self._check_size(name, value)
                 values[name] = _typed(value, values.get(name))
         return encode_application_properties(values) if values else b""
 
+    def _check_size(self, name: str, value: EditedValue) -> None:
+        size_max = self._property_size_max
+        size = len(encode(value)) if isinstance(value, str) and 4 * len(value) >= size_max else 0
+        if size > size_max:
+            raise MessageSizeExceeded(
+                f"The property '{name:.64}' takes {size} bytes, {size_max} bytes are allowed."
+            )
 
-def _is_changed(dead: Message) -> bool:
-    """Has it sections that are not as they were sent?"""
+
+def _is_rewritten(dead: Message) -> bool:
+    """Has the action of a rule changed what a broker decides by?"""
     trail = dead.trail
-    return dead.properties is not None or (
-        trail is not None and bool(trail.envelope or trail.annotations)
-    )
-
-
-def _has_marks(raw: bytes, sections: Sections) -> bool:
-    return _MARK in raw[sections.application_properties : sections.body]
+    return trail is not None and bool(trail.envelope or trail.annotations)
 
 
 def _put(values: dict[Any, Any], key: object, value: object) -> None:

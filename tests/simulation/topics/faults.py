@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from unittest import mock
 
-from postbus.broker import chores, forwarding
+from postbus.broker import chores, forwarding, resubmission
 from postbus.broker.engine import Engine
 from postbus.broker.forwarding import Shipment
 from postbus.broker.ledger import Ledger
@@ -15,7 +15,7 @@ from postbus.broker.queue import Queue
 from postbus.broker.records import Kind
 from postbus.broker.topic import Topic
 from postbus.server import courier, loading
-from tests.simulation.faults import SEEDS_MAX, Fault, nobody_told, patched
+from tests.simulation.faults import SEEDS_MAX, Fault, nobody_told, nothing_done, patched
 from tests.simulation.history import Violation
 from tests.simulation.ledgers import FULL, REPLAY
 from tests.simulation.playing import ENDS
@@ -155,6 +155,11 @@ TOPIC_FAULTS = [
         "staged message overtaken",
         frozenset({judge.ORDER}),
         patched(Topic, "_take_in", _overtaking),
+    ),
+    Fault(
+        "dead letter taken out and not posted",
+        frozenset({judge.LOST}),
+        patched(resubmission.Posted, "place", nothing_done),
     ),
     Fault("wake-up lost", frozenset({judge.SERVED}), patched(chores, "fetch_bodies", nobody_told)),
     Fault("outbox not seen to", frozenset({ENDS}), patched(Queue, "placed", _outbox_not_noted)),

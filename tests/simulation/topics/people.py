@@ -21,6 +21,7 @@ from tests.simulation.topics.plan import (
     Root,
     Subscription,
 )
+from tests.simulation.topics.repairs import send_again
 from tests.simulation.topics.world import World
 
 SUBSCRIPTIONS_MAX = 6
@@ -50,6 +51,7 @@ class People:
             self.aim_route: 0.5,
             self.change: 0.5,
             self.delete_route: 0.05,
+            self.repair: 20,
         }
         self._weights = {act: often * chance.choice([0, 1, 1, 4]) for act, often in usual.items()}
         self._weights[self.publish] += 2
@@ -143,6 +145,9 @@ class People:
             return browse.receive_deferred(queue, message.subqueue, numbers, True, 1, now, pages)
 
         self._world.ask(fragment, call, lambda _: None)
+
+    def repair(self) -> None:
+        send_again(self._world)
 
     # -- administrators ------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from unittest import mock
 
 from postbus.broker import forwarding, topic
-from postbus.broker.message import DEAD_LETTER, MAIN, OWNER_BITS
+from postbus.broker.message import DEAD_LETTER, MAIN, OWNER_BITS, TRANSFER_DEAD_LETTER
 from postbus.broker.policy import Policy
 from postbus.server import courier
 from tests.simulation.patches import Silent, tiny
@@ -102,9 +102,10 @@ class Play(Playing):
 
     def _everywhere(self) -> list[tuple[int, int]]:
         owners = {TOPIC: [each.owner for each in self._world.plan.standing()]}
-        return [
+        received = [
             (owner << OWNER_BITS | kind, fragment)
             for fragment in self._world.hosts
             for owner in owners.get(fragment, [0])
             for kind in (MAIN, DEAD_LETTER)
         ]
+        return received + [(TRANSFER_DEAD_LETTER, fragment) for fragment in self._world.hosts]

@@ -21,6 +21,8 @@ class Records(Kept):
         super().__init__(store, history, plan.gone)
         self._plan = plan
         self.consumed: Counter[str] = Counter()
+        self._sent_again: set[str] = set()
+        """Taken out of a dead-letter queue by the record before."""
         self.traces: dict[str, set[int]] = {}
         """Every id that was ever written, and the fragments that it was in."""
 
@@ -41,6 +43,10 @@ class Records(Kept):
             self.consumed[name] += 1
             if self.consumed[name] > 1:
                 raise Violation("every copy is there once", name, f"consumed again at {place}")
+        elif kind is Kind.RESUBMITTED:
+            self._sent_again.add(name)
+        elif kind in (Kind.PUT_BACK, Kind.POSTED) and name in self._sent_again:
+            self._sent_again.discard(name)
         elif kind is Kind.PUT_BACK:
             self.consumed[name] -= 1
             if self.consumed[name] < 0:

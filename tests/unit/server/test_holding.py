@@ -20,7 +20,7 @@ from postbus.server.host import Host
 from postbus.server.loading import Loader
 from postbus.server.meters import EntityMeter, StoreMeter
 from postbus.server.requests import Call
-from postbus.server.runtime import Runtime
+from postbus.server.runtime import REQUESTS_PER_TURN, Runtime
 from postbus.server.storethread import StoreThread
 from postbus.store.base import Part
 from postbus.store.memory import MemoryStore
@@ -159,10 +159,10 @@ async def test_what_is_no_send_is_not_held_back(bed: Bed) -> None:
 
 
 async def test_the_possible_duplicates_of_a_turn_cost_one_read(bed: Bed) -> None:
-    ids = [f"{n}" for n in range(300)]
+    ids = [f"{n}" for n in range(REQUESTS_PER_TURN)]
     await bed.know(*ids)
     await asyncio.gather(*(bed.send(each, f"new {each}") for each in ids))
-    assert bed.store.reads == [300]
+    assert bed.store.reads == [REQUESTS_PER_TURN]
     assert bed.there() == [*ids, *(f"new {each}" for each in ids)]
     # those are known exactly, and no read is needed for them
     await asyncio.gather(*(bed.send(f"new {each}") for each in ids))

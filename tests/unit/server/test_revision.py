@@ -94,6 +94,7 @@ def test_only_the_section_that_is_edited_is_written_anew(edits: Edits, changed: 
     after = parts(revised(edits))
     differ = [place for place, part in enumerate(after) if part != before[place]]
     assert differ == [changed]
+    assert revised(edits).header_size == read_message(b"".join(after), 32_768).header_size
 
 
 def test_a_new_body_is_one_data_section() -> None:
