@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -54,7 +55,8 @@ class Lake:
     """One Delta table, by its address; made with the first commit."""
 
     def __init__(self, uri: str, storage: Mapping[str, str] | None = None) -> None:
-        self.uri = uri
+        # Workers have folders of their own to stand in.
+        self.uri = uri if "://" in uri else str(Path(uri).absolute())
         self.storage = dict(storage) if storage else None
         self._table: DeltaTable | None = None
 
