@@ -268,9 +268,8 @@ def base_of(data: bytes) -> int:
 
 def _header(data: bytes, at: int) -> batch.Header:
     """The header of the batch at a position, its bytes checked against their sum."""
-    length = int.from_bytes(data[at + batch.HEADER_SIZE - 4 : at + batch.HEADER_SIZE])
     try:
-        return batch.unpack(data[at : at + batch.HEADER_SIZE + length])
+        return batch.unpack_at(data, at)
     except batch.BatchCorrupt as error:
         raise DecodeFailed(str(error)) from error
 
@@ -416,12 +415,31 @@ def _of_sections(found: _Records, wanted: frozenset[str], rare: _Rare) -> dict[s
     if maps is not None:
         columns["properties"] = _maps_spread(maps, bringing, len(found))
     odd = bringing[messages.odd]
+    if "message" in wanted:
+        columns["message"] = _whole_messages(found, bringing, place)
     if len(odd):
         plain = rare.values(odd)
         for name, column in columns.items():
+            if name == "message":
+                continue
             values = pa.array([_arrow_value(event[name]) for event in plain], TYPES[name][1])
             columns[name] = merged(column, values, odd)
     return columns
+
+
+def _whole_messages(
+    found: _Records, bringing: Positions, place: Callable[[Spans], Spans]
+) -> pa.Array:
+    """Messages as they are stored, but for those of which a section has been changed since."""
+    every = np.ones(len(bringing), np.bool_)
+    spans = Spans(found.extras_ends[bringing], found.ends[bringing], every)
+    column = found.buffer.column(*place(spans), pa.binary())
+    changed = bringing[_replaced(found)[bringing]]
+    if not len(changed):
+        return column
+    data = (found.buffer.data[found.starts[row] : found.ends[row]] for row in changed.tolist())
+    wholes = [events.whole_message(bytes(record)) for record in data]
+    return merged(column, pa.array(wholes, pa.binary()), changed)
 
 
 def _arrow_value(value: events.Value) -> object:

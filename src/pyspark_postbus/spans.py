@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 Positions = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -58,11 +59,11 @@ class Buffer:
 
     def rows(self, positions: Positions, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """The structure at each position; each must lie within the chunk."""
-        count = self.size - dtype.itemsize + 1
-        everywhere: npt.NDArray[Any] = np.ndarray(
-            (max(count, 0),), dtype, buffer=self.data, strides=(1,)
-        )
-        found: npt.NDArray[Any] = everywhere[positions]
+        if not len(positions):
+            return np.empty(0, dtype)
+        # As bytes first: numpy copies those nine times as fast as structures.
+        windows = np.lib.stride_tricks.sliding_window_view(self.bytes, dtype.itemsize)
+        found: npt.NDArray[Any] = windows[positions].view(dtype)[:, 0]
         return found
 
     def column(
@@ -78,7 +79,7 @@ class Buffer:
         edges[1::2] = ends
         parts = pa.Array.from_buffers(kind, 2 * count - 1, [None, pa.py_buffer(edges), self._arrow])
         chosen = np.arange(0, 2 * count, 2, dtype=np.int32)
-        return parts.take(numbers(chosen, pa.int32(), known))
+        return pc.take(parts, numbers(chosen, pa.int32(), known), boundscheck=False)
 
 
 # Not by `pa.array`: that imports pandas where it is installed, which takes a worker half a second.

@@ -78,22 +78,33 @@ def pack(
 
 def unpack(data: bytes) -> Header:
     """Check the whole batch and return its header."""
-    if len(data) < HEADER_SIZE:
-        raise BatchCorrupt(f"a record batch of {len(data)} bytes is shorter than its header")
-    magic, version, checksum = _PREFIX.unpack_from(data)
+    header = unpack_at(data, 0)
+    if header.length != len(data) - HEADER_SIZE:
+        raise _wrong_length(header, len(data) - HEADER_SIZE)
+    return header
+
+
+def unpack_at(data: bytes, at: int) -> Header:
+    """The same for a batch that begins at a position, with others behind it."""
+    left = len(data) - at
+    if left < HEADER_SIZE:
+        raise BatchCorrupt(f"a record batch of {left} bytes is shorter than its header")
+    magic, version, checksum = _PREFIX.unpack_from(data, at)
     if magic != MAGIC:
         raise BatchCorrupt(f"a record batch starts with {magic!r}")
     if version != VERSION:
         raise BatchCorrupt(f"a record batch has format {version}, known is {VERSION}")
-    header = Header._make(_FIELDS.unpack_from(data, _PREFIX.size))
-    if header.length != len(data) - HEADER_SIZE:
-        raise BatchCorrupt(
-            f"a record batch was written with {header.length} bytes,"
-            f" {len(data) - HEADER_SIZE} are there"
-        )
-    if crc32(memoryview(data)[_PREFIX.size :]) != checksum:
+    header = Header._make(_FIELDS.unpack_from(data, at + _PREFIX.size))
+    if header.length > left - HEADER_SIZE:
+        raise _wrong_length(header, left - HEADER_SIZE)
+    end = at + HEADER_SIZE + header.length
+    if crc32(memoryview(data)[at + _PREFIX.size : end]) != checksum:
         raise BatchCorrupt(f"the record batch at offset {header.base} fails its checksum")
     return header
+
+
+def _wrong_length(header: Header, there: int) -> BatchCorrupt:
+    return BatchCorrupt(f"a record batch was written with {header.length} bytes, {there} are there")
 
 
 def records(data: bytes) -> Iterator[tuple[int, bytes]]:
