@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.spark)
-            item.add_marker(pytest.mark.timeout(600))
+            item.add_marker(pytest.mark.timeout(900))
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from tests.support.waiting import until_blocking
 
 HOME = Path(pyspark.__file__).parent
 PROGRAM = Path(__file__).parent / "programs" / "read_and_write.py"
-WITHIN_S = 240.0
+WITHIN_S = 420.0
 Start = Callable[..., Path]
 
 
