@@ -16,6 +16,7 @@ import typer
 
 from postbus.feed_cli import app as feed
 from postbus.importing import imported_quickly
+from postbus.pipeline_cli import app as pipelines
 from postbus.settings import (
     Settings,
     SettingsError,
@@ -36,6 +37,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(pipelines, name="pipeline")
 app.add_typer(feed, name="feed")
 
 

@@ -12,7 +12,7 @@ from pyspark_postbus.client import Client
 from pyspark_postbus.fetching import fetched, plan_of
 from pyspark_postbus.filters import Narrowing
 from pyspark_postbus.options import BadOption, ReadOptions
-from pyspark_postbus.ranges import Range, checked, partitions, resolve
+from pyspark_postbus.ranges import Range, checked, lost, partitions, snapshot
 from pyspark_postbus.stream_reader import FeedPartition
 
 
@@ -27,13 +27,13 @@ class FeedReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         options, narrowing = self._options, self._narrowing
         with Client(options.namespace) as client:
-            feed = client.feed(options.entity)
-            start = resolve(options.start, feed, client)
-            end = resolve(options.end, feed, client)
+            feed, (start, end) = snapshot(client, options.entity, options.start, options.end)
             ranges = []
             for one in feed.fragments:
                 until = min(end[one.fragment], one.next)
                 begin = start[one.fragment]
+                if until < end[one.fragment] and options.fail_on_data_loss:
+                    raise lost(feed.entity, one.fragment, end[one.fragment], 0, one.next)
                 # A range that is empty loses nothing.
                 if begin < until:
                     begin = checked(one, feed.entity, begin, options.fail_on_data_loss)

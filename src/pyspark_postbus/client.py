@@ -206,7 +206,9 @@ class Client:
         """Send dead letters back: what became of each. `path` is a queue, or
         `topic/subscriptions/name`. One that is not there was moved before, or by somebody else."""
         said = {"to": to, "messages": list(messages)}
-        found = self._json("POST", path, "$deadletterqueue/$resubmit", said)
+        # Another target is another right: a token of this entity alone would not open it.
+        is_wide = to is not None and self.namespace.entity_path is None
+        found = self._json("POST", path, "$deadletterqueue/$resubmit", said, is_wide)
         results: list[dict[str, Any]] = found["results"]
         return results
 
@@ -223,8 +225,10 @@ class Client:
 
     # -- one request -------------------------------------------------------------------------
 
-    def _json(self, method: str, entity: str, below: str, said: object = None) -> Any:
-        _, data = self._request(method, entity, below, said=said)
+    def _json(
+        self, method: str, entity: str, below: str, said: object = None, is_wide: bool = False
+    ) -> Any:
+        _, data = self._request(method, entity, below, said=said, is_wide=is_wide)
         return json.loads(data) if data else None
 
     def _request(
@@ -235,6 +239,7 @@ class Client:
         query: Mapping[str, object] | None = None,
         said: object = None,
         wait_s: int = 0,
+        is_wide: bool = False,
     ) -> tuple[http.client.HTTPMessage, bytes]:
         target = f"/{quote(entity)}/{below}"
         if query:
@@ -242,6 +247,8 @@ class Client:
         body = None if said is None else json.dumps(said).encode()
         # A key may be the entity's own: the token is for no more than that.
         owner = re.split(r"/subscriptions/|/\$", entity, maxsplit=1, flags=re.IGNORECASE)[0]
+        if is_wide:
+            owner = ""
         deadline = time.monotonic() + self._retry_s
         pause_s = _PAUSE_S
         while True:

@@ -45,15 +45,18 @@ TYPES: Final[dict[str, tuple[str, pa.DataType]]] = {
     "properties": ("map<string,string>", _PROPERTIES),
     "bodySize": ("bigint", pa.int64()),
     "body": ("binary", pa.binary()),
+    "message": ("binary", pa.binary()),
 }
 """By name: the type in Spark's words, and in Arrow's."""
 
-ALL: Final = tuple(TYPES)
+ALL: Final = tuple(name for name in TYPES if name != "message")
+"""What there is without asking. `message` is the whole message as AMQP has it, with all that is in
+the other columns: for who wants to send it again as it was."""
 
 OF_SECTIONS: Final = frozenset(
     {
         *("partitionKey", "correlationId", "subject", "contentType", "to", "replyTo"),
-        *("properties", "body"),
+        *("properties", "body", "message"),
     }
 )
 """What only the message itself says: its sections are looked at for these."""
@@ -79,7 +82,7 @@ def check(fields: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     names = []
     for name, kind in fields:
         if name not in TYPES:
-            raise UnknownColumn(f"there is no column '{name}'; there are: {', '.join(ALL)}")
+            raise UnknownColumn(f"there is no column '{name}'; there are: {', '.join(TYPES)}")
         if TYPES[name][0] != kind:
             raise UnknownColumn(f"the column '{name}' is {TYPES[name][0]}, not {kind}")
         names.append(name)

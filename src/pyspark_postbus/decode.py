@@ -63,6 +63,10 @@ class DecodeFailed(Exception):
     """The bytes are not what a broker that this version knows would have sent."""
 
 
+class OtherJournal(Exception):
+    """The batches are from the journal of an entity that has taken the place of the former."""
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Which records of a journal are rows; None takes all."""
@@ -93,17 +97,24 @@ class Decoder:
     """Makes record batches of one fragment into Arrow."""
 
     def __init__(
-        self, place: events.Place, columns: tuple[str, ...], selection: Selection | None = None
+        self,
+        place: events.Place,
+        columns: tuple[str, ...],
+        selection: Selection | None = None,
+        journal: int | None = None,
     ) -> None:
+        """With `journal`, the id that every batch must have."""
         self._place = place
+        self._journal = journal
         self._columns = columns
         self._selection = selection or Selection()
         self.schema: pa.Schema = arrow_schema(columns)
 
     def decode(self, data: bytes, start: int, end: int) -> pa.RecordBatch:
-        """The rows of the records from offset `start` to before `end` in a chunk."""
+        """The rows of the records from offset `start` to before `end` in a chunk. Raises
+        OtherJournal."""
         buffer = Buffer(data)
-        found = _found(buffer, start, end)
+        found = _found(buffer, start, end, self._journal)
         chosen = self._selection.of(found.rows)
         return self._table(found.where(chosen))
 
@@ -190,16 +201,22 @@ class _Records:
         return found
 
 
-def _found(buffer: Buffer, start: int, end: int) -> _Records:
+def _found(buffer: Buffer, start: int, end: int, journal: int | None) -> _Records:
     """Walk over the batches of a chunk, and over the lengths of their records."""
     data, size = buffer.data, buffer.size
     starts: list[int] = []
     batches: list[tuple[int, int, int, int]] = []
     """Of each: its first record in `starts`, where it ends, its base and its time."""
-    at = 0
+    at, after = 0, start
     length_at, found = _LENGTH.unpack_from, starts.append
     while at < size:
         header = _header(data, at)
+        if journal is not None and header.fragment != journal:
+            raise OtherJournal(f"journal {header.fragment}, not {journal}")
+        # Offsets are dense: a batch that is missing must not pass for one without events.
+        if header.base > after:
+            raise DecodeFailed(f"the batch at offset {header.base} comes after offset {after}")
+        after = header.base + header.record_count
         position = at + batch.HEADER_SIZE
         at = position + header.length
         batches.append((len(starts), at, header.base, header.at))
@@ -398,12 +415,31 @@ def _of_sections(found: _Records, wanted: frozenset[str], rare: _Rare) -> dict[s
     if maps is not None:
         columns["properties"] = _maps_spread(maps, bringing, len(found))
     odd = bringing[messages.odd]
+    if "message" in wanted:
+        columns["message"] = _whole_messages(found, bringing, place)
     if len(odd):
         plain = rare.values(odd)
         for name, column in columns.items():
+            if name == "message":
+                continue
             values = pa.array([_arrow_value(event[name]) for event in plain], TYPES[name][1])
             columns[name] = merged(column, values, odd)
     return columns
+
+
+def _whole_messages(
+    found: _Records, bringing: Positions, place: Callable[[Spans], Spans]
+) -> pa.Array:
+    """Messages as they are stored, but for those of which a section has been changed since."""
+    every = np.ones(len(bringing), np.bool_)
+    spans = Spans(found.extras_ends[bringing], found.ends[bringing], every)
+    column = found.buffer.column(*place(spans), pa.binary())
+    changed = bringing[_replaced(found)[bringing]]
+    if not len(changed):
+        return column
+    data = (found.buffer.data[found.starts[row] : found.ends[row]] for row in changed.tolist())
+    wholes = [events.whole_message(bytes(record)) for record in data]
+    return merged(column, pa.array(wholes, pa.binary()), changed)
 
 
 def _arrow_value(value: events.Value) -> object:

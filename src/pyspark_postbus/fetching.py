@@ -21,9 +21,9 @@ from pyspark_postbus.client import (
     OffsetTrimmed,
 )
 from pyspark_postbus.connection import Namespace
-from pyspark_postbus.decode import Decoder, Selection
+from pyspark_postbus.decode import Decoder, OtherJournal, Selection
 from pyspark_postbus.options import SUB_QUEUES, BadOption, ReadOptions
-from pyspark_postbus.ranges import Range, lost
+from pyspark_postbus.ranges import Range, lost, made_anew
 
 CHUNK_BYTES: Final = READ_MAX
 """One record batch is made of each chunk. Smaller ones cost more for each row, up to twice as much
@@ -42,6 +42,8 @@ class Plan:
     """Names by owner."""
     columns: tuple[str, ...]
     selection: Selection
+    journals: Mapping[int, int]
+    """Ids by fragment: an entity that is made anew while it is read has others."""
     fail_on_data_loss: bool
 
 
@@ -65,6 +67,7 @@ def plan_of(options: ReadOptions, columns: tuple[str, ...], feed: Feed) -> Plan:
         names,
         columns,
         Selection(options.operations, owners, sub_queues),
+        {one.fragment: one.id for one in feed.fragments},
         options.fail_on_data_loss,
     )
 
@@ -73,12 +76,26 @@ def fetched(plan: Plan, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
     """The rows of all ranges."""
     with Client(plan.namespace) as client, ThreadPoolExecutor(1) as ahead:
         for each in ranges:
-            place = Place(plan.entity, each.fragment, plan.subscriptions)
-            decoder = Decoder(place, plan.columns, plan.selection)
-            for chunk, start in _chunks(plan, each, client, ahead):
-                rows = decoder.decode(chunk.data, start, each.end)
-                if rows.num_rows:
-                    yield rows
+            try:
+                yield from _rows(plan, each, client, ahead)
+            except OtherJournal as error:
+                if plan.fail_on_data_loss:
+                    raise made_anew(plan.entity, each.fragment) from error
+                _LOG.warning(
+                    "entity=%s partition=%d: made anew before offsets up to %d were read",
+                    *(plan.entity, each.fragment, each.end - 1),
+                )
+
+
+def _rows(
+    plan: Plan, wanted: Range, client: Client, ahead: ThreadPoolExecutor
+) -> Iterator[pa.RecordBatch]:
+    place = Place(plan.entity, wanted.fragment, plan.subscriptions)
+    decoder = Decoder(place, plan.columns, plan.selection, plan.journals[wanted.fragment])
+    for chunk, start in _chunks(plan, wanted, client, ahead):
+        rows = decoder.decode(chunk.data, start, wanted.end)
+        if rows.num_rows:
+            yield rows
 
 
 def _chunks(
@@ -110,8 +127,18 @@ def _read(plan: Plan, wanted: Range, client: Client, start: int) -> tuple[Chunk,
         # Nothing of the gap can be read; what comes after it may be past the range.
         return Chunk(b"", min(max(error.first, start + 1), wanted.end), wanted.end), start
     except OffsetAhead as error:
-        # What was durable is so for good, unless the journal is another one now.
-        raise lost(plan.entity, wanted.fragment, start, 0, error.next) from error
+        return _past_the_end(plan, wanted, start, error.next), start
     if chunk.next <= start:
-        raise lost(plan.entity, wanted.fragment, start, 0, chunk.head)
+        return _past_the_end(plan, wanted, start, chunk.head), start
     return chunk, start
+
+
+def _past_the_end(plan: Plan, wanted: Range, start: int, end: int) -> Chunk:
+    """What was durable is so for good, unless the journal is another one now."""
+    if plan.fail_on_data_loss:
+        raise lost(plan.entity, wanted.fragment, start, 0, end)
+    _LOG.warning(
+        "entity=%s partition=%d: offsets %d to %d are not there any more",
+        *(plan.entity, wanted.fragment, start, wanted.end - 1),
+    )
+    return Chunk(b"", wanted.end, wanted.end)

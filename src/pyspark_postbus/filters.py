@@ -58,7 +58,8 @@ class Narrowing:
         if start < end and after > 0:
             start = max(start, client.offset_at(entity, fragment, after))
         if start < end and before < _NO_END:
-            end = min(end, client.offset_at(entity, fragment, before))
+            # Nothing is older than 1970, and the broker is not asked for it.
+            end = min(end, client.offset_at(entity, fragment, before)) if before > 0 else start
         return Range(fragment, min(start, wanted.end), max(min(start, wanted.end), end))
 
 

@@ -43,7 +43,8 @@ from pyspark_postbus.wire import AmqpRefused, Wire
 PAGE_COUNT: Final = 1_000
 STATES: Final = {0: "active", 1: "deferred", 2: "scheduled"}
 
-_RESPONSE_MAX: Final = 16 << 20
+_RESPONSE_MAX: Final = 128 << 20
+"""A namespace may allow messages of 100 MB; a page of smaller ones is far below that."""
 _REPLY_TO: Final = "spark-peek"
 _SUFFIX: Final = {"": "", "deadletter": "/$DeadLetterQueue"}
 _TRANSFER: Final = "/$Transfer/$DeadLetterQueue"
@@ -170,7 +171,7 @@ class _Peek:
     """A pair of links to an entity's $management node."""
 
     def __init__(self, options: ReadOptions) -> None:
-        limits = Limits(message_size_max=_RESPONSE_MAX)
+        limits = Limits(message_size_max=_RESPONSE_MAX, assembling_bytes_max=_RESPONSE_MAX)
         self.wire = Wire(options.namespace, limits)
         node = f"{address_of(options)}/$management"
         asking = Attach("peek-in", 0, ROLE_SENDER, source=Source(_REPLY_TO), target=Target(node))
@@ -179,7 +180,8 @@ class _Peek:
         session = self.wire.session
         self._asking = session.attach(SenderLink, asking)
         self._answers = session.attach(ReceiverLink, answer)
-        for event in self.wire.events(lambda: self._asking.sendable > 0):
+        # Both: an answer to a link that has no credit yet would never come.
+        for event in self.wire.events(lambda: self._answers.attached and self._asking.sendable > 0):
             if isinstance(event, LinkAttached) and event.link is self._answers:
                 self._answers.grant(1)
         self._asked = 0

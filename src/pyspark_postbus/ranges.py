@@ -28,7 +28,27 @@ class DataLoss(Exception):
     """Offsets that were to be read are gone, or never were."""
 
 
-def resolve(bound: Bound, feed: Feed, client: Client) -> dict[int, int]:
+def snapshot(
+    client: Client, entity: str, *bounds: Bound
+) -> tuple[Feed, tuple[dict[int, int], ...]]:
+    """What the feed has, and the offsets that bounds mean in it. A time is looked up before the
+    ends are: on a busy entity it may be that of a record which was not there a moment ago."""
+    feed = client.feed(entity)
+    times = {
+        bound.at: {
+            one.fragment: client.offset_at(feed.entity, one.fragment, bound.at)
+            for one in feed.fragments
+        }
+        for bound in bounds
+        if bound.at is not None
+    }
+    if times:
+        feed = client.feed(entity)
+    found = (_resolved(one, feed, {} if one.at is None else times[one.at]) for one in bounds)
+    return feed, tuple(found)
+
+
+def _resolved(bound: Bound, feed: Feed, times: Mapping[int, int]) -> dict[int, int]:
     """The offset that a bound means in each fragment."""
     named = dict(bound.offsets)
     unknown = named.keys() - {fragment.fragment for fragment in feed.fragments}
@@ -37,7 +57,8 @@ def resolve(bound: Bound, feed: Feed, client: Client) -> dict[int, int]:
     found = {}
     for fragment in feed.fragments:
         if bound.at is not None:
-            found[fragment.fragment] = client.offset_at(feed.entity, fragment.fragment, bound.at)
+            # A fragment that came between the two looks has only what is later.
+            found[fragment.fragment] = times.get(fragment.fragment, fragment.first)
             continue
         offset = named.get(fragment.fragment, bound.everywhere)
         if offset == EARLIEST:
@@ -54,7 +75,8 @@ def checked(fragment: Fragment, entity: str, start: int, fail: bool) -> int:
         return start
     if fail:
         raise lost(entity, fragment.fragment, start, fragment.first, fragment.next)
-    return fragment.first
+    # A journal that ends earlier than it did was restored from a copy: what is left of it was read.
+    return fragment.first if start < fragment.first else fragment.next
 
 
 def lost(entity: str, fragment: int, start: int, first: int, after: int) -> DataLoss:
@@ -66,6 +88,14 @@ def lost(entity: str, fragment: int, start: int, first: int, after: int) -> Data
     return DataLoss(
         f"'{entity}', partition {fragment}: {what}. With failOnDataLoss=false the reader goes on "
         "with what is there."
+    )
+
+
+def made_anew(entity: str, fragment: int) -> DataLoss:
+    """The error of a reader that finds another journal in the place of the one it has read."""
+    return DataLoss(
+        f"'{entity}', partition {fragment}: the entity was deleted and created again, and its "
+        "former events are gone. With failOnDataLoss=false the reader goes on with the new ones."
     )
 
 

@@ -30,6 +30,8 @@ BATCH_BYTES: Final = 131_072
 BATCH_COUNT: Final = 1_000
 UNSETTLED_MAX: Final = 16
 """Transfers under way: enough for the broker to gather several into one commit."""
+UNSETTLED_BYTES_MAX: Final = UNSETTLED_MAX * BATCH_BYTES
+"""The same where messages are larger than a batch, but for one that is larger than this."""
 
 _LOG = logging.getLogger("pyspark_postbus")
 _ENVELOPE: Final = 8
@@ -50,6 +52,7 @@ class Sender:
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._under_way: dict[int, list[bytes]] = {}
+        self._under_way_bytes = 0
         self._next_tag = 0
         self._flushing = False
         self.settled = 0
@@ -115,10 +118,16 @@ class Sender:
 
     def _exchange(self, is_over: Callable[[], bool]) -> None:
         wire, link = self._attached()
+        # What was settled meanwhile is heard before more is written: a connection that has died
+        # since forgets it then, and it would be sent twice.
+        for event in wire.arrived():
+            self._on_event(link, event)
         self._pump(link)
         for event in wire.events(is_over):
             self._on_event(link, event)
             self._pump(link)
+        # The broker works on it while the next rows are made.
+        wire.push()
 
     def _attached(self) -> tuple[Wire, SenderLink]:
         if self._wire is None or self._link is None:
@@ -133,12 +142,14 @@ class Sender:
         while (
             (self._has_batch or (self._flushing and self._waiting))
             and len(self._under_way) < UNSETTLED_MAX
+            and self._under_way_bytes < UNSETTLED_BYTES_MAX
             and link.sendable
         ):
             messages = self._taken(min(BATCH_BYTES, link.peer_message_size_max or BATCH_BYTES))
             number = self._next_tag
             self._next_tag += 1
             self._under_way[number] = messages
+            self._under_way_bytes += _size(messages)
             payload, message_format = messages[0], 0
             if len(messages) > 1:
                 payload, message_format = b"".join(map(encode_data, messages)), BATCH_FORMAT
@@ -164,7 +175,9 @@ class Sender:
             if not event.settled:
                 link.settle(delivery, event.state)
             if isinstance(event.state, Accepted):
-                self.settled += len(self._under_way.pop(delivery.context))
+                messages = self._under_way.pop(delivery.context)
+                self._under_way_bytes -= _size(messages)
+                self.settled += len(messages)
             elif isinstance(event.state, Rejected):
                 raise refusal(event.state.error, "amqp:internal-error")
             else:
@@ -175,10 +188,15 @@ class Sender:
         for number in sorted(self._under_way, reverse=True):
             messages = self._under_way.pop(number)
             self._waiting.extendleft(reversed(messages))
-            self._waiting_bytes += sum(map(len, messages)) + _ENVELOPE * len(messages)
+            self._waiting_bytes += _size(messages)
+        self._under_way_bytes = 0
         self._drop()
 
     def _drop(self) -> None:
         if self._wire is not None:
             self._wire.drop()
             self._wire = self._link = None
+
+
+def _size(messages: list[bytes]) -> int:
+    return sum(map(len, messages)) + _ENVELOPE * len(messages)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import pyarrow as pa
@@ -17,11 +18,19 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from pyspark_postbus.client import Client, Feed, PostbusError
+from pyspark_postbus.client import Client, Feed, OffsetAhead, OffsetTrimmed, PostbusError
 from pyspark_postbus.decode import base_of
 from pyspark_postbus.fetching import Plan, fetched, plan_of
 from pyspark_postbus.options import ReadOptions
-from pyspark_postbus.ranges import DataLoss, Range, checked, limited, partitions, resolve
+from pyspark_postbus.ranges import (
+    Range,
+    checked,
+    limited,
+    lost,
+    made_anew,
+    partitions,
+    snapshot,
+)
 
 SAMPLE_BYTES: Final = 65_536
 """What is read to learn how large the next records are."""
@@ -61,6 +70,35 @@ def offsets_in(offset: Mapping[str, Any]) -> dict[int, int]:
     return {int(name): int(value) for name, value in offset.items() if name != _JOURNAL}
 
 
+def planned(
+    start: Mapping[str, Any], end: Mapping[str, Any], feed: Feed, fail: bool
+) -> list[Range]:
+    """What a micro-batch is to read. It may be one of the checkpoint, planned long before a
+    restart: DataLoss where the feed has it no more, or what is left of it if not `fail`."""
+    offsets, fragments = offsets_in(start), {one.fragment: one for one in feed.fragments}
+    found = []
+    for name, until in sorted(offsets_in(end).items()):
+        one = fragments.get(name)
+        journal = end[_JOURNAL][str(name)]
+        # From its beginning where it has come, or was made anew, since the batch before.
+        known = start[_JOURNAL].get(str(name)) == journal
+        if known and offsets[name] >= until:
+            continue
+        if one is None or str(one.id) != journal:
+            if fail:
+                raise made_anew(feed.entity, name)
+            _LOG.warning(
+                "entity=%s partition=%d: made anew before offsets up to %d were read",
+                *(feed.entity, name, until - 1),
+            )
+            continue
+        begin = checked(one, feed.entity, offsets[name], fail) if known else one.first
+        if until > one.next and fail:
+            raise lost(feed.entity, name, until, one.first, one.next)
+        found.append(Range(name, begin, min(until, one.next)))
+    return found
+
+
 class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads the feed in micro-batches. Lives on the driver; tasks have a FeedPartition each."""
 
@@ -73,8 +111,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         with self._client() as client:
-            feed = client.feed(self._options.entity)
-            start = resolve(self._options.start, feed, client)
+            feed, (start,) = snapshot(client, self._options.entity, self._options.start)
             fail = self._options.fail_on_data_loss
             for fragment in feed.fragments:
                 found = checked(fragment, feed.entity, start[fragment.fragment], fail)
@@ -107,6 +144,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 begin[one.fragment] == one.next for one in feed.fragments
             ):
                 feed = self._waited(client, feed)
+                begin = self._begin(start, feed)
             end = {one.fragment: one.next for one in feed.fragments}
             if self._target is not None:
                 # A journal that is another one now may end before the target.
@@ -128,7 +166,9 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if others:
             time.sleep(PAUSE_S)
         else:
-            client.read(feed.entity, first.fragment, first.next, 1, wait_s=WAIT_S)
+            # Who has lost what is for the next look at the feed to say.
+            with suppress(OffsetAhead, OffsetTrimmed):
+                client.read(feed.entity, first.fragment, first.next, 1, wait_s=WAIT_S)
         return client.feed(feed.entity)
 
     def _begin(self, start: Mapping[str, Any], feed: Feed) -> dict[int, int]:
@@ -140,11 +180,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             known = journal.get(str(one.fragment))
             if known is not None and known != str(one.id):
                 if fail:
-                    raise DataLoss(
-                        f"'{feed.entity}', partition {one.fragment}: the entity was deleted and "
-                        "created again, and its former events are gone. With failOnDataLoss=false "
-                        "the reader goes on with the new ones."
-                    )
+                    raise made_anew(feed.entity, one.fragment)
                 begin[one.fragment] = one.first
                 continue
             # A fragment that has come since is read from its beginning.
@@ -161,7 +197,10 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return end
         size = count = 0
         for fragment, start, _ in ranges:
-            chunk = client.read(self._options.entity, fragment, start, SAMPLE_BYTES)
+            try:
+                chunk = client.read(self._options.entity, fragment, start, SAMPLE_BYTES)
+            except (OffsetTrimmed, OffsetAhead):
+                continue  # lost since; whether that matters is for the tasks to say
             size += len(chunk.data)
             count += chunk.next - (base_of(chunk.data) if chunk.data else start)
         # At least one record of each, however large it is.
@@ -171,17 +210,10 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         options = self._options
-        begin, until = offsets_in(start), offsets_in(end)
         with self._client() as client:
             feed = client.feed(options.entity)
         plan = plan_of(options, self._columns, feed)
-        first = {one.fragment: one.first for one in feed.fragments}
-        same = start[_JOURNAL] == end[_JOURNAL]
-        ranges = [
-            Range(name, begin.get(name, first[name]) if same else first[name], until[name])
-            for name in sorted(until)
-            if name in first
-        ]
+        ranges = planned(start, end, feed, options.fail_on_data_loss)
         groups = partitions(ranges, options.min_partitions, options.max_partitions)
         return [FeedPartition(plan, group) for group in groups]
 

@@ -7,6 +7,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final
 from uuid import uuid4
 
@@ -72,7 +73,7 @@ class Wire:
             initial_response=encode_plain(namespace.key_name, namespace.key),
         )
         self._socket: socket.socket = _connected(namespace)
-        self._unwritten = b""
+        self._unwritten = bytearray()
         self._core.open()
         self.session: Session = self._core.begin()
 
@@ -109,18 +110,23 @@ class Wire:
             for event in arrived:
                 if isinstance(event, Closed) and self._core.closed and event.clean:
                     return
-                if isinstance(event, LinkDetached | SessionEnded | Closed):
-                    raise _ended(event)
-                yield event
+                yield _told(event)
+
+    def arrived(self) -> Iterator[Event]:
+        """What has come meanwhile, without waiting. Raises as `events` does."""
+        yield from map(_told, self._read() or ())
+
+    def push(self) -> None:
+        """Write as much as the socket takes now."""
+        self._unwritten += self._core.data_to_send()
+        if self._unwritten:
+            with suppress(BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+                # Cut off in front, and not copied: a large message takes many turns.
+                del self._unwritten[: self._socket.send(self._unwritten)]
 
     def _turn(self) -> None:
         """Wait until the socket can be read, or takes what is to be written."""
-        out = self._unwritten + self._core.data_to_send()
-        if out:
-            try:
-                self._unwritten = out[self._socket.send(out) :]
-            except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
-                self._unwritten = out
+        self.push()
         pending = isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
         if not pending:
             writing = [self._socket] if self._unwritten else []
@@ -152,6 +158,12 @@ def _connected(namespace: Namespace) -> socket.socket:
         plain.close()
         raise
     return plain
+
+
+def _told(event: Event) -> Event:
+    if isinstance(event, LinkDetached | SessionEnded | Closed):
+        raise _ended(event)
+    return event
 
 
 def _ended(event: LinkDetached | SessionEnded | Closed) -> Exception:

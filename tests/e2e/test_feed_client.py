@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from postbus.feed.events import Place
+from pyspark_postbus.batch_reader import FeedReader
 from pyspark_postbus.client import (
     Client,
     NotFound,
@@ -23,7 +24,7 @@ from pyspark_postbus.decode import Decoder
 from pyspark_postbus.fetching import fetched, plan_of
 from pyspark_postbus.messages_reader import message_row, number_range, peeked
 from pyspark_postbus.options import ReadOptions, read_options
-from pyspark_postbus.ranges import Range
+from pyspark_postbus.ranges import DataLoss, Range
 from pyspark_postbus.rows import encode
 from pyspark_postbus.sender import Sender
 from pyspark_postbus.wire import AmqpRefused
@@ -227,3 +228,71 @@ async def test_messages_are_peeked_at_and_stay_where_they_are(
     assert (row["sequenceNumber"], row["subQueue"]) == (first.sequence_number, "deadletter")
     assert number_range(options(server, queue, readMode="messages", subQueue="")) == (2, 2_506)
     assert len(await bus.receive(queue, 1, sub_queue=DEAD_LETTERS)) == 1
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_task_does_not_take_a_queue_made_anew_for_the_one_it_was_to_read(
+    server: Server, fail: str
+) -> None:
+    admin = Administration(server.connection_string)
+    queue = admin.make_queue()
+    send(server, queue, 5)
+    with Client(server.connection_string) as client:
+        plan = plan_of(options(server, queue, failOnDataLoss=fail), ("offset",), client.feed(queue))
+    assert sum(batch.num_rows for batch in fetched(plan, [Range(0, 0, 5)])) == 5
+    admin.client.delete_queue(queue)
+    admin.client.create_queue(queue)
+    send(server, queue, 8)
+    if fail == "true":
+        with pytest.raises(DataLoss, match="deleted and created again"):
+            list(fetched(plan, [Range(0, 0, 5)]))
+        with pytest.raises(DataLoss, match="past the end of the journal, 8"):
+            list(fetched(plan, [Range(0, 20, 30)]))
+    else:
+        assert list(fetched(plan, [Range(0, 0, 5), Range(0, 20, 30), Range(0, 8, 9)])) == []
+
+
+def test_an_end_that_the_journal_does_not_have_is_an_error_or_read_up_to(server: Server) -> None:
+    queue = Administration(server.connection_string).make_queue()
+    send(server, queue, 5)
+    given = {"startingOffsets": '{"0": 2}', "endingOffsets": '{"0": 9}'}
+    with pytest.raises(DataLoss, match="offset 9 is past the end of the journal, 5"):
+        FeedReader(options(server, queue, **given), ("offset",)).partitions()
+    reader = FeedReader(options(server, queue, failOnDataLoss="false", **given), ("offset",))
+    [part] = reader.partitions()
+    assert [row["offset"] for batch in reader.read(part) for row in batch.to_pylist()] == [2, 3, 4]
+
+
+def test_a_message_of_many_megabytes_is_sent_and_seen(
+    make_server: Callable[..., Server],
+) -> None:
+    server = make_server("--message-size-max-kb", "102400").start()
+    queue = Administration(server.connection_string).make_queue()
+    body = b"x" * (20 << 20)
+    with Sender(parse(server.connection_string), queue) as sender:
+        sender.send(encode({"body": body}, lambda: "large"))
+        sender.send(message(1))
+    asked = options(server, queue, readMode="messages")
+    found = [message_row(asked, one) for page in peeked(asked, 0, 10) for one in page]
+    assert [row["body"] == body for row in found] == [True, False]
+    [large, small] = rows(server, queue, ("messageId", "body"))
+    assert (large["messageId"], large["body"] == body) == ("large", True)
+    assert small["body"] == b"body 1"
+
+
+def test_what_is_given_is_on_its_way_before_there_is_more(server: Server) -> None:
+    queue = Administration(server.connection_string).make_queue()
+    with (
+        Client(server.connection_string) as client,
+        Sender(parse(server.connection_string), queue) as sender,
+    ):
+        for number in range(2_000):
+            sender.send(message(number))
+
+        def arrived() -> bool:
+            return client.feed(queue).fragments[0].next == 2_000
+
+        until_blocking("the broker has it, and nobody has waited for that", arrived, within_s=30)
+        assert sender.settled < 2_000
+        sender.flush()
+        assert sender.settled == 2_000

@@ -92,7 +92,10 @@ def test_a_new_entity_of_the_same_name_has_no_readers(running: Server, client: R
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b"", "must be JSON"),
+        (b"", "is not valid JSON"),
+        (b"[" * 60_000, "nested too deeply"),
+        (b'{"offsets": {"0": 3}, "query": "\\ud800"}', "printable characters"),
+        (b'{"offsets": {"0": 3}, "query": "\\u001b[2J"}', "printable characters"),
         (b"[1]", "must be a JSON object"),
         (b"{}", "'offsets' must be an object"),
         (b'{"offsets": {}}', "'offsets' must be an object"),

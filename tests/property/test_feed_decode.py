@@ -29,7 +29,7 @@ from postbus.feed.events import COLUMNS, TIMES, Place, event
 from postbus.server.envelope import read_message
 from postbus.store import batch
 from pyspark_postbus.columns import ALL
-from pyspark_postbus.decode import INSTANT_MAX, DecodeFailed, Decoder, Selection
+from pyspark_postbus.decode import INSTANT_MAX, DecodeFailed, Decoder, OtherJournal, Selection
 from tests.property.amqp.test_sections import payloads
 
 PLACE = Place("orders", 2, {1: "audit", 2: "billing"})
@@ -159,9 +159,9 @@ def test_the_columns_are_those_of_the_feed() -> None:
 
 @given(journals)
 def test_the_fast_decode_says_what_the_plain_one_says(journal: Journal) -> None:
-    found = Decoder(PLACE, ALL).decode(packed(journal), 0, 1 << 62)
+    found = Decoder(PLACE, ALL).decode(packed(journal), BASE, 1 << 62)
     found.validate(full=True)
-    assert found.to_pylist() == [as_arrow_gives(row) for row in plainly(journal, 0, 1 << 62)]
+    assert found.to_pylist() == [as_arrow_gives(row) for row in plainly(journal, BASE, 1 << 62)]
 
 
 @settings(max_examples=30)
@@ -178,8 +178,8 @@ def test_only_the_offsets_asked_for_are_rows(journal: Journal, first: int, more:
 @settings(max_examples=30)
 @given(journals, st.sets(st.sampled_from(ALL), min_size=1).map(sorted))
 def test_any_columns_can_be_left_out(journal: Journal, names: list[str]) -> None:
-    found = Decoder(PLACE, tuple(names)).decode(packed(journal), 0, 1 << 62)
-    wanted = [{name: row[name] for name in names} for row in plainly(journal, 0, 1 << 62)]
+    found = Decoder(PLACE, tuple(names)).decode(packed(journal), BASE, 1 << 62)
+    wanted = [{name: row[name] for name in names} for row in plainly(journal, BASE, 1 << 62)]
     assert found.to_pylist() == [as_arrow_gives(row) for row in wanted]
 
 
@@ -187,10 +187,10 @@ def test_any_columns_can_be_left_out(journal: Journal, names: list[str]) -> None
 @given(journals)
 def test_rows_are_chosen_by_operation_subscription_and_subqueue(journal: Journal) -> None:
     selection = Selection(frozenset({"enqueued", "completed"}), frozenset({1}), frozenset({0, 1}))
-    found = Decoder(PLACE, ("offset",), selection).decode(packed(journal), 0, 1 << 62)
+    found = Decoder(PLACE, ("offset",), selection).decode(packed(journal), BASE, 1 << 62)
     wanted = [
         {"offset": row["offset"]}
-        for row in plainly(journal, 0, 1 << 62)
+        for row in plainly(journal, BASE, 1 << 62)
         if row["operation"] in ("enqueued", "completed")
         and row["subscription"] == "audit"
         and row["subQueue"] in ("", "deadletter")
@@ -203,11 +203,32 @@ def test_bytes_that_were_changed_on_the_way_are_found_out() -> None:
     data = bytearray(packed([(5, [record])]))
     data[-1] ^= 1
     with pytest.raises(DecodeFailed, match="checksum"):
-        Decoder(PLACE, ALL).decode(bytes(data), 0, 1 << 62)
+        Decoder(PLACE, ALL).decode(bytes(data), BASE, 1 << 62)
 
 
 def test_a_kind_of_a_later_version_is_refused_and_not_left_out() -> None:
     record = bytearray(records.encode(Kind.COMPLETED, Message(None, "m"), 0, 0, 1))
     record[0] = 200
     with pytest.raises(DecodeFailed, match="kind"):
-        Decoder(PLACE, ALL).decode(packed([(5, [bytes(record)])]), 0, 1 << 62)
+        Decoder(PLACE, ALL).decode(packed([(5, [bytes(record)])]), BASE, 1 << 62)
+
+
+def completed(number: int) -> bytes:
+    return records.encode(Kind.COMPLETED, Message(None, "m"), 0, 0, number)
+
+
+def test_a_batch_that_is_missing_is_not_passed_over() -> None:
+    first = batch.pack(7, 1, BASE, 5, [completed(1)])[0]
+    third = batch.pack(7, 1, BASE + 2, 5, [completed(3)])[0]
+    decoder = Decoder(PLACE, ("offset",))
+    with pytest.raises(DecodeFailed, match="the batch at offset 1002 comes after offset 1001"):
+        decoder.decode(first + third, BASE, 1 << 62)
+    with pytest.raises(DecodeFailed, match="the batch at offset 1000 comes after offset 999"):
+        decoder.decode(first, BASE - 1, 1 << 62)
+
+
+def test_batches_of_another_journal_are_no_rows() -> None:
+    data = packed([(5, [completed(1)])])
+    assert Decoder(PLACE, ("offset",), None, 7).decode(data, BASE, 1 << 62).num_rows == 1
+    with pytest.raises(OtherJournal):
+        Decoder(PLACE, ("offset",), None, 8).decode(data, BASE, 1 << 62)

@@ -11,8 +11,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter
 
+from pyspark_postbus.client import Client
 from tests.support.administration import Administration
 from tests.support.server import Server
+from tests.support.waiting import until_blocking
 
 Read = Callable[..., DataFrame]
 Send = Callable[..., None]
@@ -86,23 +88,38 @@ def test_a_task_that_fails_and_is_run_again_doubles_nothing(
 ) -> None:
     queue = Administration(broker.connection_string).make_queue(requires_duplicate_detection=True)
     mark = str(tmp_path / "failed-once")
+    connection = broker.connection_string
 
     def fail_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield batch.slice(0, batch.num_rows // 2)
-            if batch.column("id")[0].as_py() >= 5_000 and not Path(mark).exists():
+            if batch.column("id")[0].as_py() >= 9_000 and not Path(mark).exists():
+                with Client(connection) as client:
+                    # More than the other task has: some of it is from this one.
+                    until_blocking(
+                        "the broker has a part of it",
+                        lambda: client.feed(queue).fragments[0].next > 5_000,
+                        within_s=60,
+                    )
                 Path(mark).touch()
                 raise RuntimeError("a disk is full, or so")
-            yield batch.slice(batch.num_rows // 2)
+            yield batch
 
     frame = spark.range(0, 10_000, 1, 2).mapInArrow(fail_once, "id long")
-    write(frame.selectExpr("cast(id as string) as body"), broker, queue=queue)
+    # Rows reach the writer in batches as well: large ones, and it would see none of them.
+    rows_at_once = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    spark.conf.set(rows_at_once, "500")
+    try:
+        body = "concat(id, repeat(' ', 1000)) as body"
+        write(frame.selectExpr(body), broker, queue=queue)
+    finally:
+        spark.conf.unset(rows_at_once)
     assert Path(mark).exists()
     counts = {
         row["operation"]: row["count"]
         for row in read(broker, queue).groupBy("operation").count().collect()
     }
     assert counts["enqueued"] == 10_000
+    assert counts["duplicate"] > 0, "nothing was sent twice: this has shown nothing"
     bodies = read(broker, queue, operations="enqueued").selectExpr("cast(body as string)")
     assert bodies.distinct().count() == 10_000
 

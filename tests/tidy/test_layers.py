@@ -36,7 +36,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "http": {"errors", "model", "server", "settings"},
     "feed_client": {"server"},
     "feed_cli": {"feed_client", "settings"},
-    "cli": {"feed_cli", "importing", "server", "settings", "store"},
+    "pipeline_cli": {"settings"},
+    "cli": {"feed_cli", "importing", "pipeline_cli", "server", "settings", "store"},
     "__main__": {"cli", "importing"},
 }
 

@@ -98,6 +98,7 @@ class Back(Target):
         # Its id was seen when it came for the first time, so the record is none that brings one.
         if made.enqueued_at > now:
             made.lane = SCHEDULED
+            made.trail = _sent_again(made)  # the queue may forward by then
             queue.ledger.add(Kind.PUT_BACK, made, raw)
             made.raw = None
             queue.next_due = min(queue.next_due, made.enqueued_at)

@@ -132,6 +132,24 @@ def event(place: Place, offset: int, at: Instant, data: bytes) -> Event | None:
     return columns
 
 
+def whole_message(data: bytes) -> bytes:
+    """The message that a record brings, as a receiver would be given it: sections that were changed
+    after it came stand in place of its own. What the broker adds for a delivery is not in it."""
+    record = records.decode(data)
+    raw, message = data[record.body_at :], record.message
+    sections = scan(raw)
+    annotations = raw[sections.message_annotations : sections.properties]
+    properties = raw[sections.properties : sections.application_properties]
+    values = raw[sections.application_properties : sections.body]
+    if message.trail is not None:
+        annotations = message.trail.annotations or annotations
+        properties = message.trail.envelope or properties
+    if message.properties is not None:
+        values = message.properties
+    head = raw[: sections.message_annotations]
+    return b"".join((head, annotations, properties, values, raw[sections.body :]))
+
+
 def _content(message: Message, raw: bytes) -> Event:
     """What only the message itself says, as it is now: rules and receivers may have changed it."""
     sections = scan(raw)

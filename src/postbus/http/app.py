@@ -7,7 +7,7 @@ an error as XML and fail on anything else (wire contract §9.5).
 import re
 from collections.abc import Awaitable, Callable
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -55,6 +55,7 @@ API_VERSION_LAST: Final = "2024-05"
 
 _VERSION: Final = re.compile(r"[0-9]{4}-(?:0[1-9]|1[0-2])", re.ASCII)
 _HOST: Final = re.compile(r"[A-Za-z0-9._\-\[\]:]{1,255}", re.ASCII)
+_RULE: Final = re.compile(r".+/subscriptions/[^/]+/rules/[^/]+", re.IGNORECASE | re.DOTALL)
 _OPEN: Final = ("health", "metrics")
 
 _log = get_logger("http")
@@ -149,20 +150,11 @@ class Front:
         if path.lower() in _OPEN and "api-version" not in request.query_params:
             return await self._answer_open(request, path.lower())
         raw_path = _raw_path(request)
-        feed = find_feed(raw_path)
-        if feed is not None:
-            asked = await self._asked(request, feed.path)
-            return await self._feeds.answer(request, feed, asked.caller.claims, asked.site)
-        ask = find_ask(raw_path)
-        if ask is not None:
-            who = await self._asked(request, ask.path)
-            response = await self._dead_letters.answer(request, ask, who.caller.claims, who.site)
-            self._usage.managed(ask.path)
-            return response
-        used = find_usage(raw_path)
-        if used is not None:
-            who = await self._asked(request, used)
-            return answer_usage(request, used, self._usage, who.caller.claims, who.site)
+        # Nothing else may have a `$` in its name, but a rule may be called anything.
+        if "$" in unquote(raw_path) and _RULE.fullmatch(path) is None:
+            special = await self._answer_special(request, raw_path)
+            if special is not None:
+                return special
         target = find_target(request.method, raw_path)
         asked = await self._asked(request, path if target is None else target.path)
         if target is not None:
@@ -189,6 +181,25 @@ class Front:
             response = await self._answer_resource(request, resource, path, asked)
         self._usage.managed(path)
         return response
+
+    async def _answer_special(self, request: Request, raw_path: str) -> Response | None:
+        """What Azure has not: feeds, dead letters by their numbers, usage. None for all else."""
+        feed = find_feed(raw_path)
+        if feed is not None:
+            asked = await self._asked(request, feed.path)
+            return await self._feeds.answer(request, feed, asked.caller.claims, asked.site)
+        ask = find_ask(raw_path)
+        if ask is not None:
+            asked = await self._asked(request, ask.path)
+            claims, site = asked.caller.claims, asked.site
+            response = await self._dead_letters.answer(request, ask, claims, site)
+            self._usage.managed(ask.path)
+            return response
+        used = find_usage(raw_path)
+        if used is not None:
+            asked = await self._asked(request, used)
+            return answer_usage(request, used, self._usage, asked.caller.claims, asked.site)
+        return None
 
     async def _answer_open(self, request: Request, path: str) -> Response:
         _only_get(request)

@@ -10,6 +10,7 @@ what it gives out unless JSON lines are asked for.
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -159,7 +160,7 @@ class FeedPages:
             if gone.done():
                 raise ClientDisconnect
             headers = _headers(answer, query)
-            await self._feed.begin(entity, answer)
+            await self._feed.begin(entity, host, answer)
         except BaseException:
             gone.cancel()
             raise
@@ -169,7 +170,7 @@ class FeedPages:
             headers["content-length"] = str(answer.size)
             pieces = self._feed.batches(host, answer)
         headers["content-type"] = LINES_TYPE if as_lines else RAW_TYPE
-        return _Pieces(pieces, headers, gone, self._feed.end)
+        return _Pieces(pieces, headers, gone, partial(self._feed.end, host))
 
     def _query(self, request: Request) -> Query:
         given = request.query_params

@@ -5,7 +5,6 @@ GET    /{entity}/$feed/readers
 DELETE /{entity}/$feed/readers/{name}
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -13,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from postbus.errors import InvalidArgument
+from postbus.http.broker_properties import read_json
 from postbus.http.problems import body_too_large, unknown_path, wrong_method
 from postbus.model.instant import Instant
 from postbus.server.entities import QueueEntity, TopicEntity
@@ -119,18 +119,21 @@ async def _read_body(request: Request) -> bytes:
 
 
 def _read_progress(body: bytes, entity: QueueEntity | TopicEntity, now: Instant) -> Progress:
-    try:
-        values: Any = json.loads(body)
-    except ValueError:
-        raise InvalidArgument("The progress of a reader must be JSON.") from None
+    values: Any = read_json(body, "The progress of a reader")
     if not isinstance(values, dict):
         raise InvalidArgument("The progress of a reader must be a JSON object.")
     for key in values:
         if key not in KEYS:
             raise InvalidArgument(f"The progress of a reader has no '{key[:64]}'.")
     query, batch = values.get("query"), values.get("batch")
-    if query is not None and not (isinstance(query, str) and len(query) <= QUERY_LENGTH_MAX):
-        raise InvalidArgument(f"'query' must be a text of at most {QUERY_LENGTH_MAX} characters.")
+    if query is not None and not (
+        isinstance(query, str) and len(query) <= QUERY_LENGTH_MAX and query.isprintable()
+    ):
+        # It is shown on the terminals of people: what moves their cursor is refused, as is half
+        # of a surrogate pair, which cannot be shown at all.
+        raise InvalidArgument(
+            f"'query' must be a text of at most {QUERY_LENGTH_MAX} printable characters."
+        )
     if batch is not None and not _is_number(batch):
         raise InvalidArgument("'batch' must be a whole number.")
     return Progress(_read_offsets(values.get("offsets"), entity), query, batch, now)

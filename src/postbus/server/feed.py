@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 from postbus.broker.message import OWNER_BITS
 from postbus.errors import (
@@ -34,7 +35,7 @@ from postbus.server.longpoll import STOPPING
 from postbus.server.namespace import Namespace
 from postbus.server.storethread import StoreThread
 from postbus.store import batch
-from postbus.store.base import BatchOutline, Extent, JournalReader, Look, StoredBatch
+from postbus.store.base import BatchOutline, Extent, JournalReader, StoredBatch
 
 FORMAT: Final = batch.VERSION
 SLICE_BYTES: Final = 512 * 1024
@@ -43,8 +44,13 @@ BATCHES_MAX: Final = 8_192
 """In one answer: small ones take more time than their bytes say."""
 LINES_AT_ONCE: Final = 256
 """Records put into words in one call on the thread, so that others have their turn between."""
+LINES_BYTES: Final = 512 * 1024
+"""The same for large ones: a line may have several times the size of its record."""
 ANSWERS_MAX: Final = 64
 """Answers being read and sent at once; each holds a slice. Who waits for news is not counted."""
+PER_FRAGMENT_MAX: Final = 16
+"""Of these, for one fragment: clients that take their answers as slowly as they may, all with the
+key of one entity, must not keep everybody else from reading."""
 PLACE_WITHIN_S: Final = 5.0
 
 
@@ -59,23 +65,27 @@ class Journal(NamedTuple):
     extent: Extent
 
 
+class Slice(NamedTuple):
+    """Batches that are read at once. All there are from the first to the last, so that their
+    number tells whether one of them was trimmed meanwhile."""
+
+    first: int
+    """The base of the first batch."""
+    last: int
+    batches: int
+
+
 class Answer(NamedTuple):
-    """What there is to read from an offset on. Nothing of it is in memory yet."""
+    """What there is to read from an offset on. Nothing of it is in memory yet, nor what is known
+    of each batch: many may wait for a place with one of these."""
 
     start: int
     """The offset that was asked for, by number or by time."""
     extent: Extent
-    batches: list[BatchOutline]
-
-    @property
-    def next(self) -> int:
-        """Offset after the last record in it."""
-        last = self.batches[-1] if self.batches else None
-        return self.start if last is None else last.base + last.count
-
-    @property
-    def size(self) -> int:
-        return sum(each.size for each in self.batches)
+    slices: list[Slice]
+    next: int
+    """Offset after the last record in it."""
+    size: int
 
 
 class Query(NamedTuple):
@@ -100,6 +110,8 @@ class Feed:
         self._waits: dict[asyncio.Future[None], tuple[Host, Callable[[], None]]] = {}
         """Each with a check that refuses who may not read any more."""
         self._places = asyncio.Semaphore(ANSWERS_MAX)
+        self._places_of: WeakKeyDictionary[Host, asyncio.Semaphore] = WeakKeyDictionary()
+        """The same for each fragment that was read."""
         self._stopping = False
 
     def find(self, address: Address) -> QueueEntity | TopicEntity:
@@ -141,7 +153,7 @@ class Feed:
         loop = asyncio.get_running_loop()
         until = loop.time() + query.wait_ms / 1_000
         start = await self._start(host, query)
-        look_from = partial(_look, start, query.bytes_max)
+        look = partial(_look, start, query.bytes_max)
         while True:
             if self._stopping:
                 raise ConnectionForced(STOPPING)
@@ -149,11 +161,11 @@ class Feed:
                 raise host.gone
             check()  # time has passed since the request came
             with self._news(host, check) as news:
-                look = await self._call(host, look_from)
-                _refuse_outside(host, start, look.extent)
+                answer = await self._call(host, look)
+                _refuse_outside(host, start, answer.extent)
                 left = until - loop.time()
-                if look.batches or not query.bytes_max or left <= 0 or gone.done():
-                    return Answer(start, look.extent, look.batches)
+                if answer.slices or not query.bytes_max or left <= 0 or gone.done():
+                    return answer
                 await asyncio.wait({news, gone}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
                 if news.done():
                     news.result()  # or why nobody may wait here any longer
@@ -164,12 +176,18 @@ class Feed:
             return query.start or 0
         return await self._call(host, lambda reader, id_: reader.find(id_, at))
 
-    async def begin(self, entity: QueueEntity | TopicEntity, answer: Answer) -> None:
+    async def begin(self, entity: QueueEntity | TopicEntity, host: Host, answer: Answer) -> None:
         """Wait for a place to send an answer from; `end` must follow. Many may wait for one: a
         commit wakes all readers of an entity at once."""
+        own = self._places_of.setdefault(host, asyncio.Semaphore(PER_FRAGMENT_MAX))
         try:
             async with asyncio.timeout(PLACE_WITHIN_S):
-                await self._places.acquire()
+                await own.acquire()
+                try:
+                    await self._places.acquire()
+                except BaseException:
+                    own.release()
+                    raise
         except TimeoutError:
             raise ServerBusy(
                 "The broker answers as many readers of feeds as it can; try again."
@@ -177,14 +195,15 @@ class Feed:
         entity.meter.feed_reads += 1
         entity.meter.feed_bytes += answer.size
 
-    def end(self) -> None:
+    def end(self, host: Host) -> None:
         """It was sent, or its client is gone."""
         self._places.release()
+        self._places_of[host].release()
 
     async def batches(self, host: Host, answer: Answer) -> AsyncIterator[bytes]:
         """The stored batches, some at a time."""
-        for first, last in _slices(answer.batches):
-            stored = await self._read(host, first, last)
+        for each_slice in answer.slices:
+            stored = await self._read(host, each_slice)
             yield b"".join([each.data for each in stored])
 
     async def lines(
@@ -193,10 +212,11 @@ class Feed:
         """The events in them as JSON lines, from the first offset that was asked for."""
         place = place_of(entity, host)
         thread = self._threads[host.store]
-        for first, last in _slices(answer.batches):
-            events = _lines(place, answer.start, await self._read(host, first, last))
-            while some := await thread.run(partial(_some, events)):
-                yield some
+        for each_slice in answer.slices:
+            events = _lines(place, answer.start, await self._read(host, each_slice))
+            while (some := await thread.run(partial(_some, events))) is not None:
+                if some:  # else there was only housekeeping among them
+                    yield some
 
     def review(self) -> None:
         """Keys were taken away: who waits by one of them waits no longer."""
@@ -247,17 +267,22 @@ class Feed:
             raise host.gone
         return found
 
-    async def _read(self, host: Host, first: BatchOutline, last: BatchOutline) -> list[StoredBatch]:
-        stored = await self._call(host, lambda reader, id_: reader.read(id_, first.base, last.base))
-        if not stored or stored[0].base != first.base:
+    async def _read(self, host: Host, asked: Slice) -> list[StoredBatch]:
+        first, last, batches = asked
+        stored = await self._call(host, lambda reader, id_: reader.read(id_, first, last))
+        if len(stored) != batches:
             # A slow client: the reply has begun, so it ends here, and the next question gets the
-            # offset that is left.
+            # offset that is left. The first batch may be there still, held in place by a live
+            # body, and others behind it not: whatever is left would have a gap in it.
             raise ServerBusy(f"The journal of '{host.name}' was trimmed while it was read.")
         return stored
 
 
-def _look(start: int, bytes_max: int, reader: JournalReader, fragment: int) -> Look:
-    return reader.look(fragment, start, bytes_max, BATCHES_MAX)
+def _look(start: int, bytes_max: int, reader: JournalReader, fragment: int) -> Answer:
+    extent, batches = reader.look(fragment, start, bytes_max, BATCHES_MAX)
+    end = batches[-1].base + batches[-1].count if batches else start
+    size = sum([each.size for each in batches])
+    return Answer(start, extent, list(_slices(batches)), end, size)
 
 
 def place_of(entity: QueueEntity | TopicEntity, host: Host) -> Place:
@@ -288,15 +313,15 @@ def _refuse_outside(host: Host, start: int, extent: Extent) -> None:
         raise OffsetAhead(host.name, start, extent.first, extent.next)
 
 
-def _slices(batches: list[BatchOutline]) -> Iterator[tuple[BatchOutline, BatchOutline]]:
-    """First and last of those that are read at once."""
+def _slices(batches: list[BatchOutline]) -> Iterator[Slice]:
+    """Those that are read at once."""
     at = 0
     while at < len(batches):
         end, size = at + 1, batches[at].size
         while end < len(batches) and size + batches[end].size <= SLICE_BYTES:
             size += batches[end].size
             end += 1
-        yield batches[at], batches[end - 1]
+        yield Slice(batches[at].base, batches[end - 1].base, end - at)
         at = end
 
 
@@ -311,7 +336,11 @@ def _lines(place: Place, start: int, stored: list[StoredBatch]) -> Iterator[byte
 
 def _some(lines: Iterator[bytes]) -> bytes | None:
     """The next few; None when there are no more."""
-    while some := list(islice(lines, LINES_AT_ONCE)):
-        if text := b"".join(some):
-            return text
-    return None
+    some: list[bytes] = []
+    size = 0
+    for text in islice(lines, LINES_AT_ONCE):
+        some.append(text)
+        size += len(text)
+        if size >= LINES_BYTES:
+            break
+    return b"".join(some) if some else None

@@ -264,14 +264,18 @@ def test_one_for_later_waits_until_it_is_due() -> None:
     assert engine.receive_and_delete() == b"a:body"
 
 
-def test_a_queue_that_forwards_sends_it_on_and_it_arrives_where_it_was_seen() -> None:
+@pytest.mark.parametrize("later_ms", [0, 5_000])
+def test_a_queue_that_forwards_sends_it_on_and_it_arrives_where_it_was_seen(later_ms: int) -> None:
     store = MemoryStore()
     there = Place(store, THERE, Policy(duplicate_window_ms=60_000))
     there.publish("a")
     here = Place(store, HERE)
     [number] = bury(here, "a")
     here.update(Policy(forward_to=THERE))
-    assert send_again(here, number) == MOVED
+    due = here.now + later_ms
+    results = send_again(here, number, revise=lambda dead, raw: Message(raw, "a", scheduled_at=due))
+    assert results == MOVED
+    here.wait(later_ms)
     assert here.names(lane=OUTBOX) == ["a"]
     here.crash()
     shipment = here.collect()

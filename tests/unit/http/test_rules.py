@@ -291,6 +291,14 @@ async def test_names_with_signs_in_them(client: Client, namespace: MemoryNamespa
     assert (await own.delete(path + V)).status == 200
 
 
+@pytest.mark.parametrize("name", ["$feed", "$usage", "$resubmit", "$discard", "%24feed"])
+async def test_a_rule_may_be_called_what_other_paths_end_with(client: Client, name: str) -> None:
+    path = f"{BASE}/{name}{V}"
+    assert (await client.put(path, entry(kind=KIND))).status == 201
+    assert (await client.get(path)).status == 200
+    assert (await client.delete(path)).status == 200
+
+
 async def test_a_rule_is_described_by_nothing_else(client: Client) -> None:
     reply = await client.put(ONE, entry())
     assert reply.status == 400

@@ -53,11 +53,11 @@ def test_a_limit_is_kept_and_shared(lengths: list[int], count_max: int) -> None:
     assert all(5 <= found[index] <= end[index] for index in found)
 
 
-def test_an_offset_that_is_gone_is_an_error_or_the_oldest_that_is_left() -> None:
+def test_an_offset_that_is_gone_is_an_error_or_the_nearest_that_is_left() -> None:
     fragment = Fragment(0, 7, 100, 200)
     assert checked(fragment, "orders", 150, fail=True) == 150
     assert checked(fragment, "orders", 99, fail=False) == 100
-    assert checked(fragment, "orders", 201, fail=False) == 100
+    assert checked(fragment, "orders", 201, fail=False) == 200
     with pytest.raises(DataLoss, match="offset 99 was trimmed; the oldest one left is 100"):
         checked(fragment, "orders", 99, fail=True)
     with pytest.raises(DataLoss, match="offset 201 is past the end of the journal, 200"):

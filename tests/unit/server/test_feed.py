@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,10 @@ from typing import Any
 
 import pytest
 
+from postbus.amqp.sections import encode_data
+from postbus.broker import records
+from postbus.broker.message import Message
+from postbus.broker.records import Kind
 from postbus.errors import (
     ConnectionForced,
     EntityNotFound,
@@ -29,6 +34,7 @@ from postbus.server.feed_readers import KEPT_MS, FeedReaders, Progress
 from postbus.server.host import Host
 from postbus.server.storethread import StoreThread
 from postbus.settings import Settings
+from postbus.store.base import Row
 from postbus.store.catalog import Catalog, EntityRecord, FragmentRecord
 from postbus.store.memory import MemoryStore
 from postbus.store.sqlite import SqliteStore
@@ -63,11 +69,12 @@ class Desk:
         if self.refusal is not None:
             raise self.refusal
 
-    def commit(self, *bodies: bytes, at: int = T0) -> None:
+    def commit(self, *bodies: bytes, at: int = T0) -> list[Row]:
         """As a commit of the runtime is noted."""
-        self.writer.send(*bodies, at=at)
+        rows = self.writer.send(*bodies, at=at)
         for tell in list(self.host.on_records):
             tell()
+        return rows
 
     async def ask(self, start: int, size: int = 1 << 20, wait_ms: int = 0) -> Any:
         query = Query(start, None, size, wait_ms)
@@ -86,6 +93,19 @@ class Desk:
         lost, self.host.on_lost = self.host.on_lost, {}
         for call in lost:
             call(self.host.gone)
+
+
+def other_host(number: int) -> Host:
+    record = EntityRecord(f"q{number}", "queue", {}, 0, 0, (FragmentRecord(number + 9, 0, 0),))
+    return QueueEntity(record, Settings(), 0).host
+
+
+def record(number: int, kind: Kind = Kind.ENQUEUED, size: int = 10) -> bytes:
+    """A record of a message, as the engine writes it."""
+    raw = encode_data(b"x" * size)
+    message = Message(raw, f"m{number}")
+    message.number = message.enqueue_number = number
+    return records.encode_with_body(kind, message, raw)
 
 
 @pytest.fixture
@@ -180,7 +200,7 @@ async def test_a_wait_ends_with_its_key_with_the_broker_and_with_its_client(desk
     by_client = desk.waits(0)
     await desk.settle()
     desk.gone.set_result(None)
-    assert (await by_client).batches == []
+    assert (await by_client).slices == []
     desk.gone = asyncio.get_running_loop().create_future()
     by_stop = desk.waits(0)
     await desk.settle()
@@ -202,7 +222,7 @@ async def test_offsets_outside_the_feed_are_refused_with_its_ends(desk: Desk) ->
     with pytest.raises(OffsetAhead) as ahead:
         await desk.ask(4)
     assert (ahead.value.first, ahead.value.next) == (2, 3)
-    assert (await desk.ask(3)).batches == []
+    assert (await desk.ask(3)).slices == []
 
 
 async def test_a_journal_that_is_trimmed_while_a_slow_client_reads_ends_the_reply(
@@ -221,20 +241,73 @@ async def test_a_journal_that_is_trimmed_while_a_slow_client_reads_ends_the_repl
         await desk.ask(1)
 
 
+@pytest.mark.parametrize("as_lines", [False, True])
+async def test_a_reply_has_no_gap_where_a_live_body_holds_its_first_batch(
+    desk: Desk, as_lines: bool
+) -> None:
+    first = desk.commit(record(1))
+    for number in range(2, 5):
+        desk.commit(record(number))
+    desk.writer.checkpoint(first)
+    answer = await desk.ask(0)
+    desk.store.trim(1, NEVER_GONE * 100, 0, 10)
+    desk.commit(record(5))
+    assert [each.base for each in desk.store.read(1, 0, 1 << 30)] == [0, 4], "one is held in place"
+    if as_lines:
+        pieces = desk.feed.lines(desk.entity, desk.host, answer)
+    else:
+        pieces = desk.feed.batches(desk.host, answer)
+    with pytest.raises(ServerBusy, match="was trimmed while it was read"):
+        await anext(pieces)
+
+
+async def test_lines_come_in_pieces_of_bounded_size_and_none_is_missing(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "LINES_BYTES", 1_000)
+    monkeypatch.setattr(feed_module, "LINES_AT_ONCE", 4)
+    # Some calls find nothing but housekeeping, and others follow.
+    desk.commit(*(record(n, Kind.COPIED) for n in range(1, 10)), record(10, size=900))
+    desk.commit(*(record(n, size=900) for n in range(11, 20)))
+    pieces = [piece async for piece in desk.feed.lines(desk.entity, desk.host, await desk.ask(0))]
+    offsets = [json.loads(line)["offset"] for piece in pieces for line in piece.splitlines()]
+    assert offsets == list(range(9, 19))
+    assert len(pieces) == 10, "each of these lines is a piece of its own"
+
+
 async def test_so_many_answers_are_sent_at_once_and_the_rest_wait_for_a_place(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed_module, "PLACE_WITHIN_S", 0.05)
     desk.commit(b"1")
     answer = await desk.ask(0)
-    for _ in range(feed_module.ANSWERS_MAX):
-        await desk.feed.begin(desk.entity, answer)
+    hosts = [other_host(number) for number in range(feed_module.ANSWERS_MAX)]
+    for host in hosts:
+        await desk.feed.begin(desk.entity, host, answer)
     with pytest.raises(ServerBusy):
-        await desk.feed.begin(desk.entity, answer)
-    desk.feed.end()
-    await desk.feed.begin(desk.entity, answer)
+        await desk.feed.begin(desk.entity, desk.host, answer)
+    desk.feed.end(hosts[0])
+    await desk.feed.begin(desk.entity, desk.host, answer)
     assert desk.entity.meter.feed_reads == feed_module.ANSWERS_MAX + 1
     assert desk.entity.meter.feed_bytes == answer.size * (feed_module.ANSWERS_MAX + 1)
+
+
+async def test_the_readers_of_one_entity_leave_places_for_those_of_others(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "PLACE_WITHIN_S", 0.05)
+    answer = await desk.ask(0)
+    for _ in range(feed_module.PER_FRAGMENT_MAX):
+        await desk.feed.begin(desk.entity, desk.host, answer)
+    waits = [
+        desk.feed.begin(desk.entity, desk.host, answer) for _ in range(feed_module.ANSWERS_MAX)
+    ]
+    refused = await asyncio.gather(*waits, return_exceptions=True)
+    assert {type(each) for each in refused} == {ServerBusy}, "and none took a place with it"
+    other = other_host(2)
+    await desk.feed.begin(desk.entity, other, answer)
+    desk.feed.end(desk.host)
+    await desk.feed.begin(desk.entity, desk.host, answer)
 
 
 @pytest.mark.parametrize("path", ["orders/$DeadLetterQueue", "orders/Subscriptions/s"])

@@ -1,0 +1,193 @@
+"""What the pipeline commands show while they work, and what they say when something is refused."""
+
+import base64
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from deltalake.exceptions import DeltaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Row, SparkSession
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from pyspark_postbus.client import PostbusError
+from pyspark_postbus.connection import BadConnectionString
+from pyspark_postbus.java import NoJava
+from pyspark_postbus.options import BadOption
+from pyspark_postbus.pipelines.archive import ArchiveError, Step
+from pyspark_postbus.pipelines.deadletters import Outcome, Repair
+from pyspark_postbus.pipelines.edits import BadEdit
+from pyspark_postbus.pipelines.prices import BadPrices
+from pyspark_postbus.pipelines.replay import ReplayError
+from pyspark_postbus.pipelines.report import NothingToReport
+from pyspark_postbus.pipelines.scales import bytes_text
+from pyspark_postbus.pipelines.triage import Triage
+from pyspark_postbus.spark import session
+
+REFUSALS: Final = (
+    *(ArchiveError, BadConnectionString, BadEdit, BadOption, BadPrices, DeltaError, NoJava),
+    *(NothingToReport, PostbusError, PySparkException, ReplayError, FileNotFoundError),
+)
+"""What is told in one line; everything else is a fault of ours and shows where it was."""
+
+_LINE_MAX: Final = 400
+
+
+def shortened(error: BaseException) -> str:
+    """The first line of what it says: Spark adds plans and the stacks of its tasks."""
+    text = str(error).strip()
+    # An exception of a task comes as its whole traceback, with what was raised in its last line.
+    lines = [line for line in text.splitlines() if line.strip()]
+    if "Traceback (most recent call last)" in text:
+        lines = [line for line in lines if line[:1].strip() and ": " in line][-1:] or lines
+    return (lines[0] if lines else type(error).__name__)[:_LINE_MAX]
+
+
+def started(console: Console, name: str, master: str | None, conf: Sequence[str]) -> SparkSession:
+    """A session of Spark, with something to look at until it is there."""
+    settings = {}
+    for text in conf:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise BadOption(f"'{text}' is not of the form key=value")
+        settings[key] = value
+    with console.status("Starting Spark, which takes 8 to 15 seconds"):
+        return session(f"postbus {name}", master, settings)
+
+
+@contextmanager
+def bars(console: Console) -> Iterator[Progress]:
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+    ) as progress:
+        yield progress
+
+
+class ArchiveView:
+    """A bar for each entity: how many of the events that there are have been archived."""
+
+    def __init__(self, progress: Progress, entities: Sequence[str]) -> None:
+        self._progress = progress
+        self._tasks: dict[str, TaskID] = {}
+        self._done: dict[str, int] = {}
+        self._began = time.monotonic()
+        for entity in entities:
+            self._add(entity)
+
+    def _add(self, entity: str) -> TaskID:
+        self._done[entity] = 0
+        self._tasks[entity] = self._progress.add_task(entity, total=None, note="")
+        return self._tasks[entity]
+
+    def tell(self, step: Step) -> None:
+        task = self._tasks.get(step.entity)
+        if task is None:
+            task = self._add(step.entity)
+        done = self._done[step.entity] = self._done[step.entity] + step.added.events
+        rate = done / max(time.monotonic() - self._began, 0.001)
+        self._progress.update(
+            task, completed=done, total=done + step.behind,
+            note=f"{rate:,.0f}/s, version {step.added.version}",
+        )  # fmt: skip
+
+    @property
+    def total(self) -> int:
+        return sum(self._done.values())
+
+
+class RepairView:
+    """One bar: the letters that have been dealt with."""
+
+    def __init__(self, progress: Progress, what: str, total: int) -> None:
+        self._progress = progress
+        self._task = progress.add_task(what, total=total, note="")
+
+    def tell(self, outcome: Outcome) -> None:
+        self._progress.update(self._task, completed=outcome.done, note=counts(outcome))
+
+
+def counts(outcome: Outcome) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in sorted(outcome.outcomes.items()))
+
+
+def show_triage(console: Console, triage: Triage, samples: bool) -> list[Row]:
+    """The kinds of dead letters as a table; returns them."""
+    kinds = triage.kinds.collect()
+    if not kinds:
+        console.print("There are no dead letters.")
+        return kinds
+    table = Table("entity", "reason", "error", "letters", "size", "first", "last", box=None)
+    for row in kinds:
+        table.add_row(
+            row.entity if row.subscription is None else f"{row.entity}/{row.subscription}",
+            row.reason,
+            row.error,
+            f"{row.letters:,}",
+            bytes_text(row.bytes or 0),
+            _minute(row["first"]),
+            _minute(row["last"]),
+        )
+        for sample in (row.samples or []) if samples else []:
+            body = sample.body if sample.body is None else sample.body.replace("\n", " ")
+            table.add_row("", "", f"  {sample.sequenceNumber} {sample.messageId}: {body}", "", "",
+                          "", "")  # fmt: skip
+    console.print(table)
+    return kinds
+
+
+def _minute(at: Any) -> str:
+    return "" if at is None else f"{at:%Y-%m-%d %H:%M}"
+
+
+def show_plan(console: Console, repair: Repair, what: str) -> None:
+    """What would be done: how many, and the first of them."""
+    outcome = repair.outcome
+    console.print(f"{outcome.selected:,} dead letters would be {what}.")
+    if outcome.left_alone:
+        console.print(f"{outcome.left_alone:,} would be left alone: the function said so.")
+    if failed := outcome.outcomes["failed"]:
+        console.print(f"[red]{failed:,} cannot be changed as asked:[/red]")
+        for line in outcome.examples:
+            console.print(f"  {line}", markup=False)
+    table = Table("number", "edits", box=None)
+    for row in repair.preview():
+        if row.edits is not None:
+            table.add_row(str(row.sequenceNumber), _readable(row.edits))
+    console.print(table)
+
+
+def _readable(edits: str) -> str:
+    """Edits with the body as text, where it is one, and not too long."""
+    shown = json.loads(edits)
+    if isinstance(shown.get("body"), str):
+        shown["body"] = base64.b64decode(shown["body"]).decode(errors="replace")
+    text = json.dumps(shown, ensure_ascii=False)
+    return text if len(text) <= 200 else f"{text[:199]}…"
+
+
+def show_outcome(console: Console, outcome: Outcome) -> bool:
+    """What became of the letters; says whether all is well."""
+    console.print(counts(outcome) or "Nothing was to be done.")
+    for line in outcome.examples:
+        console.print(f"  {line}", markup=False)
+    return not any(outcome.outcomes[name] for name in ("refused", "failed", "locked"))

@@ -1,0 +1,187 @@
+"""A table of events in the Delta format: exactly one row for each event that was archived.
+
+A commit adds files and, in the same log entry, says for each fragment up to which offset the table
+has its events now (a Delta application transaction: the fragment is the application, the offset
+after its last event is the version). Whoever writes the same events again, because Spark repeats a
+batch after a crash or because a checkpoint was lost, leaves out what lies below. So the promise
+does not hang on how Spark cuts its batches. Two writers of the same fragment cannot both commit
+either: Delta refuses a version of an application that changed under a commit's feet.
+"""
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.transaction import AddAction
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from pyspark_postbus.pipelines.lake_files import PARTITION_BY, WRITTEN, reading, writing
+
+_FILE_SIZE: Final = 128 << 20
+_COMMIT_RETRIES: Final = 50
+_DATE: Final = pa.field("date", pa.date32())
+
+
+class Source(NamedTuple):
+    """A fragment whose events are in the table, under a name that is never given to another."""
+
+    entity: str
+    partition: int
+    fragment: int
+
+    @property
+    def application(self) -> str:
+        return f"postbus/{self.entity}/{self.partition}/{self.fragment:x}"
+
+
+class Added(NamedTuple):
+    """What one commit brought."""
+
+    events: int
+    files: int
+    size: int
+    version: int
+    """Of the table, after it."""
+
+
+class Lake:
+    """One Delta table, by its address; made with the first commit."""
+
+    def __init__(self, uri: str, storage: Mapping[str, str] | None = None) -> None:
+        # Workers have folders of their own to stand in.
+        self.uri = uri if "://" in uri else str(Path(uri).absolute())
+        self.storage = dict(storage) if storage else None
+        self._table: DeltaTable | None = None
+
+    def table(self) -> DeltaTable | None:
+        """The table as it is now; None when there is none yet."""
+        if self._table is not None:
+            self._table.update_incremental()
+        elif DeltaTable.is_deltatable(self.uri, self.storage):
+            self._table = DeltaTable(self.uri, storage_options=self.storage)
+        return self._table
+
+    def ends(self, sources: Iterable[Source]) -> dict[int, int]:
+        """By partition, the offset up to which the table has the events; none for those it
+        lacks."""
+        table = self.table()
+        if table is None:
+            return {}
+        found = {one.partition: table.transaction_version(one.application) for one in sources}
+        return {partition: end for partition, end in found.items() if end is not None}
+
+    def append(self, events: DataFrame, sources: Sequence[Source]) -> Added:
+        """Add the events of these fragments that are not in the table yet."""
+        floors = self.ends(sources)
+        table = self._table or self._create(events.schema)
+        rows = events.mapInArrow(writing(self.uri, self.storage, floors), WRITTEN).collect()
+        if not rows:
+            return Added(0, 0, 0, table.version())
+        ends: dict[int, int] = {}
+        for row in rows:
+            for partition, end in json.loads(row.ends).items():
+                ends[int(partition)] = max(end, ends.get(int(partition), 0))
+        now = int(time.time() * 1_000)
+        table.create_write_transaction(
+            [
+                AddAction(
+                    row.path, row.size, {"entity": row.entity, "date": row.date}, now, True,
+                    row.stats,
+                )
+                for row in rows
+            ],
+            "append",
+            table.schema(),
+            list(PARTITION_BY),
+            commit_properties=CommitProperties(
+                max_commit_retries=_COMMIT_RETRIES,
+                app_transactions=[
+                    Transaction(one.application, ends[one.partition])
+                    for one in sources
+                    if one.partition in ends
+                ],
+            ),
+        )  # fmt: skip
+        table.update_incremental()
+        return Added(
+            sum(row["rows"] for row in rows), len(rows), sum(row.size for row in rows),
+            table.version(),
+        )  # fmt: skip
+
+    def _create(self, events: StructType) -> DeltaTable:
+        """An empty table. Two that make it at once end up with the same one."""
+        columns = [
+            pa.field("envelope", pa.binary()) if field.name == "message" else field
+            for field in to_arrow_schema(events, timezone="UTC")
+        ]
+        self._table = DeltaTable.create(
+            self.uri,
+            Schema.from_arrow(pa.schema([*columns, _DATE])),
+            mode="ignore",
+            partition_by=list(PARTITION_BY),
+            name="postbus events",
+            storage_options=self.storage,
+        )
+        return self._table
+
+    def compact(self, file_size: int = _FILE_SIZE) -> dict[str, Any]:
+        """Put small files together; readers see the same rows before and after."""
+        table = self.table()
+        if table is None:
+            return {}
+        outcome: dict[str, Any] = table.optimize.compact(
+            target_size=file_size, max_concurrent_tasks=1
+        )
+        return outcome
+
+    def clean(self, hours: int) -> list[str]:
+        """Remove files that the table has not needed for so long, and old entries of its log."""
+        table = self.table()
+        if table is None:
+            return []
+        removed = table.vacuum(
+            retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=True
+        )
+        table.create_checkpoint()
+        table.cleanup_metadata()
+        return removed
+
+    def read(
+        self,
+        spark: SparkSession,
+        entities: Sequence[str] | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> DataFrame:
+        """The events, through the log's list of files: the folder may hold others."""
+        table = self.table()
+        if table is None:
+            raise FileNotFoundError(f"there is no table of events at {self.uri}")
+        schema = pa.schema(table.schema().to_arrow())
+        names = list(columns or [name for name in schema.names if name != "date"])
+        wanted = pa.schema([schema.field(name) for name in names])
+        files = [
+            (row["path"], row["partition.entity"], row["partition.date"].isoformat())
+            for row in pa.table(table.get_add_actions(flatten=True)).to_pylist()
+            if (entities is None or row["partition.entity"] in entities)
+            and (since is None or row["partition.date"] >= since.date())
+            and (until is None or row["partition.date"] <= until.date())
+        ]
+        listed = spark.createDataFrame(files, "path string, entity string, date string")
+        spread = max(1, min(len(files), spark.sparkContext.defaultParallelism * 4))
+        read = listed.repartition(spread).mapInArrow(
+            reading(self.uri, self.storage, wanted), from_arrow_schema(wanted)
+        )
+        if since is not None:
+            read = read.where(read["timestamp"] >= since)
+        if until is not None:
+            read = read.where(read["timestamp"] < until)
+        return read

@@ -1,0 +1,150 @@
+"""Replay: send messages again that came in some time ago, from the feed or from an archive.
+
+What is sent is the message as it came, byte for byte, with its ids and properties, and with one
+application property more: `postbus-replayed-from`, which says where it was, as
+`entity/partition/offset`. By it a receiver tells a replayed message from a new one.
+"""
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Final
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from pyspark_postbus.connection import parse
+from pyspark_postbus.pipelines.envelopes import marked, message_of
+from pyspark_postbus.pipelines.inputs import WITH_MESSAGES, known_feed, read_feed
+from pyspark_postbus.pipelines.lake import Lake
+from pyspark_postbus.sender import Sender
+
+CAME_IN: Final = ("enqueued", "scheduled", "published", "staged", "arrived")
+"""The events that brought a message in from outside. What was put back was there before."""
+_SLICE: Final = 1_000
+_PART: Final = 20_000
+"""Messages that the driver holds at a time."""
+_SLICE_S: Final = 0.25
+
+Told = Callable[[int], None]
+
+
+class ReplayError(Exception):
+    """What cannot be replayed the way it was asked."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Messages that were chosen: nothing has been sent yet."""
+
+    chosen: DataFrame
+    """The events that brought them in."""
+    messages: DataFrame
+    """What is to be sent: where it was, and the message, or its envelope and body."""
+
+    def count(self) -> int:
+        return self.chosen.count()
+
+    def send(
+        self, connection: str, to: str, rate: float | None = None, told: Told | None = None
+    ) -> int:
+        """Send them to a queue or topic in their order, at no more than `rate` messages a second;
+        returns how many. One that is broken off and begun again sends again what it had sent: where
+        that matters, let the target detect duplicates, for the ids are kept."""
+        if rate is not None and rate <= 0:
+            raise ReplayError("a rate is above 0")
+        known_feed(connection, to)
+        began, sent = time.monotonic(), 0
+        size = _SLICE if rate is None else max(1, int(rate * _SLICE_S))
+        with Sender(parse(connection), to) as sender:
+            for slice_of in _slices(self._in_order(), size):
+                if rate is not None:
+                    time.sleep(max(0.0, began + sent / rate - time.monotonic()))
+                for row in slice_of:
+                    sender.send(_message(row))
+                sender.flush()
+                sent += len(slice_of)
+                if told is not None:
+                    told(sent)
+        return sent
+
+    def _in_order(self) -> Iterator[Row]:
+        """By partition and offset, with not more than a part of them in memory."""
+        parts = max(1, -(-self.count() // _PART))
+        by = ("partition", "offset")
+        ranged = self.messages.repartitionByRange(parts, *by).sortWithinPartitions(*by)
+        return ranged.toLocalIterator(prefetchPartitions=True)
+
+
+def prepare(
+    spark: SparkSession,
+    entity: str,
+    *,
+    connection: str | None = None,
+    table: str | None = None,
+    storage: Mapping[str, str] | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    offsets: Mapping[int, tuple[int, int]] | None = None,
+    where: str | None = None,
+) -> Replay:
+    """Choose messages by time, or by offsets ([first, end) by partition), and a SQL condition over
+    their columns; from the archive `table`, or else from the feed."""
+    if table is not None:
+        events = Lake(table, storage).read(spark, [entity], since, until)
+    elif connection is not None:
+        only = {"operations": ",".join(CAME_IN)}
+        events = read_feed(
+            spark, connection, entity, since, until, options=only, schema=WITH_MESSAGES
+        )
+    else:
+        raise ReplayError("a replay is from a broker's feed or from an archive")
+    return choose(events, offsets, where)
+
+
+def choose(
+    events: DataFrame,
+    offsets: Mapping[int, tuple[int, int]] | None = None,
+    where: str | None = None,
+) -> Replay:
+    """The messages of these events that came in, in their order."""
+    whole = "message" if "message" in events.columns else "envelope"
+    if whole not in events.columns:
+        raise ReplayError("these events are without their messages")
+    chosen = events.where(F.col("operation").isin(*CAME_IN) & F.col(whole).isNotNull())
+    if offsets is not None:
+        within = F.lit(False)
+        for partition, (first, end) in offsets.items():
+            at = F.col("offset")
+            within = within | ((F.col("partition") == partition) & (at >= first) & (at < end))
+        chosen = chosen.where(within)
+    if where:
+        chosen = chosen.where(where)
+    columns = ("entity", "partition", "offset", whole)
+    messages = chosen.select(*columns, *(("body",) if whole == "envelope" else ()))
+    return Replay(chosen, messages)
+
+
+def parse_offsets(texts: list[str]) -> dict[int, tuple[int, int]] | None:
+    """`partition:first-end`, as on a command line."""
+    found = {}
+    for text in texts:
+        match = re.fullmatch(r"(\d+):(\d+)-(\d+)", text.strip())
+        if match is None:
+            raise ReplayError(f"'{text}' is not of the form partition:first-end, such as 0:120-500")
+        partition, first, end = map(int, match.groups())
+        found[partition] = (first, end)
+    return found or None
+
+
+def _slices(rows: Iterator[Row], size: int) -> Iterator[list[Row]]:
+    while taken := list(islice(rows, size)):
+        yield taken
+
+
+def _message(row: Row) -> bytes:
+    whole = row.message if "message" in row else message_of(row.envelope, row.body)
+    return marked(whole, f"{row.entity}/{row.partition}/{row.offset}")
