@@ -25,8 +25,9 @@ from pyspark_postbus.decode import Decoder, OtherJournal, Selection
 from pyspark_postbus.options import SUB_QUEUES, BadOption, ReadOptions
 from pyspark_postbus.ranges import Range, lost, made_anew
 
-CHUNK_BYTES: Final = min(4 << 20, READ_MAX)
-"""A record batch of some MB is what Spark's Arrow path likes best; more only takes memory."""
+CHUNK_BYTES: Final = READ_MAX
+"""One record batch is made of each chunk. Smaller ones cost more for each row, up to twice as much
+at 1 MiB; a task holds three of them or so at a time."""
 
 _LOG = logging.getLogger("pyspark_postbus")
 
