@@ -129,6 +129,8 @@ def _stream(
     options = options_of(connection, feed.kind, Address(feed.entity)) | {
         "maxOffsetsPerTrigger": str(events_max),
         "maxBytesPerTrigger": str(BYTES_MAX),
+        # An entity may have one fragment, and the machine more cores.
+        "minPartitions": str(spark.sparkContext.defaultParallelism),
     }
     # Of use where there is no checkpoint: the table itself knows where it ends.
     ends = lake.ends(sources_of(feed))

@@ -43,6 +43,13 @@ _WRITTEN_ARROW: Final = pa.schema(
 _GROUP_ROWS: Final = 131_072
 _GROUP_BYTES: Final = 64 << 20
 _FILE_BYTES: Final = 256 << 20
+_REPEATED: Final = (
+    *("subscription", "subQueue", "partition", "operation", "sessionId", "subject", "contentType"),
+    *("to", "replyTo", "deliveryCount", "deadLetterReason", "deadLetterSource"),
+    "properties.key_value.key",
+)
+"""Columns in which the same values come again. A dictionary of others, bodies above all, is begun,
+found too large and thrown away: that was a third of the time that writing took."""
 _MEASURED: Final = ("partition", "offset", "timestamp", "sequenceNumber")
 """Columns whose smallest and largest value go into the log, so that readers can pass over files."""
 
@@ -134,8 +141,9 @@ class _File:
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
         if self._writer is None:
             self._writer = pq.ParquetWriter(
-                self._stream, rows.schema, compression="zstd", compression_level=1
-            )
+                self._stream, rows.schema, compression="zstd", compression_level=1,
+                use_dictionary=list(_REPEATED), write_statistics=list(_MEASURED),
+            )  # fmt: skip
         self._writer.write_table(rows, row_group_size=rows.num_rows)
         self._rows += rows.num_rows
         for name in _MEASURED:
