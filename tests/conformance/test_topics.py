@@ -28,7 +28,7 @@ from tests.support.bus import (
 )
 from tests.support.waiting import until, until_past
 
-SOON = timedelta(seconds=3)
+SOON = timedelta(seconds=6)
 LATER = timedelta(hours=1)
 
 

@@ -128,7 +128,7 @@ def follow(running: Server) -> Iterator[Callable[..., Tail]]:
     yield make
     for each in made:
         each.process.kill()
-        each.process.communicate(timeout=20)
+        each.process.communicate(timeout=60)
 
 
 def test_tail_follows_also_over_a_kill_of_the_broker(
@@ -145,7 +145,7 @@ def test_tail_follows_also_over_a_kill_of_the_broker(
         client.send("orders/eu", b"again")
     assert tail.next()["bodyText"] == "again"
     tail.process.send_signal(signal.SIGINT)
-    _, said = tail.process.communicate(timeout=20)
+    _, said = tail.process.communicate(timeout=60)
     assert "Traceback" not in said
     assert tail.process.returncode == 130
 
