@@ -22,7 +22,7 @@ from tests.support.server import Server
 
 # What a run of the tests has time for, and what is claimed (`make test-long`).
 KILLS = (
-    pytest.param(10, marks=pytest.mark.timeout(400)),
+    pytest.param(6, marks=pytest.mark.timeout(400)),
     pytest.param(100, marks=(pytest.mark.long, pytest.mark.timeout(2_000))),
 )
 ANSWER_WITHIN_S = 20.0

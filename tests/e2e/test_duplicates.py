@@ -20,7 +20,7 @@ from tests.support.raw_client import RawClient
 from tests.support.server import Server
 
 KILLS = (
-    pytest.param(5, marks=pytest.mark.timeout(200)),
+    pytest.param(3, marks=pytest.mark.timeout(200)),
     pytest.param(50, marks=(pytest.mark.long, pytest.mark.timeout(1_500))),
 )
 

@@ -20,7 +20,7 @@ from tests.simulation.simulation import Simulation
 # The simulator makes constants small and puts itself between methods.
 pytestmark = pytest.mark.interpreted_only
 
-SEEDS = int(os.environ.get("POSTBUS_SIM_SEEDS", "300"))
+SEEDS = int(os.environ.get("POSTBUS_SIM_SEEDS", "200"))
 FIRST = int(os.environ.get("POSTBUS_SIM_FROM", "0"))
 AT_ONCE = 50
 

@@ -18,7 +18,7 @@ from tests.simulation.topics.play import run_topic_seed
 # The simulator makes constants small and puts itself between methods.
 pytestmark = pytest.mark.interpreted_only
 
-SEEDS = int(os.environ.get("POSTBUS_SIM_TOPIC_SEEDS", "80"))
+SEEDS = int(os.environ.get("POSTBUS_SIM_TOPIC_SEEDS", "50"))
 FIRST = int(os.environ.get("POSTBUS_SIM_FROM", "0"))
 AT_ONCE = 40
 
