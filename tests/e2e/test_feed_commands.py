@@ -98,6 +98,10 @@ def test_a_connection_string_that_is_none_is_refused(running: Server) -> None:
     assert "none of first, next and a number" in wrong.stderr
 
 
+def _heed_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Tail:
     """`postbus feed tail`, read line by line."""
 
@@ -109,6 +113,8 @@ class Tail:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # A shell has what it runs in the background ignore it, and so would these tests' child.
+            preexec_fn=_heed_interrupts,  # noqa: PLW1509
         )
 
     def next(self) -> dict[str, Any]:
