@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import socket
@@ -90,9 +89,6 @@ def test_a_job_runs_on_a_standalone_cluster_of_two_workers(
     assert len(re.findall("Launching executor", log.read_text())) >= 2
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("grpc") is None, reason="Spark Connect's client needs grpcio"
-)
 def test_a_job_runs_over_spark_connect(
     start: Start, broker: Server, queue: str, tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ _BLOCK = re.compile(r"^```(sh|text)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-@pytest.mark.parametrize("page", ["rest.md", "dead-letters.md"])
+@pytest.mark.parametrize("page", ["rest.md", "dead-letters.md", "feed.md"])
 def test_the_examples_print_what_the_page_says(server: Server, tmp_path: Path, page: str) -> None:
     blocks = _BLOCK.findall((DOCS / page).read_text())
     script = "".join(block for language, block in blocks if language == "sh")
