@@ -27,8 +27,8 @@ from bench.processes import machine, usage_of
 from bench.program import add_places, conduct, say, write_json
 from bench.report import markdown
 from bench.work import RunFailed
+from postbus.connection_string import parse
 from pyspark_postbus.columns import ALL, OF_SECTIONS, ddl
-from pyspark_postbus.connection import parse
 from pyspark_postbus.rows import encode
 from pyspark_postbus.sender import Sender
 

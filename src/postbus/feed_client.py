@@ -2,22 +2,20 @@
 
 import http.client
 import json
-import ssl
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple, Self
-from urllib.parse import quote, urlsplit
-from xml.etree.ElementTree import fromstring
+from typing import Any, Final
+from urllib.parse import quote
 
-from postbus.server.sas import create_sas
+from defusedxml.ElementTree import fromstring
 
-PORT_PLAIN: Final = 5672
-PORT_TLS: Final = 5671
-TOKEN_LIFE_S: Final = 600
+from postbus.connection_string import BadConnectionString, parse
+
 TIMEOUT_S: Final = 90.0
 """Longer than the broker waits for news."""
 WAIT_S: Final = 30
+LATER: Final = frozenset({500, 503})
 PAGE: Final = 100
 
 _ATOM: Final = "{http://www.w3.org/2005/Atom}"
@@ -28,44 +26,17 @@ class FeedFailed(Exception):
 
 
 class FeedUnreachable(FeedFailed):
-    """The broker does not answer; it may do so later."""
-
-
-class Namespace(NamedTuple):
-    """What a connection string says."""
-
-    host: str
-    port: int
-    encrypted: bool
-    key_name: str
-    key: str
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        parts: dict[str, str] = {}
-        for part in filter(None, text.strip().split(";")):
-            name, _, value = part.partition("=")
-            parts[name.strip().lower()] = value
-        try:
-            endpoint = urlsplit(parts["endpoint"])
-            host, port = endpoint.hostname, endpoint.port
-            key_name, key = parts["sharedaccesskeyname"], parts["sharedaccesskey"]
-        except (KeyError, ValueError):
-            host = None
-        if host is None:
-            raise FeedFailed(
-                "a connection string has Endpoint=sb://host:port, SharedAccessKeyName and "
-                "SharedAccessKey, as `postbus serve` prints it"
-            )
-        encrypted = parts.get("usedevelopmentemulator", "").lower() != "true"
-        return cls(host, port or (PORT_TLS if encrypted else PORT_PLAIN), encrypted, key_name, key)
+    """The broker does not answer, or has no room; it may do so later."""
 
 
 class FeedClient:
     """Asks one broker, one question at a time."""
 
     def __init__(self, connection_string: str) -> None:
-        self._namespace = Namespace.parse(connection_string)
+        try:
+            self._namespace = parse(connection_string)
+        except BadConnectionString as error:
+            raise FeedFailed(str(error)) from error
         self._connection: http.client.HTTPConnection | None = None
 
     def entities(self) -> list[str]:
@@ -79,19 +50,20 @@ class FeedClient:
         return sorted(names, key=str.lower)
 
     def _titles(self, path: str) -> list[str]:
-        tree = fromstring(self._read(path))
+        tree = fromstring(self._read("", path))
         return [each.findtext(f"{_ATOM}title") or "" for each in tree.iter(f"{_ATOM}entry")]
 
     def describe(self, entity: str) -> dict[str, Any]:
         """What is kept, and who reads it."""
-        found: dict[str, Any] = json.loads(self._read(f"/{quote(entity)}/$feed"))
-        found["readers"] = json.loads(self._read(f"/{quote(entity)}/$feed/readers"))
+        page = f"/{quote(entity)}/$feed"
+        found: dict[str, Any] = json.loads(self._read(entity, page))
+        found["readers"] = json.loads(self._read(entity, f"{page}/readers"))
         return found
 
     def lines(self, entity: str, fragment: int, start: int, wait_s: int) -> Iterator[bytes | int]:
         """The events from an offset on, as JSON lines; last of all the offset to go on from."""
         path = f"/{quote(entity)}/$feed/{fragment}?from={start}&timeout={wait_s}"
-        response = self._get(path, {"Accept": "application/x-ndjson"})
+        response = self._get(entity, path, {"Accept": "application/x-ndjson"})
         while line := self._line(response):
             yield line
         yield int(response.headers["Postbus-Next"])
@@ -105,20 +77,25 @@ class FeedClient:
             self._connection.close()
             self._connection = None
 
-    def _read(self, path: str) -> bytes:
-        response = self._get(path)
+    def _read(self, entity: str, path: str) -> bytes:
+        response = self._get(entity, path)
         with self._reached():
             return response.read()
 
-    def _get(self, path: str, headers: dict[str, str] | None = None) -> http.client.HTTPResponse:
+    def _get(
+        self, entity: str, path: str, headers: dict[str, str] | None = None
+    ) -> http.client.HTTPResponse:
+        """Asked with a token for the entity alone, which is all that its own keys are good for."""
         connection = self._connected()
         with self._reached():
-            given = {"Authorization": self._token(), **(headers or {})}
+            token = self._namespace.token(entity, time.time())
+            given = {"Authorization": token, **(headers or {})}
             connection.request("GET", path, headers=given)
             response = connection.getresponse()
             if response.status == 200:
                 return response
-            raise FeedFailed(_told(response.status, response.read()))
+            failed = FeedUnreachable if response.status in LATER else FeedFailed
+            raise failed(_told(response.status, response.read()))
 
     @contextmanager
     def _reached(self) -> Iterator[None]:
@@ -131,22 +108,15 @@ class FeedClient:
 
     def _connected(self) -> http.client.HTTPConnection:
         if self._connection is None:
-            where = self._namespace
-            if where.encrypted:
-                context = ssl.create_default_context()
-                self._connection = http.client.HTTPSConnection(
+            where, context = self._namespace, self._namespace.tls_context()
+            self._connection = (
+                http.client.HTTPConnection(where.host, where.port, timeout=TIMEOUT_S)
+                if context is None
+                else http.client.HTTPSConnection(
                     where.host, where.port, timeout=TIMEOUT_S, context=context
                 )
-            else:
-                self._connection = http.client.HTTPConnection(
-                    where.host, where.port, timeout=TIMEOUT_S
-                )
+            )
         return self._connection
-
-    def _token(self) -> str:
-        where = self._namespace
-        expires_at = int(time.time() + TOKEN_LIFE_S) * 1_000
-        return create_sas(where.key_name, where.key, f"sb://{where.host}/", expires_at)
 
 
 def _told(status: int, body: bytes) -> str:

@@ -11,6 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 from postbus.broker.message import OWNER_BITS
+from postbus.connection_string import Namespace
 from postbus.feed.events import Place
 from pyspark_postbus.client import (
     READ_MAX,
@@ -20,7 +21,6 @@ from pyspark_postbus.client import (
     OffsetAhead,
     OffsetTrimmed,
 )
-from pyspark_postbus.connection import Namespace
 from pyspark_postbus.decode import Decoder, OtherJournal, Selection
 from pyspark_postbus.options import SUB_QUEUES, BadOption, ReadOptions
 from pyspark_postbus.ranges import Range, lost, made_anew

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal
 
+from postbus.connection_string import BadConnectionString, Namespace, parse
 from postbus.feed.operations import OPERATIONS
-from pyspark_postbus.connection import BadConnectionString, Namespace, parse
 
 Mode = Literal["feed", "messages"]
 SUB_QUEUES: Final = {"": 0, "deadletter": 1, "transferdeadletter": 2}

@@ -20,8 +20,8 @@ from postbus.amqp.performatives import ROLE_SENDER, SND_UNSETTLED, Attach
 from postbus.amqp.sections import encode_data
 from postbus.amqp.sending import SenderLink
 from postbus.amqp.terminus import Source, Target
+from postbus.connection_string import Namespace
 from pyspark_postbus.client import RETRY_S
-from pyspark_postbus.connection import Namespace
 from pyspark_postbus.wire import AmqpRefused, ConnectionLost, Wire, refusal
 
 BATCH_FORMAT: Final = 0x80013700

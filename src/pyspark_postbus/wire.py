@@ -17,7 +17,7 @@ from postbus.amqp.limits import Limits
 from postbus.amqp.outcomes import Error
 from postbus.amqp.sasl import encode_plain
 from postbus.amqp.session import Session
-from pyspark_postbus.connection import Namespace
+from postbus.connection_string import Namespace
 
 CONNECT_S: Final = 20.0
 ANSWER_S: Final = 60.0

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from postbus.connection_string import parse
 from postbus.feed.events import Place
 from pyspark_postbus.batch_reader import FeedReader
 from pyspark_postbus.client import (
@@ -19,7 +20,6 @@ from pyspark_postbus.client import (
     Unauthorized,
     Unavailable,
 )
-from pyspark_postbus.connection import parse
 from pyspark_postbus.decode import Decoder
 from pyspark_postbus.fetching import fetched, plan_of
 from pyspark_postbus.messages_reader import message_row, number_range, peeked

@@ -14,7 +14,7 @@ from tests.tidy.tree import ROOT, imports, shown
 SOURCES = sorted((ROOT / "src" / "pyspark_postbus").rglob("*.py"))
 PAGE = ROOT / "docs" / "spark.md"
 # A worker has no broker: only what reads records and speaks AMQP, and commands for pipelines.
-MAY_IMPORT = {"amqp", "broker", "feed", "store"}
+MAY_IMPORT = {"amqp", "broker", "connection_string", "feed", "store"}
 LINES_MAX = 500
 
 

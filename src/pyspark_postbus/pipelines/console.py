@@ -23,8 +23,8 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from postbus.connection_string import BadConnectionString
 from pyspark_postbus.client import PostbusError
-from pyspark_postbus.connection import BadConnectionString
 from pyspark_postbus.java import NoJava
 from pyspark_postbus.options import BadOption
 from pyspark_postbus.pipelines.archive import ArchiveError, Step

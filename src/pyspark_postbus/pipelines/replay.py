@@ -16,7 +16,7 @@ from typing import Final
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from pyspark_postbus.connection import parse
+from postbus.connection_string import parse
 from pyspark_postbus.pipelines.envelopes import marked, message_of
 from pyspark_postbus.pipelines.inputs import WITH_MESSAGES, known_feed, read_feed
 from pyspark_postbus.pipelines.lake import Lake

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from postbus.connection_string import BadConnectionString, parse
 from postbus.server.sas import parse_sas
-from pyspark_postbus.connection import BadConnectionString, parse
 
 KEY = "SharedAccessKeyName=Root;SharedAccessKey=s3cret="
 

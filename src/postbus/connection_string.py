@@ -1,16 +1,17 @@
 """Where a namespace is and who asks: read from the connection string that `postbus serve` prints.
 
-Spark's workers have nothing but this text, so all that HTTP and AMQP need is found in it.
+Spark's workers and the commands that ask a broker have nothing but this text, so all that HTTP and
+AMQP need is found in it.
 """
 
 from __future__ import annotations
 
-import base64
-import hmac
 import ssl
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import quote, quote_plus, urlsplit
+from urllib.parse import quote, urlsplit
+
+from postbus.server.sas import create_sas
 
 PORT_PLAIN: Final = 5672
 PORT_TLS: Final = 5671
@@ -51,14 +52,9 @@ class Namespace:
         return f"{host}:{self.port}"
 
     def token(self, entity: str, now_s: float) -> str:
-        """A shared access signature for an entity (wire contract §2.3)."""
-        resource = quote_plus(f"{self.scheme}://{self.netloc}/{quote(entity)}")
-        expiry = int(now_s) + TOKEN_LIFE_S
-        # The key's text itself is the HMAC key: it is not base64-decoded (wire contract §1.1).
-        digest = hmac.digest(self.key.encode(), f"{resource}\n{expiry}".encode(), "sha256")
-        signature = quote_plus(base64.b64encode(digest))
-        name = quote_plus(self.key_name)
-        return f"SharedAccessSignature sr={resource}&sig={signature}&se={expiry}&skn={name}"
+        """A shared access signature for an entity, or for the namespace where it is empty."""
+        uri = f"{self.scheme}://{self.netloc}/{quote(entity)}"
+        return create_sas(self.key_name, self.key, uri, (int(now_s) + TOKEN_LIFE_S) * 1_000)
 
     def tls_context(self) -> ssl.SSLContext | None:
         """None for plain text. `SSL_CERT_FILE` names the CA where it is not the system's."""
