@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple, TypeVar
-from weakref import WeakKeyDictionary
 
 from postbus.broker.message import OWNER_BITS
 from postbus.errors import (
@@ -97,6 +96,16 @@ class Query(NamedTuple):
     wait_ms: int
 
 
+class _Places:
+    """From which answers of one fragment are sent, and how many have one or wait for one."""
+
+    __slots__ = ("free", "users")
+
+    def __init__(self) -> None:
+        self.free = asyncio.Semaphore(PER_FRAGMENT_MAX)
+        self.users = 0
+
+
 class Feed:
     """The journals of a namespace, for those who only read."""
 
@@ -110,8 +119,8 @@ class Feed:
         self._waits: dict[asyncio.Future[None], tuple[Host, Callable[[], None]]] = {}
         """Each with a check that refuses who may not read any more."""
         self._places = asyncio.Semaphore(ANSWERS_MAX)
-        self._places_of: WeakKeyDictionary[Host, asyncio.Semaphore] = WeakKeyDictionary()
-        """The same for each fragment that was read."""
+        self._places_of: dict[Host, _Places] = {}
+        """The same for each fragment that is read."""
         self._stopping = False
 
     def find(self, address: Address) -> QueueEntity | TopicEntity:
@@ -179,16 +188,20 @@ class Feed:
     async def begin(self, entity: QueueEntity | TopicEntity, host: Host, answer: Answer) -> None:
         """Wait for a place to send an answer from; `end` must follow. Many may wait for one: a
         commit wakes all readers of an entity at once."""
-        own = self._places_of.setdefault(host, asyncio.Semaphore(PER_FRAGMENT_MAX))
+        own = self._places_of.setdefault(host, _Places())
+        own.users += 1
         try:
             async with asyncio.timeout(PLACE_WITHIN_S):
-                await own.acquire()
+                await own.free.acquire()
                 try:
                     await self._places.acquire()
                 except BaseException:
-                    own.release()
+                    own.free.release()
                     raise
-        except TimeoutError:
+        except BaseException as error:
+            self._left(host, own)
+            if not isinstance(error, TimeoutError):
+                raise
             raise ServerBusy(
                 "The broker answers as many readers of feeds as it can; try again."
             ) from None
@@ -197,8 +210,15 @@ class Feed:
 
     def end(self, host: Host) -> None:
         """It was sent, or its client is gone."""
+        own = self._places_of[host]
         self._places.release()
-        self._places_of[host].release()
+        own.free.release()
+        self._left(host, own)
+
+    def _left(self, host: Host, own: _Places) -> None:
+        own.users -= 1
+        if not own.users:  # else every fragment that was ever read would stay in memory
+            del self._places_of[host]
 
     async def batches(self, host: Host, answer: Answer) -> AsyncIterator[bytes]:
         """The stored batches, some at a time."""
