@@ -25,7 +25,7 @@ BUFFER_MAX: Final = (1 << 31) - 1
 class Buffer:
     """The bytes of a chunk, to be looked at from any position on in any width."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes | pa.Buffer) -> None:
         if len(data) > BUFFER_MAX:
             raise ValueError(f"a chunk of {len(data)} bytes is more than a column can hold")
         self.data = data

@@ -6,6 +6,7 @@ came, is the envelope: so nothing is stored twice, and the message can be had ag
 
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from postbus.amqp.sections import (
@@ -14,6 +15,8 @@ from postbus.amqp.sections import (
     read_application_properties,
     scan,
 )
+from pyspark_postbus.sections import Messages
+from pyspark_postbus.spans import Buffer
 
 MARK: Final = "postbus-replayed-from"
 """The application property that says where a replayed message was: entity/partition/offset."""
@@ -21,8 +24,8 @@ MARK: Final = "postbus-replayed-from"
 
 def envelope_of(message: bytes, body: bytes) -> bytes:
     """All but the body; or all of it, where the body is not one section of data at the end."""
-    section = encode_data(body)
-    return message[: -len(section)] if message.endswith(section) else message
+    start = scan(message).body
+    return message[:start] if message[start:] == encode_data(body) else message
 
 
 def message_of(envelope: bytes, body: bytes) -> bytes:
@@ -44,7 +47,18 @@ def with_envelopes(rows: pa.Table) -> pa.Table:
     """The column `envelope` in place of `message`."""
     if "message" not in rows.column_names:
         return rows
-    pairs = zip(rows["message"].to_pylist(), rows["body"].to_pylist(), strict=True)
-    envelopes = [None if message is None else envelope_of(message, body) for message, body in pairs]
+    messages = rows["message"].combine_chunks()
     place = rows.column_names.index("message")
-    return rows.set_column(place, "envelope", pa.array(envelopes, pa.binary()))
+    return rows.set_column(place, "envelope", _envelopes(messages))
+
+
+def _envelopes(messages: pa.Array) -> pa.Array:
+    """What `envelope_of` says of each, of a column of messages at once."""
+    _, edges, data = messages.buffers()
+    if not len(messages) or data is None:
+        return messages
+    offsets = np.frombuffer(edges, np.int32)[messages.offset :][: len(messages) + 1]
+    starts, ends = offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64)
+    buffer = Buffer(data)
+    known = np.asarray(messages.is_valid())
+    return buffer.column(starts, Messages(buffer, starts, ends).heads(), known, pa.binary())

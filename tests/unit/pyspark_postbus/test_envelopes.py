@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postbus.amqp.faults import DecodeError
 from postbus.amqp.sections import (
     Properties,
     encode_amqp_value,
@@ -28,6 +29,7 @@ from pyspark_postbus.pipelines.envelopes import (
     with_envelopes,
 )
 from pyspark_postbus.pipelines.replay import ReplayError, parse_offsets
+from tests.property.amqp.test_sections import payloads
 
 HEAD = (
     encode_header(ttl=60_000)
@@ -49,6 +51,7 @@ def test_a_message_is_had_again_from_its_envelope_and_body(body: bytes) -> None:
     [
         (encode_amqp_value("text"), b"text"),
         (encode_data(b"ab") + encode_data(b"cd"), b"abcd"),
+        (encode_data(b"") + encode_data(b"x"), b"x"),
         (b"\x00\x53\x75\xb0\x00\x00\x00\x02hi", b"hi"),
     ],
 )
@@ -58,6 +61,27 @@ def test_a_body_that_is_written_in_another_way_stays_in_the_envelope(
     message = HEAD + section
     assert envelope_of(message, body) == message
     assert message_of(message, body) == message
+    rows = pa.table({"body": [body], "message": [message]})
+    assert with_envelopes(rows)["envelope"].to_pylist() == [message]
+
+
+def _data_of(message: bytes) -> bytes:
+    try:
+        return read_data(message, scan(message)) or b""
+    except DecodeError:
+        return b""  # written in another way, so that it stays where it is
+
+
+@given(st.lists(st.none() | payloads | st.binary(max_size=300).map(encode_data)))
+def test_many_messages_at_once_are_taken_apart_as_each_is(messages: list[bytes | None]) -> None:
+    bodies = [None if each is None else _data_of(each) for each in messages]
+    column = pa.array([b"before", *messages], pa.binary()).slice(1)
+    rows = pa.table({"body": pa.array(bodies, pa.binary()), "message": column})
+    found = with_envelopes(rows)["envelope"].to_pylist()
+    assert found == [
+        None if message is None or body is None else envelope_of(message, body)
+        for message, body in zip(messages, bodies, strict=True)
+    ]
 
 
 def test_a_replayed_message_says_where_it_was_and_is_the_same_otherwise() -> None:
