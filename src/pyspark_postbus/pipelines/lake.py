@@ -11,7 +11,7 @@ either: Delta refuses a version of an application that changed under a commit's 
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -165,6 +165,7 @@ class Lake:
         table = self.table()
         if table is None:
             raise FileNotFoundError(f"there is no table of events at {self.uri}")
+        since, until = (None if at is None else instant(at) for at in (since, until))
         schema = pa.schema(table.schema().to_arrow())
         names = list(columns or [name for name in schema.names if name != "date"])
         wanted = pa.schema([schema.field(name) for name in names])
@@ -185,3 +186,8 @@ class Lake:
         if until is not None:
             read = read.where(read["timestamp"] < until)
         return read
+
+
+def instant(at: datetime) -> datetime:
+    """A time as the table's days have it: UTC, which one without a zone is taken for."""
+    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
