@@ -27,6 +27,7 @@ deadletters = typer.Typer(help="Look at dead letters, repair or discard them.",
                           no_args_is_help=True)  # fmt: skip
 app.add_typer(deadletters, name="deadletters")
 
+_INTERRUPTED = 130
 _TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%SZ"]
 
 Connection = Annotated[
@@ -76,7 +77,7 @@ def archive(
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with shown.bars(console) as progress:
             view = shown.ArchiveView(progress, entities)
-            running = None
+            is_whole = False
             try:
                 running = start(
                     spark, connection, table, entities, once=once, every_s=every,
@@ -84,10 +85,12 @@ def archive(
                     compact_every=compact_every, told=view.tell,
                 )  # fmt: skip
                 running.run()
+                is_whole = True
             except KeyboardInterrupt:
-                if running is not None:
-                    running.stop()
+                pass
         console.print(f"{view.total:,} events were added to {table}")
+        if once and not is_whole:
+            _fail("interrupted: run it again for the rest", status=_INTERRUPTED)
 
 
 @deadletters.command()
@@ -274,8 +277,9 @@ def _spark(
 
 
 def _pairs(texts: list[str] | None) -> dict[str, str] | None:
-    pairs = dict(text.partition("=")[::2] for text in texts or [])
-    return pairs or None
+    from pyspark_postbus.pipelines.console import pairs
+
+    return pairs(texts or []) or None
 
 
 def _utc(at: datetime | None) -> datetime | None:

@@ -77,31 +77,45 @@ def archive(
     """
     if not entities:
         raise ArchiveError("no entity was named")
+    _check_numbers(every_s, compact_every, events_max)
     folder = checkpoint or _folder_within(table)
     running = Archive(Lake(table, storage), compact_every)
-    for entity in entities:
-        feed = known_feed(connection, entity)
-        work = _Work(connection, running, Lake(table, storage), feed.entity, told)
-        work.check(feed)
-        place = f"{folder}/{re.sub(r'[^A-Za-z0-9._-]', '_', feed.entity)}-{_first_id(feed):x}"
-        writer = (
-            _stream(spark, connection, feed, work.lake, events_max)
-            .writeStream.foreachBatch(work.commit)
-            .option("checkpointLocation", place)
-            .queryName(f"archive {feed.entity}")
-        )
-        trigger = (
-            writer.trigger(availableNow=True)
-            if once
-            else writer.trigger(processingTime=f"{every_s} seconds")
-        )
-        running.queries.append(trigger.start())
-        if once:
-            # One after the other: each starts workers of Python, and all at once they are slow.
-            running.wait()
+    try:
+        for entity in entities:
+            feed = known_feed(connection, entity)
+            work = _Work(connection, running, Lake(table, storage), feed.entity, told)
+            work.check(feed)
+            place = f"{folder}/{re.sub(r'[^A-Za-z0-9._-]', '_', feed.entity)}-{_first_id(feed):x}"
+            writer = (
+                _stream(spark, connection, feed, work.lake, events_max)
+                .writeStream.foreachBatch(work.commit)
+                .option("checkpointLocation", place)
+                .queryName(f"archive {feed.entity}")
+            )
+            trigger = (
+                writer.trigger(availableNow=True)
+                if once
+                else writer.trigger(processingTime=f"{every_s} seconds")
+            )
+            running.queries.append(trigger.start())
+            if once:
+                # One after the other: each starts workers of Python, all at once they are slow.
+                running.wait()
+    except BaseException:
+        # Nobody else has a hold of those that were started.
+        running.stop()
+        raise
     if once:
         running.tidy()
     return running
+
+
+def _check_numbers(every_s: float, compact_every: int, events_max: int) -> None:
+    if not every_s >= 0:
+        raise ArchiveError(f"every_s is {every_s}, but must not be below 0")
+    for name, value in (("compact_every", compact_every), ("events_max", events_max)):
+        if value < 1:
+            raise ArchiveError(f"{name} is {value}, but must be above 0")
 
 
 def _folder_within(table: str) -> str:
@@ -161,11 +175,17 @@ class Archive:
             query.awaitTermination()
 
     def run(self) -> None:
-        """Until one of them fails, or this is interrupted."""
-        while all(query.isActive for query in self.queries):
+        """Until one of them fails, or this is interrupted; raises what ended it."""
+        try:
+            while all(query.isActive for query in self.queries):
+                for query in self.queries:
+                    query.awaitTermination(_WAIT_S)
+            # Not those that are still going on: they would be waited for in vain.
             for query in self.queries:
-                query.awaitTermination(_WAIT_S)
-        self.wait()
+                if not query.isActive:
+                    query.awaitTermination()
+        finally:
+            self.stop()
 
     def stop(self) -> None:
         """End after the batches that are being written."""

@@ -58,14 +58,20 @@ def shortened(error: BaseException) -> str:
 
 def started(console: Console, name: str, master: str | None, conf: Sequence[str]) -> SparkSession:
     """A session of Spark, with something to look at until it is there."""
-    settings = {}
-    for text in conf:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise BadOption(f"'{text}' is not of the form key=value")
-        settings[key] = value
+    settings = pairs(conf)
     with console.status("Starting Spark, which takes 8 to 15 seconds"):
         return session(f"postbus {name}", master, settings)
+
+
+def pairs(texts: Sequence[str]) -> dict[str, str]:
+    """`key=value`, as on a command line."""
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise BadOption(f"'{text}' is not of the form key=value")
+        found[key] = value
+    return found
 
 
 @contextmanager
