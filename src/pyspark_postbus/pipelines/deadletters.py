@@ -15,12 +15,11 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Row
 
 from pyspark_postbus.client import Client
-from pyspark_postbus.pipelines.edits import Repairer, plan
+from pyspark_postbus.pipelines.edits import EDITS_MAX, Repairer, plan
 from pyspark_postbus.pipelines.inputs import Address, address_of
 
 CHUNK_MESSAGES: Final = 1_000
-CHUNK_BYTES: Final = 3 << 20
-"""Of one request: the broker takes 4 MiB, and there is something around the edits."""
+CHUNK_BYTES: Final = EDITS_MAX
 _SLICE: Final = 20_000
 """Letters that the driver holds at a time."""
 _EXAMPLES: Final = 20
