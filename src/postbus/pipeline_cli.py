@@ -263,12 +263,10 @@ def _spark(
 ) -> "Iterator[tuple[SparkSession, Console]]":
     """A session for one command; what is refused on the way is told in a line."""
     try:
-        from rich.console import Console
-
         from pyspark_postbus.pipelines import console as shown
     except ImportError as error:
         _fail(f"{error}: pipelines need Spark, `pip install 'postbus[spark]'`", status=1)
-    console = Console(stderr=False, highlight=False, soft_wrap=True)
+    console = shown.terminal()
     try:
         spark = shown.started(console, name, master, conf or [])
         yield spark, console

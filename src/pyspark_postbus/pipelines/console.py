@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from deltalake.exceptions import DeltaError
@@ -46,6 +47,11 @@ REFUSALS: Final = (
 _LINE_MAX: Final = 400
 
 
+def terminal(**settings: Any) -> Console:
+    """A console that takes nothing it prints for markup: names and texts are others'."""
+    return Console(highlight=False, markup=False, soft_wrap=True, **settings)
+
+
 def shortened(error: BaseException) -> str:
     """The first line of what it says: Spark adds plans and the stacks of its tasks."""
     text = str(error).strip()
@@ -78,10 +84,10 @@ def pairs(texts: Sequence[str]) -> dict[str, str]:
 def bars(console: Console) -> Iterator[Progress]:
     with Progress(
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=console,
@@ -142,12 +148,12 @@ def show_triage(console: Console, triage: Triage, samples: bool) -> list[Row]:
     if not kinds:
         console.print("There are no dead letters.")
         return kinds
-    table = Table("entity", "reason", "error", "letters", "size", "first", "last", box=None)
+    table = Table("entity", "reason", "error", "letters", "size", "first (UTC)", "last", box=None)
     for row in kinds:
         table.add_row(
             row.entity if row.subscription is None else f"{row.entity}/{row.subscription}",
-            row.reason,
-            row.error,
+            _plain(row.reason),
+            _plain(row.error),
             f"{row.letters:,}",
             bytes_text(row.bytes or 0),
             _minute(row["first"]),
@@ -155,14 +161,20 @@ def show_triage(console: Console, triage: Triage, samples: bool) -> list[Row]:
         )
         for sample in (row.samples or []) if samples else []:
             body = sample.body if sample.body is None else sample.body.replace("\n", " ")
-            table.add_row("", "", f"  {sample.sequenceNumber} {sample.messageId}: {body}", "", "",
-                          "", "")  # fmt: skip
+            text = _plain(f"  {sample.sequenceNumber} {sample.messageId}: {body}")
+            table.add_row("", "", text, "", "", "", "")
     console.print(table)
     return kinds
 
 
-def _minute(at: Any) -> str:
-    return "" if at is None else f"{at:%Y-%m-%d %H:%M}"
+def _minute(at: datetime | None) -> str:
+    # Rows have times of this machine's zone, and do not say so.
+    return "" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M}"
+
+
+def _plain(text: str) -> str:
+    """What others have written, without what a terminal would take for orders."""
+    return "".join(each if each.isprintable() else "\ufffd" for each in text)
 
 
 def show_plan(console: Console, repair: Repair, what: str) -> None:
@@ -172,9 +184,9 @@ def show_plan(console: Console, repair: Repair, what: str) -> None:
     if outcome.left_alone:
         console.print(f"{outcome.left_alone:,} would be left alone: the function said so.")
     if failed := outcome.outcomes["failed"]:
-        console.print(f"[red]{failed:,} cannot be changed as asked:[/red]")
+        console.print(f"{failed:,} cannot be changed as asked:", style="red")
         for line in outcome.examples:
-            console.print(f"  {line}", markup=False)
+            console.print(f"  {_plain(line)}")
     table = Table("number", "edits", box=None)
     for row in repair.preview():
         if row.edits is not None:
@@ -187,7 +199,7 @@ def _readable(edits: str) -> str:
     shown = json.loads(edits)
     if isinstance(shown.get("body"), str):
         shown["body"] = base64.b64decode(shown["body"]).decode(errors="replace")
-    text = json.dumps(shown, ensure_ascii=False)
+    text = _plain(json.dumps(shown, ensure_ascii=False))
     return text if len(text) <= 200 else f"{text[:199]}…"
 
 
@@ -195,5 +207,5 @@ def show_outcome(console: Console, outcome: Outcome) -> bool:
     """What became of the letters; says whether all is well."""
     console.print(counts(outcome) or "Nothing was to be done.")
     for line in outcome.examples:
-        console.print(f"  {line}", markup=False)
+        console.print(f"  {_plain(line)}")
     return not any(outcome.outcomes[name] for name in ("refused", "failed", "locked"))
