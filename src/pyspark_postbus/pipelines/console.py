@@ -37,10 +37,12 @@ from pyspark_postbus.pipelines.report import NothingToReport
 from pyspark_postbus.pipelines.scales import bytes_text
 from pyspark_postbus.pipelines.triage import Triage
 from pyspark_postbus.spark import session
+from pyspark_postbus.wire import AmqpRefused
 
 REFUSALS: Final = (
     *(ArchiveError, BadConnectionString, BadEdit, BadOption, BadPrices, DeltaError, NoJava),
-    *(NothingToReport, PostbusError, PySparkException, ReplayError, FileNotFoundError),
+    *(NothingToReport, PostbusError, PySparkException, ReplayError, AmqpRefused),
+    OSError,
 )
 """What is told in one line; everything else is a fault of ours and shows where it was."""
 
