@@ -64,6 +64,9 @@ def archive(
     every: Annotated[float, typer.Option(help="Seconds between batches")] = 10.0,
     checkpoint: Annotated[str | None, typer.Option(help="Folder [within the table]")] = None,
     compact_every: Annotated[int, typer.Option(help="Batches between compactions")] = 60,
+    fail_on_data_loss: Annotated[
+        bool, typer.Option(help="Stop where events were trimmed before they were archived")
+    ] = True,
     storage_option: Storage = None,
     master: Master = None,
     conf: Conf = None,
@@ -82,7 +85,8 @@ def archive(
                 running = start(
                     spark, connection, table, entities, once=once, every_s=every,
                     checkpoint=checkpoint, storage=_pairs(storage_option),
-                    compact_every=compact_every, told=view.tell,
+                    compact_every=compact_every, fail_on_data_loss=fail_on_data_loss,
+                    told=view.tell,
                 )  # fmt: skip
                 running.run()
                 is_whole = True

@@ -31,6 +31,7 @@ from pyspark_postbus.options import BadOption
 from pyspark_postbus.pipelines.archive import ArchiveError, Step
 from pyspark_postbus.pipelines.deadletters import Outcome, Repair
 from pyspark_postbus.pipelines.edits import BadEdit
+from pyspark_postbus.pipelines.lake import NotAnArchive
 from pyspark_postbus.pipelines.prices import BadPrices
 from pyspark_postbus.pipelines.replay import ReplayError
 from pyspark_postbus.pipelines.report import NothingToReport
@@ -41,7 +42,7 @@ from pyspark_postbus.wire import AmqpRefused
 
 REFUSALS: Final = (
     *(ArchiveError, BadConnectionString, BadEdit, BadOption, BadPrices, DeltaError, NoJava),
-    *(NothingToReport, PostbusError, PySparkException, ReplayError, AmqpRefused),
+    *(NotAnArchive, NothingToReport, PostbusError, PySparkException, ReplayError, AmqpRefused),
     OSError,
 )
 """What is told in one line; everything else is a fault of ours and shows where it was."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 
-from pyspark_postbus.pipelines.archive import Archive, ArchiveError, archive
+from pyspark_postbus.client import Feed, Fragment
+from pyspark_postbus.pipelines.archive import Archive, ArchiveError, _stream, archive
 from pyspark_postbus.pipelines.lake import Lake
 
 
@@ -62,3 +65,19 @@ def test_a_number_that_cannot_be_is_refused_before_anything_is_started(
 ) -> None:
     with pytest.raises(ArchiveError, match=problem):
         archive(cast("Any", None), "", "lake", ["orders"], **settings)
+
+
+def test_an_archive_is_the_same_reader_after_a_restart_and_another_one_of_another_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = Feed("orders", "queue", (Fragment(0, 7, 0, 900),), {})
+
+    def name(table: str, end: int) -> str:
+        monkeypatch.setattr(Lake, "ends", lambda *_: {0: end})
+        spark = MagicMock()
+        _stream(spark, "", feed, Lake(str(tmp_path / table)), {})
+        given = spark.readStream.format.return_value.schema.return_value.options.call_args
+        assert given.kwargs["startingOffsets"] == f'{{"0": {end}}}'
+        return str(given.kwargs["readerName"])
+
+    assert name("lake", 10) == name("lake", 500) != name("other", 10)

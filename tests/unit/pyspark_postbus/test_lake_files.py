@@ -9,8 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 
-from pyspark_postbus.pipelines.lake import instant
+from pyspark_postbus.pipelines.lake import Lake, NotAnArchive, Source, instant
 from pyspark_postbus.pipelines.lake_files import writing
 
 
@@ -50,3 +51,15 @@ def test_a_time_without_a_zone_is_utc_and_others_are_turned_into_it() -> None:
     assert instant(datetime.fromisoformat("2026-01-02T12:00:00")) == noon
     assert instant(datetime.fromisoformat("2026-01-03T00:30:00+12:30")) == noon
     assert instant(datetime.fromisoformat("2026-01-03T00:30:00+12:30")).date() == noon.date()
+
+
+@pytest.mark.parametrize("by", [None, ["entity", "date"]])
+def test_a_table_of_something_else_is_left_as_it_is(tmp_path: Path, by: list[str] | None) -> None:
+    rows = pa.table({"entity": ["a"], "date": ["2026-01-01"], "cups": [2]})
+    write_deltalake(str(tmp_path), rows, partition_by=by)
+    (tmp_path / "theirs").touch()
+    lake = Lake(str(tmp_path))
+    for use in (lambda: lake.ends([Source("a", 0, 1)]), lake.compact, lambda: lake.clean(0)):
+        with pytest.raises(NotAnArchive, match="something else"):
+            use()
+    assert (tmp_path / "theirs").exists()
