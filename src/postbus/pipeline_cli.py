@@ -27,6 +27,7 @@ deadletters = typer.Typer(help="Look at dead letters, repair or discard them.",
                           no_args_is_help=True)  # fmt: skip
 app.add_typer(deadletters, name="deadletters")
 
+_INTERRUPTED = 130
 _TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%SZ"]
 
 Connection = Annotated[
@@ -63,6 +64,9 @@ def archive(
     every: Annotated[float, typer.Option(help="Seconds between batches")] = 10.0,
     checkpoint: Annotated[str | None, typer.Option(help="Folder [within the table]")] = None,
     compact_every: Annotated[int, typer.Option(help="Batches between compactions")] = 60,
+    fail_on_data_loss: Annotated[
+        bool, typer.Option(help="Stop where events were trimmed before they were archived")
+    ] = True,
     storage_option: Storage = None,
     master: Master = None,
     conf: Conf = None,
@@ -76,18 +80,21 @@ def archive(
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with shown.bars(console) as progress:
             view = shown.ArchiveView(progress, entities)
-            running = None
+            is_whole = False
             try:
                 running = start(
                     spark, connection, table, entities, once=once, every_s=every,
                     checkpoint=checkpoint, storage=_pairs(storage_option),
-                    compact_every=compact_every, told=view.tell,
+                    compact_every=compact_every, fail_on_data_loss=fail_on_data_loss,
+                    told=view.tell,
                 )  # fmt: skip
                 running.run()
+                is_whole = True
             except KeyboardInterrupt:
-                if running is not None:
-                    running.stop()
+                pass
         console.print(f"{view.total:,} events were added to {table}")
+        if once and not is_whole:
+            _fail("interrupted: run it again for the rest", status=_INTERRUPTED)
 
 
 @deadletters.command()
@@ -260,12 +267,10 @@ def _spark(
 ) -> "Iterator[tuple[SparkSession, Console]]":
     """A session for one command; what is refused on the way is told in a line."""
     try:
-        from rich.console import Console
-
         from pyspark_postbus.pipelines import console as shown
     except ImportError as error:
         _fail(f"{error}: pipelines need Spark, `pip install 'postbus[spark]'`", status=1)
-    console = Console(stderr=False, highlight=False, soft_wrap=True)
+    console = shown.terminal()
     try:
         spark = shown.started(console, name, master, conf or [])
         yield spark, console
@@ -274,8 +279,9 @@ def _spark(
 
 
 def _pairs(texts: list[str] | None) -> dict[str, str] | None:
-    pairs = dict(text.partition("=")[::2] for text in texts or [])
-    return pairs or None
+    from pyspark_postbus.pipelines.console import pairs
+
+    return pairs(texts or []) or None
 
 
 def _utc(at: datetime | None) -> datetime | None:

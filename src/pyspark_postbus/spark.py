@@ -20,8 +20,9 @@ appender.stderr.layout.pattern = spark: %p %c{1}: %m%n%ex{short}
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = error
 """
+_ZONE: Final = "spark.sql.session.timeZone"
 _SETTINGS: Final = {
-    "spark.sql.session.timeZone": "UTC",
+    _ZONE: "UTC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     # Times in frames that reach Python are UTC, and no copy is made of what Arrow has.
@@ -57,6 +58,10 @@ def session(
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder: SparkSession.Builder = SparkSession.builder
     if master.startswith("sc://"):
+        # The rest of ours is for a process that is started.
+        remote = {_ZONE: _SETTINGS[_ZONE], **(settings or {})}
+        for key, value in remote.items():
+            builder = builder.config(key, value)
         return builder.remote(master).getOrCreate()
     os.environ["JAVA_HOME"] = str(find_java().home)
     chosen = dict(_SETTINGS)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -17,6 +18,7 @@ from pyspark_postbus.client import Client
 from pyspark_postbus.pipelines.archive import ArchiveError, archive
 from pyspark_postbus.pipelines.lake import Added, Lake, Source
 from tests.support.administration import Administration
+from tests.support.rest import RestClient
 from tests.support.server import Server
 from tests.support.spark import Program
 from tests.support.waiting import until_blocking
@@ -150,6 +152,61 @@ def test_a_table_that_is_ahead_of_the_broker_is_refused(
     lake.append(rows, [Source(queue, 0, fragment.id)])
     with pytest.raises(ArchiveError, match="another broker"):
         archive(spark, broker.connection_string, lake.uri, [queue], once=True)
+
+
+def test_a_checkpoint_of_one_table_leaves_nothing_out_of_another(
+    spark: SparkSession, broker: Server, queue: str, send: Send, tmp_path: Path
+) -> None:
+    send(broker, queue, 30)
+    for name in ("lake", "other lake"):
+        archive(spark, broker.connection_string, str(tmp_path / name), [queue], once=True,
+                checkpoint=str(tmp_path / "checkpoint"))  # fmt: skip
+        assert [offset for offset, _ in archived(tmp_path / name)] == list(range(30))
+
+
+def test_an_archive_that_the_retention_has_overtaken_goes_on_only_when_it_is_told_to(
+    spark: SparkSession, make_server: Callable[..., Server], send: Send, tmp_path: Path
+) -> None:
+    server = make_server("--retention-hours", "0").start()
+    connection, table = server.connection_string, tmp_path / "lake"
+    queue = Administration(connection).make_queue()
+    send(server, queue, 20)
+    archive(spark, connection, str(table), [queue], once=True)
+    with RestClient(connection) as rest, Client(connection) as client:
+        while rest.take(queue, 0).status == 200:
+            pass
+
+        def is_trimmed() -> bool:
+            rest.send(queue, b"more")
+            rest.take(queue)
+            return client.feed(queue).fragments[0].first > 45
+
+        until_blocking("the journal is trimmed", is_trimmed, within_s=120)
+        first = client.feed(queue).fragments[0].first
+    # Messages that are there keep their own events, too.
+    send(server, queue, 5, first=100)
+    with pytest.raises(StreamingQueryException, match="failOnDataLoss"):
+        archive(spark, connection, str(table), [queue], once=True)
+    assert len(archived(table)) == 20
+    archive(spark, connection, str(table), [queue], once=True, fail_on_data_loss=False)
+    later = archived(table)[20:]
+    assert later[0][0] >= first
+    assert [name for _, name in later][-5:] == [f"id-{number}" for number in range(100, 105)]
+    assert [offset for offset, _ in later] == list(range(later[0][0], later[-1][0] + 1))
+
+
+def test_a_table_of_a_broker_that_was_begun_anew_is_refused_also_where_the_new_one_has_more(
+    spark: SparkSession, broker: Server, queue: str, send: Send, tmp_path: Path
+) -> None:
+    with Client(broker.connection_string) as client:
+        [fragment] = client.feed(queue).fragments
+    lake = Lake(str(tmp_path / "lake"))
+    rows = events(spark, 0, 10).withColumn("entity", F.lit(queue))
+    lake.append(rows, [Source(queue, 0, fragment.id)])
+    send(broker, queue, 30)
+    with pytest.raises(ArchiveError, match="begun anew"):
+        archive(spark, broker.connection_string, lake.uri, [queue], once=True)
+    assert offsets(lake.read(spark)) == list(range(10))
 
 
 @pytest.fixture

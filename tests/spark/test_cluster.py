@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -104,4 +105,25 @@ def test_a_job_runs_over_spark_connect(
     service = "org.apache.spark.sql.connect.service.SparkConnectServer"
     log = start("connect", "spark-submit", "--class", service, *given, "spark-internal")
     said(log, "Spark Connect server started")
-    run(broker, queue, f"sc://127.0.0.1:{port}", tmp_path)
+    master = f"sc://127.0.0.1:{port}"
+    run(broker, queue, master, tmp_path)
+
+    def pipeline(*arguments: str) -> subprocess.CompletedProcess[str]:
+        variables = {"POSTBUS_CONNECTION_STRING": broker.connection_string}
+        return subprocess.run(
+            [sys.executable, "-m", "postbus", "pipeline", *arguments, "--master", master],
+            check=False, capture_output=True, text=True, timeout=WITHIN_S,
+            env={**os.environ, **environment(), **variables},
+        )  # fmt: skip
+
+    for arguments, answer in (
+        (("report", queue, "--out", str(tmp_path / "report")), "2,000 events"),
+        (("replay", queue, "--to", queue), "2,000 messages would be sent"),
+        (("deadletters", "repair", queue, "--set", "subject='a'"), "0 dead letters would be sent"),
+    ):
+        ended = pipeline(*arguments)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        assert answer in ended.stdout
+    ended = pipeline("archive", queue, "--table", str(tmp_path / "lake"), "--once")
+    assert (ended.returncode, ended.stderr.count("\n")) == (1, 1), ended.stderr
+    assert "Spark Connect" in ended.stderr

@@ -84,6 +84,25 @@ def test_dead_letters_are_sorted_by_reason_and_kind_of_error(
     assert {(row.reason, row.letters) for row in hours} == {("BadOrder", 30), ("Unpaid", 10)}
 
 
+def test_a_body_that_is_no_text_does_not_stop_the_sorting(spark: SparkSession) -> None:
+    letter = "x" * 300 + "é"
+    rows = [
+        (number, body, "Bad")
+        for number, body in enumerate((b"\xff\xfe\x00tea", letter.encode(), None))
+    ]
+    letters = spark.createDataFrame(
+        rows, "sequenceNumber long, body binary, deadLetterReason string"
+    ).selectExpr(
+        "'q' AS entity", "cast(NULL AS string) AS subscription", "deadLetterReason",
+        "cast(NULL AS string) AS deadLetterErrorDescription", "current_timestamp() AS enqueuedTime",
+        "0 AS deliveryCount", "length(body) AS bodySize", "sequenceNumber", "'id' AS messageId",
+        "body",
+    )  # fmt: skip
+    [kind] = triage(letters).kinds.collect()
+    assert kind.letters == 3
+    assert [sample.body for sample in kind.samples] == ["\ufffd\ufffd\x00tea", "x" * 200, None]
+
+
 def test_letters_are_repaired_by_expressions_and_the_others_stay(
     spark: SparkSession, broker: Server, queue: str
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pyspark_postbus.pipelines.archive import archive
@@ -87,3 +88,16 @@ def test_a_replay_keeps_to_its_rate(spark: SparkSession, broker: Server, filled:
     assert len(peeked(connection, target)) == 40
     with pytest.raises(ReplayError, match="above 0"):
         replay.send(connection, target, 0)
+
+
+def test_a_range_of_offsets_is_read_and_nothing_else(
+    spark: SparkSession, broker: Server, filled: str
+) -> None:
+    connection = broker.connection_string
+    chosen = prepare(spark, filled, connection=connection, offsets={0: (35, 1_000)})
+    assert chosen.count() == 5, "an end beyond what is there is what is there"
+    # It is the data source that is asked, so offsets that were trimmed are an error as they are
+    # there, and no fewer messages.
+    turned = prepare(spark, filled, connection=connection, offsets={0: (35, 20)})
+    with pytest.raises(PySparkException, match="is after the end"):
+        turned.count()

@@ -150,6 +150,17 @@ def test_a_history_that_was_cut_off_shows_no_negative_backlog(
     assert re.search(r"waiting at the end</dt><dd>1</dd><small>at least", text)
 
 
+def test_what_is_not_known_of_a_delivery_is_not_taken_for_no_time(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    events = frame(spark, row(7, "completed"), row(8, "completed", enqueuedTime=None))
+    written = write_report(events, tmp_path, Prices())
+    [latency] = written.tables.latency_whole.to_pylist()
+    assert (latency["total_p50"], latency["waiting_p50"]) == (10_000, None)
+    unknown = frame(spark, row(7, "completed", enqueuedTime=None))
+    assert "n/a" in write_report(unknown, tmp_path, Prices()).page.read_text()
+
+
 def test_nothing_to_report_is_said(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(NothingToReport):
         write_report(frame(spark), tmp_path, Prices())

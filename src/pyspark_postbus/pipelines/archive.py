@@ -5,6 +5,7 @@ left out at any time; all of them write into one table, partitioned by entity an
 in the table exactly once, whatever is killed and when: see `pyspark_postbus.pipelines.lake`.
 """
 
+import hashlib
 import logging
 import re
 import threading
@@ -18,14 +19,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pyspark_postbus.client import Feed
+from pyspark_postbus.fetching import fetched, plan_of
+from pyspark_postbus.options import read_options
 from pyspark_postbus.pipelines.inputs import (
     WITH_MESSAGES,
     Address,
+    is_remote,
     known_feed,
     offsets_text,
     options_of,
+    parallelism,
 )
 from pyspark_postbus.pipelines.lake import Added, Lake, Source
+from pyspark_postbus.ranges import DataLoss, Range
 
 EVENTS_MAX: Final = 1_000_000
 BYTES_MAX: Final = 1 << 30
@@ -37,6 +43,8 @@ CLEAN_HOURS: Final = 168
 
 _LOG = logging.getLogger(__name__)
 _WAIT_S: Final = 1
+_COMPARED: Final = ("timestamp", "operation", "sequenceNumber")
+"""By which an event is known: the commit of another broker was at another time."""
 
 
 class ArchiveError(Exception):
@@ -68,40 +76,66 @@ def archive(
     storage: Mapping[str, str] | None = None,
     compact_every: int = COMPACT_EVERY,
     events_max: int = EVENTS_MAX,
+    fail_on_data_loss: bool = True,
     told: Told | None = None,
 ) -> "Archive":
     """Start archiving; with `once` return when everything that was there at the start is archived.
 
     `checkpoint` is a folder for Spark; by default it lies within the table, where its address is a
     path. Every `compact_every` batches, and at the end of `once`, small files are put together.
+    Without `fail_on_data_loss` it goes on with what is left where the retention was faster.
     """
     if not entities:
         raise ArchiveError("no entity was named")
+    _check_numbers(every_s, compact_every, events_max)
+    if is_remote(spark):
+        raise ArchiveError(
+            "an archive is written by Spark's driver, which over Spark Connect is another process: "
+            "name the cluster itself as the master, such as spark://host:7077"
+        )
     folder = checkpoint or _folder_within(table)
     running = Archive(Lake(table, storage), compact_every)
-    for entity in entities:
-        feed = known_feed(connection, entity)
-        work = _Work(connection, running, Lake(table, storage), feed.entity, told)
-        work.check(feed)
-        place = f"{folder}/{re.sub(r'[^A-Za-z0-9._-]', '_', feed.entity)}-{_first_id(feed):x}"
-        writer = (
-            _stream(spark, connection, feed, work.lake, events_max)
-            .writeStream.foreachBatch(work.commit)
-            .option("checkpointLocation", place)
-            .queryName(f"archive {feed.entity}")
-        )
-        trigger = (
-            writer.trigger(availableNow=True)
-            if once
-            else writer.trigger(processingTime=f"{every_s} seconds")
-        )
-        running.queries.append(trigger.start())
-        if once:
-            # One after the other: each starts workers of Python, and all at once they are slow.
-            running.wait()
+    try:
+        for entity in entities:
+            feed = known_feed(connection, entity)
+            work = _Work(connection, running, Lake(table, storage), feed.entity, told)
+            work.check(feed)
+            options = {
+                "maxOffsetsPerTrigger": str(events_max),
+                "failOnDataLoss": str(fail_on_data_loss).lower(),
+            }
+            stream = _stream(spark, connection, feed, work.lake, options)
+            writer = (
+                stream.writeStream.foreachBatch(work.commit)
+                .option(
+                    "checkpointLocation", f"{folder}/{_place(feed, work.lake.id(stream.schema))}"
+                )
+                .queryName(f"archive {feed.entity}")
+            )
+            trigger = (
+                writer.trigger(availableNow=True)
+                if once
+                else writer.trigger(processingTime=f"{every_s} seconds")
+            )
+            running.queries.append(trigger.start())
+            if once:
+                # One after the other: each starts workers of Python, all at once they are slow.
+                running.wait()
+    except BaseException:
+        # Nobody else has a hold of those that were started.
+        running.stop()
+        raise
     if once:
         running.tidy()
     return running
+
+
+def _check_numbers(every_s: float, compact_every: int, events_max: int) -> None:
+    if not every_s >= 0:
+        raise ArchiveError(f"every_s is {every_s}, but must not be below 0")
+    for name, value in (("compact_every", compact_every), ("events_max", events_max)):
+        if value < 1:
+            raise ArchiveError(f"{name} is {value}, but must be above 0")
 
 
 def _folder_within(table: str) -> str:
@@ -123,14 +157,22 @@ def sources_of(feed: Feed) -> list[Source]:
     return [Source(feed.entity, one.fragment, one.id) for one in feed.fragments]
 
 
+def _place(feed: Feed, table: str) -> str:
+    """The checkpoint of an entity within its folder. One that was made for another table would
+    leave out what that one has."""
+    return f"{re.sub(r'[^A-Za-z0-9._-]', '_', feed.entity)}-{_first_id(feed):x}-{table}"
+
+
 def _stream(
-    spark: SparkSession, connection: str, feed: Feed, lake: Lake, events_max: int
+    spark: SparkSession, connection: str, feed: Feed, lake: Lake, more: Mapping[str, str]
 ) -> DataFrame:
     options = options_of(connection, feed.kind, Address(feed.entity)) | {
-        "maxOffsetsPerTrigger": str(events_max),
         "maxBytesPerTrigger": str(BYTES_MAX),
+        # The same after a restart: where it starts from is not.
+        "readerName": f"archive-{hashlib.sha256(lake.uri.encode()).hexdigest()[:12]}",
         # An entity may have one fragment, and the machine more cores.
-        "minPartitions": str(spark.sparkContext.defaultParallelism),
+        "minPartitions": str(parallelism(spark)),
+        **more,
     }
     # Of use where there is no checkpoint: the table itself knows where it ends.
     ends = lake.ends(sources_of(feed))
@@ -161,11 +203,17 @@ class Archive:
             query.awaitTermination()
 
     def run(self) -> None:
-        """Until one of them fails, or this is interrupted."""
-        while all(query.isActive for query in self.queries):
+        """Until one of them fails, or this is interrupted; raises what ended it."""
+        try:
+            while all(query.isActive for query in self.queries):
+                for query in self.queries:
+                    query.awaitTermination(_WAIT_S)
+            # Not those that are still going on: they would be waited for in vain.
             for query in self.queries:
-                query.awaitTermination(_WAIT_S)
-        self.wait()
+                if not query.isActive:
+                    query.awaitTermination()
+        finally:
+            self.stop()
 
     def stop(self) -> None:
         """End after the batches that are being written."""
@@ -200,15 +248,39 @@ class _Work:
     told: Told | None
 
     def check(self, feed: Feed) -> None:
-        """A table that is ahead of the feed is of another broker: its events would be left out."""
+        """A table that is ahead of the feed, or has other events than it, is of another broker:
+        events of this one would be left out as if they were there."""
         ends = self.lake.ends(sources_of(feed))
         for one in feed.fragments:
-            if ends.get(one.fragment, 0) > one.next:
+            end = ends.get(one.fragment, 0)
+            if end > one.next:
                 raise ArchiveError(
-                    f"{self.lake.uri} has '{feed.entity}' up to offset {ends[one.fragment]} of "
+                    f"{self.lake.uri} has '{feed.entity}' up to offset {end} of "
                     f"partition {one.fragment}, and this broker's feed ends at {one.next}: "
                     "the table is of another broker, or of one with newer data"
                 )
+            # The newest event that both should have; what was trimmed cannot be compared.
+            if one.first < end and not self._is_known(feed, one.fragment, end - 1):
+                raise ArchiveError(
+                    f"{self.lake.uri} has another event of '{feed.entity}' at offset {end - 1} of "
+                    f"partition {one.fragment} than this broker: the table is of another one, or "
+                    "its data was begun anew or restored since. Name another table"
+                )
+
+    def _is_known(self, feed: Feed, fragment: int, offset: int) -> bool:
+        """Whether the table has this event as the feed has it; an entity of the same name that is
+        no more may have had the same offset."""
+        stored = self.lake.rows(feed.entity, fragment, offset, _COMPARED)
+        if not stored:
+            return True
+        options = options_of(self.connection, feed.kind, Address(feed.entity))
+        plan = plan_of(read_options(options, streaming=False), _COMPARED, feed)
+        try:
+            batches = list(fetched(plan, [Range(fragment, offset, offset + 1)]))
+        except DataLoss:
+            return True
+        found = [event for batch in batches for event in batch.to_pylist()]
+        return any(row.items() <= event.items() for event in found for row in stored)
 
     def commit(self, events: DataFrame, batch: int) -> None:
         feed = known_feed(self.connection, self.entity)

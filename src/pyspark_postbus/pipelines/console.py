@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from deltalake.exceptions import DeltaError
@@ -30,20 +31,28 @@ from pyspark_postbus.options import BadOption
 from pyspark_postbus.pipelines.archive import ArchiveError, Step
 from pyspark_postbus.pipelines.deadletters import Outcome, Repair
 from pyspark_postbus.pipelines.edits import BadEdit
+from pyspark_postbus.pipelines.lake import NotAnArchive
 from pyspark_postbus.pipelines.prices import BadPrices
 from pyspark_postbus.pipelines.replay import ReplayError
 from pyspark_postbus.pipelines.report import NothingToReport
 from pyspark_postbus.pipelines.scales import bytes_text
 from pyspark_postbus.pipelines.triage import Triage
 from pyspark_postbus.spark import session
+from pyspark_postbus.wire import AmqpRefused
 
 REFUSALS: Final = (
     *(ArchiveError, BadConnectionString, BadEdit, BadOption, BadPrices, DeltaError, NoJava),
-    *(NothingToReport, PostbusError, PySparkException, ReplayError, FileNotFoundError),
+    *(NotAnArchive, NothingToReport, PostbusError, PySparkException, ReplayError, AmqpRefused),
+    OSError,
 )
 """What is told in one line; everything else is a fault of ours and shows where it was."""
 
 _LINE_MAX: Final = 400
+
+
+def terminal(**settings: Any) -> Console:
+    """A console that takes nothing it prints for markup: names and texts are others'."""
+    return Console(highlight=False, markup=False, soft_wrap=True, **settings)
 
 
 def shortened(error: BaseException) -> str:
@@ -58,24 +67,30 @@ def shortened(error: BaseException) -> str:
 
 def started(console: Console, name: str, master: str | None, conf: Sequence[str]) -> SparkSession:
     """A session of Spark, with something to look at until it is there."""
-    settings = {}
-    for text in conf:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise BadOption(f"'{text}' is not of the form key=value")
-        settings[key] = value
+    settings = pairs(conf)
     with console.status("Starting Spark, which takes 8 to 15 seconds"):
         return session(f"postbus {name}", master, settings)
+
+
+def pairs(texts: Sequence[str]) -> dict[str, str]:
+    """`key=value`, as on a command line."""
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise BadOption(f"'{text}' is not of the form key=value")
+        found[key] = value
+    return found
 
 
 @contextmanager
 def bars(console: Console) -> Iterator[Progress]:
     with Progress(
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=console,
@@ -136,12 +151,12 @@ def show_triage(console: Console, triage: Triage, samples: bool) -> list[Row]:
     if not kinds:
         console.print("There are no dead letters.")
         return kinds
-    table = Table("entity", "reason", "error", "letters", "size", "first", "last", box=None)
+    table = Table("entity", "reason", "error", "letters", "size", "first (UTC)", "last", box=None)
     for row in kinds:
         table.add_row(
             row.entity if row.subscription is None else f"{row.entity}/{row.subscription}",
-            row.reason,
-            row.error,
+            _plain(row.reason),
+            _plain(row.error),
             f"{row.letters:,}",
             bytes_text(row.bytes or 0),
             _minute(row["first"]),
@@ -149,14 +164,20 @@ def show_triage(console: Console, triage: Triage, samples: bool) -> list[Row]:
         )
         for sample in (row.samples or []) if samples else []:
             body = sample.body if sample.body is None else sample.body.replace("\n", " ")
-            table.add_row("", "", f"  {sample.sequenceNumber} {sample.messageId}: {body}", "", "",
-                          "", "")  # fmt: skip
+            text = _plain(f"  {sample.sequenceNumber} {sample.messageId}: {body}")
+            table.add_row("", "", text, "", "", "", "")
     console.print(table)
     return kinds
 
 
-def _minute(at: Any) -> str:
-    return "" if at is None else f"{at:%Y-%m-%d %H:%M}"
+def _minute(at: datetime | None) -> str:
+    # Rows have times of this machine's zone, and do not say so.
+    return "" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M}"
+
+
+def _plain(text: str) -> str:
+    """What others have written, without what a terminal would take for orders."""
+    return "".join(each if each.isprintable() else "\ufffd" for each in text)
 
 
 def show_plan(console: Console, repair: Repair, what: str) -> None:
@@ -166,9 +187,9 @@ def show_plan(console: Console, repair: Repair, what: str) -> None:
     if outcome.left_alone:
         console.print(f"{outcome.left_alone:,} would be left alone: the function said so.")
     if failed := outcome.outcomes["failed"]:
-        console.print(f"[red]{failed:,} cannot be changed as asked:[/red]")
+        console.print(f"{failed:,} cannot be changed as asked:", style="red")
         for line in outcome.examples:
-            console.print(f"  {line}", markup=False)
+            console.print(f"  {_plain(line)}")
     table = Table("number", "edits", box=None)
     for row in repair.preview():
         if row.edits is not None:
@@ -181,7 +202,7 @@ def _readable(edits: str) -> str:
     shown = json.loads(edits)
     if isinstance(shown.get("body"), str):
         shown["body"] = base64.b64decode(shown["body"]).decode(errors="replace")
-    text = json.dumps(shown, ensure_ascii=False)
+    text = _plain(json.dumps(shown, ensure_ascii=False))
     return text if len(text) <= 200 else f"{text[:199]}…"
 
 
@@ -189,5 +210,5 @@ def show_outcome(console: Console, outcome: Outcome) -> bool:
     """What became of the letters; says whether all is well."""
     console.print(counts(outcome) or "Nothing was to be done.")
     for line in outcome.examples:
-        console.print(f"  {line}", markup=False)
+        console.print(f"  {_plain(line)}")
     return not any(outcome.outcomes[name] for name in ("refused", "failed", "locked"))

@@ -15,14 +15,11 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Row
 
 from pyspark_postbus.client import Client
-from pyspark_postbus.pipelines.edits import Repairer, plan
-from pyspark_postbus.pipelines.inputs import Address, address_of
+from pyspark_postbus.pipelines.edits import EDITS_MAX, Repairer, plan
+from pyspark_postbus.pipelines.inputs import Address, address_of, parts_of
 
 CHUNK_MESSAGES: Final = 1_000
-CHUNK_BYTES: Final = 3 << 20
-"""Of one request: the broker takes 4 MiB, and there is something around the edits."""
-_SLICE: Final = 20_000
-"""Letters that the driver holds at a time."""
+CHUNK_BYTES: Final = EDITS_MAX
 _EXAMPLES: Final = 20
 
 Told = Callable[["Outcome"], None]
@@ -59,6 +56,8 @@ class Repair:
     planned: DataFrame
     """See `edits.PLANNED`; kept, so that what is shown is what is done."""
     outcome: Outcome
+    size: int
+    """Bytes of all edits."""
 
     def preview(self, count: int = 10) -> list[Row]:
         """The first few letters with their edits."""
@@ -92,8 +91,9 @@ class Repair:
     ) -> Outcome:
         outcome = self.outcome
         wanted = self.planned.where("edits IS NOT NULL")
+        parts = parts_of(outcome.selected, self.size)
         with Client(connection) as client:
-            for path, rows in chunks(self.address, _in_order(wanted, outcome.selected)):
+            for path, rows in chunks(self.address, _in_order(wanted, parts)):
                 for result in send(client, path, rows):
                     outcome.add(result["sequenceNumber"], result["outcome"], result.get("detail"))
                 if told is not None:
@@ -119,21 +119,21 @@ def prepare(
         "count(edits) AS selected",
         "count_if(edits IS NULL AND problem IS NULL) AS left_alone",
         "count(problem) AS failed",
+        "coalesce(sum(length(edits)), 0) AS size",
     ).collect()[0]
     outcome = Outcome(counts.selected, counts.left_alone)
     if counts.failed:
         outcome.outcomes["failed"] = counts.failed
         failed = planned.where("problem IS NOT NULL").limit(_EXAMPLES).collect()
         outcome.examples += [f"{row.sequenceNumber}: failed: {row.problem}" for row in failed]
-    return Repair(address_of(entity), planned, outcome)
+    return Repair(address_of(entity), planned, outcome, counts.size)
 
 
-def _in_order(planned: DataFrame, count: int) -> Iterator[Row]:
-    """By sequence number, a slice in memory at a time: a target sees them as they were sent."""
-    slices = max(1, -(-count // _SLICE))
-    if slices == 1:
+def _in_order(planned: DataFrame, parts: int) -> Iterator[Row]:
+    """By sequence number, a part in memory at a time: a target sees them as they were sent."""
+    if parts == 1:
         return iter(planned.orderBy("subscription", "sequenceNumber").collect())
-    ranged = planned.repartitionByRange(slices, "subscription", "sequenceNumber")
+    ranged = planned.repartitionByRange(parts, "subscription", "sequenceNumber")
     return ranged.sortWithinPartitions("subscription", "sequenceNumber").toLocalIterator(
         prefetchPartitions=True
     )

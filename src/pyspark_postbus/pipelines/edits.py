@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,9 +41,15 @@ _PLANNED_ARROW: Final = pa.schema(
         ("problem", pa.string()),
     ]
 )
+EDITS_MAX: Final = 3 << 20
+"""Of one letter, and of one request: the broker takes 4 MiB, and there is something around them."""
+
 _PROPERTY: Final = "properties."
 _EDIT: Final = "edit "
 _PROBLEM_MAX: Final = 300
+_ASCII: Final = ("contentType", "contentEncoding")
+_TIME_MAX: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999."""
 
 
 class BadEdit(ValueError):
@@ -143,7 +150,7 @@ def _planned(row: Letter, names: list[str], function: Repairer | None) -> Letter
             if said is None:
                 return planned
             edits = _merged(edits, _edits(said))
-        planned["edits"] = json.dumps(_encoded(edits), separators=(",", ":"))
+        planned["edits"] = _text(_encoded(edits))
     except Exception as error:  # whatever it is, it is of this letter, and the others go on
         planned["problem"] = f"{type(error).__name__}: {error}"[:_PROBLEM_MAX]
     return planned
@@ -176,20 +183,56 @@ def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def _text(edits: Mapping[str, Any]) -> str:
+    text = json.dumps(edits, separators=(",", ":"))
+    if len(text) > EDITS_MAX:
+        raise BadEdit(f"the edits have {len(text):,} bytes, {EDITS_MAX:,} can be sent")
+    return text
+
+
 def _encoded(edits: Mapping[str, Any]) -> dict[str, Any]:
+    """Edits as the broker takes them: for one that it does not, it refuses a whole request."""
     encoded: dict[str, Any] = {}
     for name, value in edits.items():
         if name == "body":
             encoded[name] = _body(value)
         elif name == "properties":
-            encoded[name] = {key: _plain(each) for key, each in value.items()}
+            encoded[name] = {_key(key): _plain(each) for key, each in value.items()}
         elif name == "timeToLive":
-            encoded[name] = None if value is None else int(value)
+            encoded[name] = _span(name, None if value is None else int(value))
         elif name == "scheduledEnqueueTime":
-            encoded[name] = _millis(value)
+            encoded[name] = _span(name, _millis(value))
         else:
-            encoded[name] = None if value is None else str(value)
+            encoded[name] = _field(name, None if value is None else str(value))
     return encoded
+
+
+def _field(name: str, value: str | None) -> str | None:
+    if name == "messageId" and not value:
+        raise BadEdit("a messageId is a text, and not an empty one")
+    if name in _ASCII and value is not None and not value.isascii():
+        raise BadEdit(f"a {name} is in ASCII")
+    return None if value is None else _whole(value)
+
+
+def _whole(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise BadEdit("a text has half of a surrogate pair") from None
+    return text
+
+
+def _span(name: str, millis: int | None) -> int | None:
+    if millis is not None and not 1 <= millis <= _TIME_MAX:
+        raise BadEdit(f"{name} is {millis}, but must be from 1 to {_TIME_MAX}")
+    return millis
+
+
+def _key(name: object) -> str:
+    if not isinstance(name, str):
+        raise BadEdit(f"the name of a property is a text, not {type(name).__name__}")
+    return _whole(name)
 
 
 def _body(value: object) -> str:
@@ -212,8 +255,16 @@ def _millis(value: object) -> int | None:
 def _plain(value: object) -> object:
     """A property as JSON can say it."""
     match value:
-        case None | bool() | int() | float() | str():
+        case str():
+            return _whole(value)
+        case None | bool():
             return value
+        case int() if -(1 << 63) <= value < 1 << 63:
+            return value
+        case float() if isfinite(value):
+            return value
+        case int() | float():
+            raise BadEdit("a property is a number of 64 bits")
         case datetime() | date():
             return value.isoformat()
         case Decimal():

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
+from pyspark.errors import PySparkAttributeError
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_postbus.client import Client, Feed, PostbusError
@@ -12,6 +13,12 @@ from pyspark_postbus.columns import ALL, ddl
 
 WITH_MESSAGES: Final = ddl((*ALL, "message"))
 """A schema with everything, and each message as it came."""
+
+
+_TASKS: Final = 8
+_PART: Final = 20_000
+_PART_BYTES: Final = 64 << 20
+"""Messages that a driver holds at a time, of which it has a part or two."""
 
 
 class Address(NamedTuple):
@@ -100,6 +107,24 @@ def _letterboxes(feed: Feed, address: Address) -> list[Address]:
     if not names:
         raise PostbusError(404, f"the topic '{address.entity}' has no subscriptions")
     return [Address(address.entity, name) for name in sorted(filter(None, names))]
+
+
+def is_remote(spark: SparkSession) -> bool:
+    """Whether the driver is somewhere else, as over Spark Connect."""
+    try:
+        return spark.sparkContext is None
+    except PySparkAttributeError:
+        return True
+
+
+def parallelism(spark: SparkSession) -> int:
+    """Tasks that run at once, or a guess where nobody says."""
+    return _TASKS if is_remote(spark) else spark.sparkContext.defaultParallelism
+
+
+def parts_of(count: int, size: int) -> int:
+    """Into how many parts so many messages, of so many bytes together, are cut for the driver."""
+    return max(1, -(-count // _PART), min(count, -(-size // _PART_BYTES)))
 
 
 def offsets_text(offsets: Mapping[int, int]) -> str:

@@ -11,22 +11,29 @@ either: Delta refuses a version of an application that changed under a commit's 
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from pyspark_postbus.pipelines.inputs import parallelism
 from pyspark_postbus.pipelines.lake_files import PARTITION_BY, WRITTEN, reading, writing
 
 _FILE_SIZE: Final = 128 << 20
 _COMMIT_RETRIES: Final = 50
 _DATE: Final = pa.field("date", pa.date32())
+_NEEDED: Final = frozenset({"partition", "offset", "timestamp"})
+
+
+class NotAnArchive(Exception):
+    """There is a table at that address, and not one of events."""
 
 
 class Source(NamedTuple):
@@ -65,8 +72,21 @@ class Lake:
         if self._table is not None:
             self._table.update_incremental()
         elif DeltaTable.is_deltatable(self.uri, self.storage):
-            self._table = DeltaTable(self.uri, storage_options=self.storage)
+            self._table = self._opened()
         return self._table
+
+    def _opened(self) -> DeltaTable:
+        """Files of events among others would spoil a table, and so would cleaning it up."""
+        table = DeltaTable(self.uri, storage_options=self.storage)
+        names = {field.name for field in table.schema().fields}
+        if table.metadata().partition_columns != [*PARTITION_BY] or not names >= _NEEDED:
+            raise NotAnArchive(f"{self.uri} is a table of something else: name another one")
+        return table
+
+    def id(self, events: StructType) -> str:
+        """What no other table has, wherever it lies; the table is made where there is none."""
+        table = self.table() or self._create(events)
+        return str(table.metadata().id)
 
     def ends(self, sources: Iterable[Source]) -> dict[int, int]:
         """By partition, the offset up to which the table has the events; none for those it
@@ -76,6 +96,21 @@ class Lake:
             return {}
         found = {one.partition: table.transaction_version(one.application) for one in sources}
         return {partition: end for partition, end in found.items() if end is not None}
+
+    def rows(
+        self, entity: str, partition: int, offset: int, columns: Sequence[str]
+    ) -> list[dict[str, Any]]:
+        """What the table has at this offset: more than one row where there were several entities
+        of this name, one after the other."""
+        table = self.table()
+        if table is None:
+            return []
+        stored = table.to_pyarrow_dataset()
+        wanted = pc.field("entity") == entity
+        wanted &= (pc.field("partition") == partition) & (pc.field("offset") == offset)
+        known = [name for name in columns if name in stored.schema.names]
+        rows: list[dict[str, Any]] = stored.to_table(columns=known, filter=wanted).to_pylist()
+        return rows
 
     def append(self, events: DataFrame, sources: Sequence[Source]) -> Added:
         """Add the events of these fragments that are not in the table yet."""
@@ -121,7 +156,7 @@ class Lake:
             pa.field("envelope", pa.binary()) if field.name == "message" else field
             for field in to_arrow_schema(events, timezone="UTC")
         ]
-        self._table = DeltaTable.create(
+        DeltaTable.create(
             self.uri,
             Schema.from_arrow(pa.schema([*columns, _DATE])),
             mode="ignore",
@@ -129,6 +164,7 @@ class Lake:
             name="postbus events",
             storage_options=self.storage,
         )
+        self._table = self._opened()
         return self._table
 
     def compact(self, file_size: int = _FILE_SIZE) -> dict[str, Any]:
@@ -165,6 +201,7 @@ class Lake:
         table = self.table()
         if table is None:
             raise FileNotFoundError(f"there is no table of events at {self.uri}")
+        since, until = (None if at is None else instant(at) for at in (since, until))
         schema = pa.schema(table.schema().to_arrow())
         names = list(columns or [name for name in schema.names if name != "date"])
         wanted = pa.schema([schema.field(name) for name in names])
@@ -176,7 +213,7 @@ class Lake:
             and (until is None or row["partition.date"] <= until.date())
         ]
         listed = spark.createDataFrame(files, "path string, entity string, date string")
-        spread = max(1, min(len(files), spark.sparkContext.defaultParallelism * 4))
+        spread = max(1, min(len(files), parallelism(spark) * 4))
         read = listed.repartition(spread).mapInArrow(
             reading(self.uri, self.storage, wanted), from_arrow_schema(wanted)
         )
@@ -185,3 +222,8 @@ class Lake:
         if until is not None:
             read = read.where(read["timestamp"] < until)
         return read
+
+
+def instant(at: datetime) -> datetime:
+    """A time as the table's days have it: UTC, which one without a zone is taken for."""
+    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)

@@ -69,7 +69,7 @@ def writing(
         open_files: dict[tuple[str, date], _File] = {}
         done: list[dict[str, Any]] = []
         for batch in batches:
-            wanted = with_envelopes(_above(pa.Table.from_batches([batch]), floors))
+            wanted = with_envelopes(_above(_in_utc(pa.Table.from_batches([batch])), floors))
             for key, rows in _by_entity_and_day(wanted):
                 file = open_files.get(key)
                 if file is None:
@@ -82,6 +82,17 @@ def writing(
             yield pa.RecordBatch.from_pylist(done, schema=_WRITTEN_ARROW)
 
     return write
+
+
+def _in_utc(rows: pa.Table) -> pa.Table:
+    """Spark gives times the zone of its session, and with it a day begins at another hour."""
+    fields = [
+        field.with_type(pa.timestamp(field.type.unit, "UTC"))
+        if pa.types.is_timestamp(field.type)
+        else field
+        for field in rows.schema
+    ]
+    return rows.cast(pa.schema(fields))
 
 
 def _above(rows: pa.Table, floors: Mapping[int, int]) -> pa.Table:

@@ -80,7 +80,7 @@ class Prices:
 def load_prices(path: Path) -> Prices:
     """Read a table. Raises BadPrices with what is wrong in it."""
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (OSError, ValueError) as error:
         raise BadPrices(f"{path}: {error}") from error
@@ -107,6 +107,12 @@ def _prices(found: Mapping[str, Any]) -> Prices:
     }
     if values.get("unit_kb", 1) < 1:
         raise ValueError("unit_kb is less than 1")
+    if bad := [
+        name
+        for name in ("base_per_month", "in_per_gb", "out_per_gb")
+        if not 0 <= values.get(name, 0.0) < float("inf")
+    ]:
+        raise ValueError(f"{bad[0]} is not a number from 0 on")
     if "operations" in found:
         values["operations"] = _tiers(found["operations"])
     return Prices(**values)
@@ -117,9 +123,13 @@ def _tiers(found: Any) -> tuple[Tier, ...]:
         raise ValueError("operations is not a list of tiers")
     tiers = []
     for one in found:
+        if not isinstance(one, dict) or "per_million" not in one:
+            raise ValueError("a tier has no per_million")
         if unknown := one.keys() - {"up_to", "per_million"}:
             raise ValueError(f"unknown in a tier: {', '.join(sorted(unknown))}")
         tiers.append(Tier(float(one["per_million"]), float(one.get("up_to", "inf"))))
+        if not (0 <= tiers[-1].per_million < float("inf") and tiers[-1].up_to > 0):
+            raise ValueError("a tier has a number below 0")
     ends = [tier.up_to for tier in tiers]
     if ends != sorted(ends) or ends[-1] != float("inf") or len(set(ends)) < len(ends):
         raise ValueError("the tiers must go up, and the last one must have no `up_to`")

@@ -18,15 +18,21 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from postbus.connection_string import parse
 from pyspark_postbus.pipelines.envelopes import marked, message_of
-from pyspark_postbus.pipelines.inputs import WITH_MESSAGES, known_feed, read_feed
+from pyspark_postbus.pipelines.inputs import (
+    WITH_MESSAGES,
+    address_of,
+    known_feed,
+    offsets_text,
+    parts_of,
+    read_feed,
+)
 from pyspark_postbus.pipelines.lake import Lake
 from pyspark_postbus.sender import Sender
 
 CAME_IN: Final = ("enqueued", "scheduled", "published", "staged", "arrived")
 """The events that brought a message in from outside. What was put back was there before."""
+_WHERE: Final = ("entity", "partition", "offset")
 _SLICE: Final = 1_000
-_PART: Final = 20_000
-"""Messages that the driver holds at a time."""
 _SLICE_S: Final = 0.25
 
 Told = Callable[[int], None]
@@ -34,6 +40,31 @@ Told = Callable[[int], None]
 
 class ReplayError(Exception):
     """What cannot be replayed the way it was asked."""
+
+
+class Pace:
+    """No more than so many messages a second, in slices."""
+
+    def __init__(
+        self,
+        rate: float | None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        if rate is not None and not 0 < rate < float("inf"):
+            raise ReplayError("a rate is a number above 0")
+        self._rate, self._clock, self._sleep = rate, clock, sleep
+        self._due = clock()
+        self.slice = _SLICE if rate is None else max(1, int(rate * _SLICE_S))
+
+    def wait(self, count: int) -> None:
+        """Until so many may be sent. Time in which nothing was there to be sent is not made up
+        for."""
+        if self._rate is None:
+            return
+        now = self._clock()
+        self._sleep(max(0.0, self._due - now))
+        self._due = max(self._due, now) + count / self._rate
 
 
 @dataclass(frozen=True)
@@ -54,15 +85,12 @@ class Replay:
         """Send them to a queue or topic in their order, at no more than `rate` messages a second;
         returns how many. One that is broken off and begun again sends again what it had sent: where
         that matters, let the target detect duplicates, for the ids are kept."""
-        if rate is not None and rate <= 0:
-            raise ReplayError("a rate is above 0")
+        pace = Pace(rate)
         known_feed(connection, to)
-        began, sent = time.monotonic(), 0
-        size = _SLICE if rate is None else max(1, int(rate * _SLICE_S))
+        sent = 0
         with Sender(parse(connection), to) as sender:
-            for slice_of in _slices(self._in_order(), size):
-                if rate is not None:
-                    time.sleep(max(0.0, began + sent / rate - time.monotonic()))
+            for slice_of in _slices(self._in_order(), pace.slice):
+                pace.wait(len(slice_of))
                 for row in slice_of:
                     sender.send(_message(row))
                 sender.flush()
@@ -73,8 +101,12 @@ class Replay:
 
     def _in_order(self) -> Iterator[Row]:
         """By partition and offset, with not more than a part of them in memory."""
-        parts = max(1, -(-self.count() // _PART))
         by = ("partition", "offset")
+        size = F.lit(0)
+        for name in self.messages.columns[len(_WHERE) :]:
+            size = size + F.coalesce(F.length(name), F.lit(0))
+        count, total = self.messages.agg(F.count("*"), F.sum(size)).collect()[0]
+        parts = parts_of(count, total or 0)
         ranged = self.messages.repartitionByRange(parts, *by).sortWithinPartitions(*by)
         return ranged.toLocalIterator(prefetchPartitions=True)
 
@@ -97,12 +129,22 @@ def prepare(
         events = Lake(table, storage).read(spark, [entity], since, until)
     elif connection is not None:
         only = {"operations": ",".join(CAME_IN)}
+        bounds = _bounds(connection, entity, offsets) if offsets and not (since or until) else None
         events = read_feed(
-            spark, connection, entity, since, until, options=only, schema=WITH_MESSAGES
+            spark, connection, entity, since, until, bounds, options=only, schema=WITH_MESSAGES
         )
     else:
         raise ReplayError("a replay is from a broker's feed or from an archive")
     return choose(events, offsets, where)
+
+
+def _bounds(connection: str, entity: str, offsets: Mapping[int, tuple[int, int]]) -> dict[str, str]:
+    """Offsets as the data source takes them: it fails where some were trimmed."""
+    feed = known_feed(connection, address_of(entity).entity)
+    nexts = {one.fragment: one.next for one in feed.fragments}
+    ends = {name: min(end, nexts.get(name, end)) for name, (_, end) in offsets.items()}
+    starts = {name: first for name, (first, _) in offsets.items()}
+    return {"startingOffsets": offsets_text(starts), "endingOffsets": offsets_text(ends)}
 
 
 def choose(
@@ -123,7 +165,7 @@ def choose(
         chosen = chosen.where(within)
     if where:
         chosen = chosen.where(where)
-    columns = ("entity", "partition", "offset", whole)
+    columns = (*_WHERE, whole)
     messages = chosen.select(*columns, *(("body",) if whole == "envelope" else ()))
     return Replay(chosen, messages)
 

@@ -85,7 +85,7 @@ def write_report(
     for name, rows in counted.named().items():
         pq.write_table(rows, folder / f"{name}.parquet")
     place = folder / PAGE
-    place.write_text(page(counted, prices, is_whole, meters, title))
+    place.write_text(page(counted, prices, is_whole, meters, title), encoding="utf-8")
     return Report(place, counted, count)
 
 

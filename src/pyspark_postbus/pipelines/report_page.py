@@ -113,7 +113,7 @@ def _throughput(tables: Tables) -> str:
 
 def _latency(tables: Tables) -> str:
     times = _times(tables)
-    rows = tables.latency.to_pylist()
+    rows = [row for row in tables.latency.to_pylist() if row["total_p50"] is not None]
     places: dict[datetime, dict[str, float]] = {}
     for row in rows:
         # Percentiles of several entities cannot be added: the slowest is what is felt.
@@ -126,18 +126,15 @@ def _latency(tables: Tables) -> str:
         ]
         for name in _PERCENTILES
     }
+    names = [f"total_{one}" for one in (*_PERCENTILES, "max")]
+    names += ["waiting_p50", "waiting_p99", "handling_p50", "handling_p99"]
     table = _table(
-        ("entity", "messages", *(f"total {one}" for one in (*_PERCENTILES, "max")),
-         "waiting p50", "waiting p99", "handling p50", "handling p99"),
+        ("entity", "messages", *(name.replace("_", " ") for name in names)),
         [
             (
                 _place(row),
                 number_text(row["messages"]),
-                *(millis_text(row[f"total_{one}"]) for one in (*_PERCENTILES, "max")),
-                *(
-                    "n/a" if row[name] is None else millis_text(row[name])
-                    for name in ("waiting_p50", "waiting_p99", "handling_p50", "handling_p99")
-                ),
+                *("n/a" if row[name] is None else millis_text(row[name]) for name in names),
             )
             for row in tables.latency_whole.to_pylist()
         ],
@@ -358,7 +355,8 @@ def _total(rows: Rows, operations: Sequence[str]) -> float:
 
 
 def _worst(rows: Rows) -> dict[str, Any] | None:
-    return max(rows, key=lambda row: float(row["total_p99"]), default=None)
+    known = [row for row in rows if row["total_p99"] is not None]
+    return max(known, key=lambda row: float(row["total_p99"]), default=None)
 
 
 def _hours(tables: Tables) -> float:

@@ -122,8 +122,9 @@ def latency(done: DataFrame, *by: str) -> DataFrame:
     spans = {"total": at - enqueued, "waiting": delivered - enqueued, "handling": at - delivered}
     columns = []
     for name, span in spans.items():
-        # Clocks of brokers may be set back: nothing is done before it began.
-        value = F.greatest(span, F.lit(0))
+        # Clocks of brokers may be set back: nothing is done before it began. What is not known
+        # stays so (`greatest` passes over nulls).
+        value = F.when(span.isNotNull(), F.greatest(span, F.lit(0)))
         found = F.percentile_approx(value, list(_PERCENTILES), 1_000)
         for place, share in enumerate(_PERCENTILES):
             columns.append(found[place].alias(f"{name}_p{share * 100:g}"))

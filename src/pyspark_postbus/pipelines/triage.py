@@ -38,7 +38,7 @@ def triage(letters: DataFrame, samples: int = SAMPLES) -> Triage:
             "sequenceNumber",
             "messageId",
             "deadLetterErrorDescription",
-            F.substring(F.decode("body", "UTF-8"), 1, _BODY_SHOWN).alias("body"),
+            _beginning(F.col("body")).alias("body"),
         ).alias("sample"),
     )
     place = Window.partitionBy(*_BY).orderBy("sample.sequenceNumber")
@@ -60,6 +60,12 @@ def triage(letters: DataFrame, samples: int = SAMPLES) -> Triage:
         kinds.orderBy(F.desc("letters"), *_BY),
         hours.orderBy("hour", "entity", "subscription", "reason"),
     )
+
+
+def _beginning(body: Column) -> Column:
+    """The first characters, if it has any: a body may be anything, and `decode` fails on that."""
+    bytes_of = F.substring(body, 1, _BODY_SHOWN * 4)
+    return F.substring(F.make_valid_utf8(bytes_of.cast("string")), 1, _BODY_SHOWN)
 
 
 def kind_of_error(error: Column) -> Column:

@@ -85,6 +85,18 @@ def test_a_letter_is_left_alone_when_the_function_says_nothing() -> None:
         ({"body": 5}, "a body is bytes or text, not int"),
         ({"properties": {"a": [1]}}, "a property is a text"),
         ({"scheduledEnqueueTime": "now"}, "a point in time is"),
+        # The broker would refuse the whole request for one of these.
+        ({"messageId": None}, "a messageId is a text, and not an empty one"),
+        ({"messageId": ""}, "a messageId is a text, and not an empty one"),
+        ({"contentType": "thé"}, "a contentType is in ASCII"),
+        ({"subject": "\ud83d"}, "half of a surrogate pair"),
+        ({"timeToLive": 0}, "timeToLive is 0, but must be from 1 to"),
+        ({"scheduledEnqueueTime": -1}, "scheduledEnqueueTime is -1, but must be from 1 to"),
+        ({"properties": {"a": float("nan")}}, "a property is a number of 64 bits"),
+        ({"properties": {"a": 1 << 63}}, "a property is a number of 64 bits"),
+        ({"properties": {"a": "\ud83d"}}, "half of a surrogate pair"),
+        ({"properties": {5: "a"}}, "the name of a property is a text"),
+        ({"body": b"x" * (3 << 20)}, "the edits have 4,194,315 bytes"),
     ],
 )
 def test_an_edit_that_cannot_be_is_a_problem_of_its_letter(

@@ -51,7 +51,11 @@ def test_a_table_is_read_from_toml_or_json(tmp_path: Path, name: str, text: str)
         ("unit_kb = 0", "unit_kb is less than 1"),
         ("operations = []", "not a list of tiers"),
         ("[[operations]]\nup_to = 5\nper_million = 1", "the last one must have no `up_to`"),
-        ("[[operations]]\nper_milion = 1", "unknown in a tier: per_milion"),
+        ("[[operations]]\nper_million = 1\nup_tp = 1", "unknown in a tier: up_tp"),
+        ("[[operations]]\nup_to = 5", "a tier has no per_million"),
+        ("operations = [5]", "a tier has no per_million"),
+        ("[[operations]]\nper_million = -1", "a tier has a number below 0"),
+        ("base_per_month = nan", "base_per_month is not a number from 0 on"),
         ("= 5", "Invalid"),
     ],
 )
