@@ -55,7 +55,7 @@ def with_envelopes(rows: pa.Table) -> pa.Table:
 def _envelopes(messages: pa.Array) -> pa.Array:
     """What `envelope_of` says of each, of a column of messages at once."""
     _, edges, data = messages.buffers()
-    if not len(messages) or data is None:
+    if data is None or not data.size:  # none at all, or none that has a byte
         return messages
     offsets = np.frombuffer(edges, np.int32)[messages.offset :][: len(messages) + 1]
     starts, ends = offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64)
