@@ -31,6 +31,7 @@ from pyspark_postbus.pipelines.archive import ArchiveError, Step
 from pyspark_postbus.pipelines.deadletters import Outcome, Repair
 from pyspark_postbus.pipelines.edits import BadEdit
 from pyspark_postbus.pipelines.prices import BadPrices
+from pyspark_postbus.pipelines.progress_lines import lines
 from pyspark_postbus.pipelines.replay import ReplayError
 from pyspark_postbus.pipelines.report import NothingToReport
 from pyspark_postbus.pipelines.scales import bytes_text
@@ -70,6 +71,7 @@ def started(console: Console, name: str, master: str | None, conf: Sequence[str]
 
 @contextmanager
 def bars(console: Console) -> Iterator[Progress]:
+    """Bars that move, or lines in a log."""
     with Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -79,8 +81,13 @@ def bars(console: Console) -> Iterator[Progress]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=console,
+        disable=not console.is_terminal,
     ) as progress:
-        yield progress
+        if console.is_terminal:
+            yield progress
+        else:
+            with lines(console, progress):
+                yield progress
 
 
 class ArchiveView:
