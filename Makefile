@@ -12,6 +12,7 @@
 #   make bench-soak ARGS='--minutes 30'   what stays behind after a long time at full rate
 #   make bench-backlog ARGS='--large 1000000'   what a backlog costs in memory and speed
 #   make bench-feed                  what a reader of the change feed costs the traffic
+#   make bench-spark, bench-archive, bench-resubmit   the data pipeline
 #   make bench-duplicates            what duplicate detection costs with a full window
 #   make lock                        write the locked lists anew         make clean
 #
@@ -40,9 +41,10 @@ CODE = $(shell $(MAKE) -q $(COMPILED) 2>/dev/null && echo PYTHONPATH=$(CURDIR)/b
 
 .PHONY: help serve test test-compiled test-long test-spark compile simulate fuzz check format
 .PHONY: bench bench-backlog bench-duplicates bench-hostile bench-sdk bench-soak bench-topics
-.PHONY: bench-feed bench-sessions bench-spark bench-transactions lock clean dev
+.PHONY: bench-archive bench-feed bench-resubmit bench-sessions bench-spark bench-transactions
+.PHONY: lock clean dev
 help:
-	@sed -n '3,15s/^# \{0,3\}//p' Makefile
+	@sed -n '3,/^#$$/s/^# \{0,3\}//p' Makefile
 
 # Compiled first, so that a start spends its time on starting, also where Python may write no cache.
 serve: $(RUNTIME)
@@ -119,6 +121,12 @@ bench-duplicates: $(COMPILED)
 # Takes about five minutes and 4 GB of disk with its default sizes.
 bench-spark: $(COMPILED)
 	@PYTHONPATH=build/compiled $(BIN)/python -m bench.feed_spark $(ARGS)
+
+bench-archive: $(COMPILED)
+	@PYTHONPATH=build/compiled $(BIN)/python -m bench.archive $(ARGS)
+
+bench-resubmit: $(COMPILED)
+	@PYTHONPATH=build/compiled $(BIN)/python -m bench.resubmit $(ARGS)
 
 dev: $(DEV) $(NODE)
 

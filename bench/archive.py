@@ -1,4 +1,4 @@
-"""How fast the archive takes in the change feed: `python -m bench.archive`.
+"""How fast the archive takes in the change feed: `make bench-archive`.
 
 A queue is filled with messages of 1 KB. Each round archives its whole feed into a new Delta table,
 every column and the envelope of each message, with everything on this one machine: broker, Spark,

@@ -3,7 +3,8 @@
 A queue is filled with messages of 1 KB, and the feed is written to Parquet once: both have the same
 rows. Then each is read into Spark's noop sink in alternating rounds, so that both sides of a ratio
 had the same minute: with the record's own columns and the body, and with every column. The broker
-serves the feed on the same machine, so its work counts, too.
+serves the feed on the same machine, so its work counts, too. In the same rounds a source that has
+the same rows ready in memory says what is left of a round when nothing is fetched or decoded.
 """
 
 from __future__ import annotations
@@ -18,23 +19,30 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.brokers import Postbus
 from bench.numbers import Spread
 from bench.processes import machine, usage_of
 from bench.program import add_places, conduct, say, write_json
+from bench.ready_source import ReadySource
 from bench.report import markdown
 from bench.work import RunFailed
 from postbus.connection_string import parse
+from postbus.feed.events import Place
+from pyspark_postbus.client import Client
 from pyspark_postbus.columns import ALL, OF_SECTIONS, ddl
+from pyspark_postbus.decode import Decoder
 from pyspark_postbus.rows import encode
 from pyspark_postbus.sender import Sender
 
 QUEUE = "events"
 OWN = tuple(name for name in ALL if name not in OF_SECTIONS or name == "body")
 CASES = (("the record's own columns and the body", OWN, 0.5), ("every column", ALL, 0.1))
+PARTS = 2
 _POOL = 4_000_000
 
 
@@ -44,11 +52,22 @@ class Round:
     says more than the rates where the machine is not quiet."""
 
     feed: float
+    ready: float
     parquet: float
     feed_cpu_us: float
     """Per event, broker and Spark together."""
     broker_cpu_us: float
+    ready_cpu_us: float
     parquet_cpu_us: float
+
+
+class Frames(NamedTuple):
+    """What is read in a round."""
+
+    feed: Callable[[], DataFrame]
+    ready: DataFrame
+    ready_count: int
+    parquet: DataFrame
 
 
 def fill(connection: str, count: int, size: int) -> None:
@@ -117,9 +136,13 @@ def _compare(
     found = parquet.count()
     if found != given.events:
         raise RunFailed(f"the feed has {found} events, not {given.events}")
-    lines, told, missed = [], {}, 0
+    lines, missed = [], 0
+    told: dict[str, list[dict[str, float]]] = {}
     for title, columns, wanted in CASES:
-        rounds = _rounds(given, broker, lambda c=columns: feed(c), parquet.select(*columns))  # type: ignore[misc]
+        file = path.with_name(f"{len(told)}.arrow")
+        ready, count = _ready(spark, given, connection, columns, file)
+        frames = Frames(lambda c=columns: feed(c), ready, count, parquet.select(*columns))  # type: ignore[misc]
+        rounds = _rounds(given, broker, frames)
         ratio = [each.feed / each.parquet for each in rounds]
         lines.append(
             [
@@ -128,15 +151,18 @@ def _compare(
                 _text([each.parquet for each in rounds], 0),
                 f"**{_text(ratio, 2)}**",
                 f"{wanted}",
+                _text([each.ready / each.parquet for each in rounds], 2),
                 f"{median(each.feed_cpu_us for each in rounds):.1f}",
                 f"{median(each.broker_cpu_us for each in rounds):.1f}",
+                f"{median(each.ready_cpu_us for each in rounds):.1f}",
                 f"{median(each.parquet_cpu_us for each in rounds):.1f}",
             ]
         )
         told[title] = [asdict(each) for each in rounds]
         missed += median(ratio) < wanted
     heads = ["columns", "feed, events/s", "Parquet, rows/s", "ratio", "wanted"]
-    heads += [f"CPU µs/event, {of}" for of in ("feed", "of it the broker", "Parquet")]
+    heads.append("ratio of rows that are ready")
+    heads += [f"CPU µs/event, {of}" for of in ("feed", "of it the broker", "ready", "Parquet")]
     say(markdown(heads, lines))
     write_json(given.output, {"machine": machine(path), "broker": broker.full_name, "rounds": told})
     return 1 if missed else 0
@@ -147,33 +173,55 @@ def _text(values: list[float], digits: int) -> str:
     return "-" if spread is None else spread.text(digits)
 
 
-def _rounds(
-    given: argparse.Namespace, broker: Postbus, feed: Callable[[], DataFrame], parquet: DataFrame
-) -> list[Round]:
+def _ready(
+    spark: SparkSession,
+    given: argparse.Namespace,
+    connection: str,
+    columns: tuple[str, ...],
+    path: Path,
+) -> tuple[DataFrame, int]:
+    """A frame of about as many rows, all of them ready; and how many there are."""
+    with Client(connection) as client:
+        journal = client.feed(QUEUE)
+        chunk = client.read(QUEUE, 0, journal.fragments[0].first)
+    batch = Decoder(Place(QUEUE, 0, {}), columns).decode(chunk.data, 0, chunk.next)
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, batch.schema) as stream:
+        stream.write_batch(batch)
+    spark.dataSource.register(ReadySource)
+    times = max(given.events // batch.num_rows // PARTS, 1) * PARTS
+    reader = spark.read.format("ready").options(path=str(path), times=times, parts=PARTS)
+    return reader.schema(ddl(columns)).load(), times * batch.num_rows
+
+
+def _rounds(given: argparse.Namespace, broker: Postbus, frames: Frames) -> list[Round]:
     rounds = []
     # The first round warms both up: code is compiled, and files are in memory.
     for number in range(given.rounds + 1):
-        # The broker is a child of this process, and so are Spark's.
-        before, broker_before = usage_of(os.getpid()).cpu_s, usage_of(broker.pid).cpu_s
-        feed_s = timed(feed())
-        between, broker_s = usage_of(os.getpid()).cpu_s, usage_of(broker.pid).cpu_s - broker_before
-        parquet_s = timed(parquet)
-        after = usage_of(os.getpid()).cpu_s
+        broker_before = usage_of(broker.pid).cpu_s
+        feed, feed_cpu_us = _measured(frames.feed(), given.events)
+        broker_s = usage_of(broker.pid).cpu_s - broker_before
+        ready, ready_cpu_us = _measured(frames.ready, frames.ready_count)
+        parquet, parquet_cpu_us = _measured(frames.parquet, given.events)
+        broker_cpu_us = broker_s / given.events * 1e6
         each = Round(
-            given.events / feed_s,
-            given.events / parquet_s,
-            (between - before) / given.events * 1e6,
-            broker_s / given.events * 1e6,
-            (after - between) / given.events * 1e6,
+            *(feed, ready, parquet, feed_cpu_us, broker_cpu_us, ready_cpu_us, parquet_cpu_us)
         )
         warm = "" if number else " (warm-up)"
         say(
-            f"  feed {each.feed:.0f}/s with {each.feed_cpu_us:.1f} µs, "
-            f"Parquet {each.parquet:.0f}/s with {each.parquet_cpu_us:.1f} µs{warm}"
+            f"  feed {feed:.0f}/s with {feed_cpu_us:.1f} µs, ready {ready:.0f}/s with "
+            f"{ready_cpu_us:.1f} µs, Parquet {parquet:.0f}/s with {parquet_cpu_us:.1f} µs{warm}"
         )
         if number:
             rounds.append(each)
     return rounds
+
+
+def _measured(frame: DataFrame, count: int) -> tuple[float, float]:
+    """Rows per second, and µs of CPU for each. The broker is a child of this process, and so are
+    Spark's."""
+    before = usage_of(os.getpid()).cpu_s
+    took_s = timed(frame)
+    return count / took_s, (usage_of(os.getpid()).cpu_s - before) / count * 1e6
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""How fast dead letters are repaired: `python -m bench.resubmit`.
+"""How fast dead letters are repaired: `make bench-resubmit`.
 
 A queue has many dead letters, more than memory holds, put straight into the store as the engine
 does it. Requests of a thousand numbers each send them again over HTTP, in turns as they are, with

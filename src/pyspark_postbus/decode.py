@@ -6,7 +6,6 @@ for a chunk of records at once, and leaves to it the few that are written in an 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -36,7 +35,6 @@ RECORD: Final = np.dtype(
         *(("id_length", "<u2"), ("session_length", "<u2"), ("extras_length", "<u4")),
     ]
 )
-_LENGTH: Final = struct.Struct(">I")
 _NO_SESSION: Final = 0xFFFF
 _EXTRA_SIZE: Final = 5
 _PROPERTIES, _REASON, _DESCRIPTION, _SOURCE, _TRAIL = 1, 2, 3, 4, 5
@@ -208,29 +206,17 @@ def _found(buffer: Buffer, start: int, end: int, journal: int | None) -> _Record
     batches: list[tuple[int, int, int, int]] = []
     """Of each: its first record in `starts`, where it ends, its base and its time."""
     at, after = 0, start
-    length_at, found = _LENGTH.unpack_from, starts.append
     while at < size:
-        header = _header(data, at)
+        header, found = _batch(data, at)
         if journal is not None and header.fragment != journal:
             raise OtherJournal(f"journal {header.fragment}, not {journal}")
         # Offsets are dense: a batch that is missing must not pass for one without events.
         if header.base > after:
             raise DecodeFailed(f"the batch at offset {header.base} comes after offset {after}")
         after = header.base + header.record_count
-        position = at + batch.HEADER_SIZE
-        at = position + header.length
+        at += batch.HEADER_SIZE + header.length
         batches.append((len(starts), at, header.base, header.at))
-        # The one loop over all records: each tells where the next one is.
-        try:
-            for _ in range(header.record_count):
-                (length,) = length_at(data, position)
-                position += _LENGTH.size
-                found(position)
-                position += length
-        except struct.error:
-            position = -1
-        if position != at:
-            raise DecodeFailed(f"the records of the batch at offset {header.base} do not fill it")
+        starts += found
     return _chosen(buffer, np.array(starts, np.int64), batches, start, end)
 
 
@@ -245,7 +231,7 @@ def _chosen(
     firsts, edges, bases, times = np.array(batches, np.int64).reshape(-1, 4).T
     ends = np.empty_like(starts)
     # A record ends where the length of the next one begins, and the last one with its batch.
-    ends[:-1] = starts[1:] - _LENGTH.size
+    ends[:-1] = starts[1:] - batch.RECORD_PREFIX_SIZE
     counts = np.diff(firsts, append=len(starts))
     ends[firsts + counts - 1] = edges
     offsets = np.arange(len(starts)) + np.repeat(bases - firsts, counts)
@@ -263,13 +249,16 @@ def _chosen(
 
 def base_of(data: bytes) -> int:
     """The offset of the first record in a chunk: it may be before the one that was asked for."""
-    return _header(data, 0).base
+    header, _ = _batch(data, 0)
+    return header.base
 
 
-def _header(data: bytes, at: int) -> batch.Header:
-    """The header of the batch at a position, its bytes checked against their sum."""
+def _batch(data: bytes, at: int) -> tuple[batch.Header, list[int]]:
+    """The header of the batch at a position, its bytes checked against their sum, and where each of
+    its records begins."""
     try:
-        return batch.unpack_at(data, at)
+        header = batch.unpack_at(data, at)
+        return header, batch.starts_of(data, at, header)
     except batch.BatchCorrupt as error:
         raise DecodeFailed(str(error)) from error
 

@@ -15,6 +15,8 @@ import pyarrow as pa
 
 from pyspark_postbus.spans import Buffer, Flags, Positions, numbers
 
+_BEGIN: Final = 0x0053_00
+"""Every section: a descriptor, a small ulong, and then which section it is."""
 _HEADER: Final = 0x70
 _SECTION_COUNT: Final = 5
 """Sections before the body: header, two of annotations, properties, application properties."""
@@ -72,12 +74,13 @@ class Messages:
     def _past(self, position: Positions, rank: int) -> Positions:
         """Where the next section starts."""
         buffer = self._buffer
-        found = buffer.at(position + 2) == _HEADER + rank
-        found &= (buffer.at(position) == 0) & (buffer.at(position + 1) == 0x53)
+        # What a section begins with, all four bytes at once.
+        begin = buffer.numbers(position, ">u4")
+        found = begin >> 8 == _BEGIN | _HEADER + rank
         found &= position < self._ends
         if not found.any():
             return position
-        constructor = buffer.at(position + 3)
+        constructor = begin & 0xFF
         is_list = rank in (0, _PROPERTIES)
         short = constructor == (_LIST8 if is_list else _MAP8)
         long = constructor == (_LIST32 if is_list else _MAP32)
@@ -93,8 +96,9 @@ class Messages:
         """The bytes of each body: one data section, or one value that is text or bytes."""
         buffer, position = self._buffer, self._body
         there = position < self._ends
-        plain = (buffer.at(position) == 0) & (buffer.at(position + 1) == 0x53)
-        code, constructor = buffer.at(position + 2), buffer.at(position + 3)
+        begin = buffer.numbers(position, ">u4")
+        plain = begin >> 16 == _BEGIN >> 8
+        code, constructor = begin >> 8 & 0xFF, begin & 0xFF
         short = (constructor == 0xA0) | ((constructor == _TEXT8) & (code == _VALUE))
         long = (constructor == 0xB0) | ((constructor == _TEXT32) & (code == _VALUE))
         plain &= ((code == _DATA) | (code == _VALUE)) & (short | long)

@@ -56,7 +56,7 @@ from postbus.model.instant import NEVER
 from postbus.model.rule import CorrelationFilter, FalseFilter, RuleDescription, SqlAction, SqlFilter
 from postbus.model.values import TypedValue, ValueType
 from postbus.server.sas import create_sas
-from tests.fuzz import rest
+from tests.fuzz import pipeline, rest
 from tests.fuzz.driver import CORPUS
 from tests.fuzz.management import LOCKED
 from tests.fuzz.texts import ENTITY_KEY, FORMS, KEY, KEY_NAME, NOW, description_entry, entry_of
@@ -439,6 +439,9 @@ SAMPLES = {
     "rest-headers": rest.headers,
     "rest-batches": rest.batches,
     "rest-deliveries": sections,
+    "resubmissions": pipeline.resubmissions,
+    "discards": pipeline.discards,
+    "feed": sections,
 }
 
 if __name__ == "__main__":

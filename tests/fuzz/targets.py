@@ -9,6 +9,8 @@ from postbus.model.values import ValueType
 from tests.fuzz.driver import Target
 from tests.fuzz.management import LOCKED, run_management
 from tests.fuzz.mutation import after, mutate_frames, mutate_values
+from tests.fuzz.pipeline import WORDS as PIPELINE_WORDS
+from tests.fuzz.pipeline import run_discard, run_feed, run_resubmission
 from tests.fuzz.rest import WORDS as REST_WORDS
 from tests.fuzz.rest import run_batch, run_delivery, run_headers
 from tests.fuzz.rules import WORDS, mutate_tokens, run_rules
@@ -84,5 +86,8 @@ _ALL = (
         (DecodeError, ServiceBusError),
         mutators=(mutate_values,),
     ),
+    Target("resubmissions", run_resubmission, (ServiceBusError,), words=PIPELINE_WORDS),
+    Target("discards", run_discard, (ServiceBusError,), words=PIPELINE_WORDS),
+    Target("feed", run_feed, (DecodeError, ServiceBusError), mutators=(mutate_values,)),
 )
 TARGETS = {target.name: target for target in _ALL}

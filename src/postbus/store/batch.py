@@ -107,6 +107,26 @@ def _wrong_length(header: Header, there: int) -> BatchCorrupt:
     return BatchCorrupt(f"a record batch was written with {header.length} bytes, {there} are there")
 
 
+def starts_of(data: bytes, at: int, header: Header) -> list[int]:
+    """Where each record of the batch at a position begins. For who reads many of them: nothing is
+    cut out. Does not look at the checksum, either."""
+    position = at + HEADER_SIZE
+    end = position + header.length
+    starts: list[int] = []
+    # Byte by byte: compiled that takes a quarter of the time of `struct`.
+    for _ in range(header.record_count):
+        start = position + RECORD_PREFIX_SIZE
+        if start > end:
+            raise BatchCorrupt("a record batch ends before the last of its records")
+        size = data[position] << 24 | data[position + 1] << 16
+        size |= data[position + 2] << 8 | data[position + 3]
+        starts.append(start)
+        position = start + size
+    if position != end:
+        raise BatchCorrupt(f"the records of the batch at offset {header.base} do not fill it")
+    return starts
+
+
 def records(data: bytes) -> Iterator[tuple[int, bytes]]:
     """The position and the bytes of each record, in order.
 

@@ -19,6 +19,7 @@ def test_what_was_packed_comes_back_with_its_positions(records: list[bytes]) -> 
     assert list(batch.records(data)) == list(zip(positions, records, strict=True))
     for position, record in zip(positions, records, strict=True):
         assert data[position : position + len(record)] == record
+    assert batch.starts_of(b"before" + data + data, 6, header) == [6 + each for each in positions]
 
 
 def test_the_bytes_are_the_documented_ones() -> None:
@@ -84,6 +85,9 @@ def test_records_that_do_not_fill_their_batch_are_found(
 
     with pytest.raises(BatchCorrupt, match=text):
         list(batch.records(header + payload))
+    found = batch.Header(1, 1, 0, T0, count, len(payload))
+    with pytest.raises(BatchCorrupt, match=r"do not fill it|ends before the last"):
+        batch.starts_of(header + payload + payload, 0, found)
 
 
 def test_a_batch_without_records_is_not_packed() -> None:
