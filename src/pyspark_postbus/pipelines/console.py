@@ -33,6 +33,7 @@ from pyspark_postbus.pipelines.deadletters import Outcome, Repair
 from pyspark_postbus.pipelines.edits import BadEdit
 from pyspark_postbus.pipelines.lake import NotAnArchive
 from pyspark_postbus.pipelines.prices import BadPrices
+from pyspark_postbus.pipelines.progress_lines import lines
 from pyspark_postbus.pipelines.replay import ReplayError
 from pyspark_postbus.pipelines.report import NothingToReport
 from pyspark_postbus.pipelines.scales import bytes_text
@@ -85,6 +86,7 @@ def pairs(texts: Sequence[str]) -> dict[str, str]:
 
 @contextmanager
 def bars(console: Console) -> Iterator[Progress]:
+    """Bars that move, or lines in a log."""
     with Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
@@ -94,8 +96,13 @@ def bars(console: Console) -> Iterator[Progress]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=console,
+        disable=not console.is_terminal,
     ) as progress:
-        yield progress
+        if console.is_terminal:
+            yield progress
+        else:
+            with lines(console, progress):
+                yield progress
 
 
 class ArchiveView:
