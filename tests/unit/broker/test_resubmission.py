@@ -375,6 +375,7 @@ def test_what_the_target_does_not_take_stays_a_dead_letter() -> None:
 # -- bounds ------------------------------------------------------------------------------------
 
 
+@pytest.mark.interpreted_only
 def test_no_more_bodies_are_in_memory_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("postbus.broker.resubmission.RECEIVE_BYTES_MAX", 13)
     engine = Engine()
@@ -385,6 +386,7 @@ def test_no_more_bodies_are_in_memory_than_fit(monkeypatch: pytest.MonkeyPatch) 
     assert send_again(engine, *numbers[2:]) == MOVED
 
 
+@pytest.mark.interpreted_only
 def test_one_that_is_larger_than_that_goes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("postbus.broker.resubmission.RECEIVE_BYTES_MAX", 3)
     engine = Engine()

@@ -175,6 +175,7 @@ def test_the_more_sessions_are_held_the_less_room_each_has() -> None:
     assert limits.messages_max == 4_096
 
 
+@pytest.mark.interpreted_only
 def test_a_line_is_complete_once_all_that_the_index_names_were_looked_at(short_line: int) -> None:
     engine = SessionEngine()
     names = fill(engine, 10)

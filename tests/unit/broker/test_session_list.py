@@ -79,6 +79,7 @@ def test_an_entity_without_sessions_in_it_lists_none() -> None:
     assert engine.listed(0) == []
 
 
+@pytest.mark.interpreted_only
 def test_pages_follow_one_another_without_being_counted_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -126,6 +126,7 @@ async def test_who_does_not_wait_is_told_at_once_that_there_is_nothing(bed: Bed)
     assert await Client(bed).body(wait_ms=0) is None
 
 
+@pytest.mark.interpreted_only
 async def test_who_does_not_wait_hears_when_the_store_does_not_tell(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -164,6 +164,7 @@ async def test_where_nothing_can_be_sent_nothing_is_read(office: Office) -> None
         mailbox.room_for(ORDERS)
 
 
+@pytest.mark.interpreted_only
 async def test_a_busy_broker_says_so_before_it_reads(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,7 +35,9 @@ async def life(data: Path, wall: int, *bodies: bytes) -> list[int]:
         server = Server(settings, config, folder, clock)
         await server.start()
         await ask(server, lambda q, now, _: q.send([Message(body) for body in bodies], now))
-        found = await ask(server, lambda q, _, pages: browse.peek(q, MAIN, 0, 9, 999, pages))
+        found = await ask(
+            server, lambda q, _, pages: browse.peek(q.queues[0], MAIN, 0, 9, 999, pages)
+        )
         server._signalled()
         await server.serve()
     return [message.enqueued_at for message, _ in found]
