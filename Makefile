@@ -27,7 +27,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 ARGS ?=
 # Most conformance tests wait for locks and timers, so more workers than cores pay.
-WORKERS ?= 6
+WORKERS ?= 8
 
 VENV := .venv
 BIN := $(VENV)/bin
