@@ -117,15 +117,17 @@ class Messages:
         )
 
     def heads(self) -> Positions:
-        """Where the body of each begins, if it is one data section in its shortest form; where the
-        message ends, if it is anything else."""
+        """Where the body of each begins, if it is one data section in its shortest form, with at
+        least one byte; where the message ends, if it is anything else."""
         buffer, position = self._buffer, self._body
         begin = buffer.numbers(position, ">u4")
         short = begin == (_BEGIN | _DATA) << 8 | 0xA0
         long = begin == (_BEGIN | _DATA) << 8 | 0xB0
         size = buffer.numbers(position + 4, ">u4")
         long &= size > 0xFF
-        end = position + np.where(long, 8 + size, 5 + buffer.at(position + 4).astype(np.int64))
+        few = buffer.at(position + 4).astype(np.int64)
+        short &= few > 0
+        end = position + np.where(long, 8 + size, 5 + few)
         plain = (short | long) & (end == self._ends) & ~self.odd
         return np.where(plain, position, self._ends)
 

@@ -23,15 +23,17 @@ MARK: Final = "postbus-replayed-from"
 
 
 def envelope_of(message: bytes, body: bytes) -> bytes:
-    """All but the body; or all of it, where the body is not one section of data at the end."""
+    """All but the body; or all of it, where the body is not one section of data at the end, with at
+    least one byte: a message need not have a body at all."""
     start = scan(message).body
-    return message[:start] if message[start:] == encode_data(body) else message
+    return message[:start] if body and message[start:] == encode_data(body) else message
 
 
 def message_of(envelope: bytes, body: bytes) -> bytes:
     """The message that `envelope_of` has taken apart."""
     sections = scan(envelope)
-    return envelope if sections.body < sections.end else envelope + encode_data(body)
+    is_whole = sections.body < sections.end or not body
+    return envelope if is_whole else envelope + encode_data(body)
 
 
 def marked(message: bytes, origin: str) -> bytes:
@@ -53,7 +55,8 @@ def with_envelopes(rows: pa.Table) -> pa.Table:
 
 
 def _envelopes(messages: pa.Array) -> pa.Array:
-    """What `envelope_of` says of each, of a column of messages at once."""
+    """What `envelope_of` says of each, of a column of messages at once; one whose head is written
+    in an unusual way stays whole."""
     _, edges, data = messages.buffers()
     if data is None or not data.size:  # none at all, or none that has a byte
         return messages

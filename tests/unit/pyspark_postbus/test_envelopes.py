@@ -38,7 +38,7 @@ HEAD = (
 )
 
 
-@given(st.binary(max_size=600))
+@given(st.binary(min_size=1, max_size=600))
 def test_a_message_is_had_again_from_its_envelope_and_body(body: bytes) -> None:
     message = HEAD + encode_data(body)
     envelope = envelope_of(message, body)
@@ -52,6 +52,8 @@ def test_a_message_is_had_again_from_its_envelope_and_body(body: bytes) -> None:
         (encode_amqp_value("text"), b"text"),
         (encode_data(b"ab") + encode_data(b"cd"), b"abcd"),
         (encode_data(b"") + encode_data(b"x"), b"x"),
+        (encode_data(b""), b""),
+        (b"", b""),
         (b"\x00\x53\x75\xb0\x00\x00\x00\x02hi", b"hi"),
     ],
 )
@@ -73,15 +75,27 @@ def _data_of(message: bytes) -> bytes:
 
 
 @given(st.lists(st.none() | payloads | st.binary(max_size=300).map(encode_data)))
-def test_many_messages_at_once_are_taken_apart_as_each_is(messages: list[bytes | None]) -> None:
+def test_many_messages_are_taken_apart_at_once_and_are_had_again(
+    messages: list[bytes | None],
+) -> None:
     bodies = [None if each is None else _data_of(each) for each in messages]
     column = pa.array([b"before", *messages], pa.binary()).slice(1)
     rows = pa.table({"body": pa.array(bodies, pa.binary()), "message": column})
     found = with_envelopes(rows)["envelope"].to_pylist()
-    assert found == [
-        None if message is None or body is None else envelope_of(message, body)
-        for message, body in zip(messages, bodies, strict=True)
-    ]
+    for message, body, envelope in zip(messages, bodies, found, strict=True):
+        if message is None or body is None:
+            assert envelope is None
+        else:
+            assert message_of(envelope, body) == message
+            # Whole where a section begins in an unusual way: that one is not looked into.
+            assert envelope in (envelope_of(message, body), message)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=300)))
+def test_the_body_of_a_usual_message_is_stored_once(bodies: list[bytes]) -> None:
+    messages = [HEAD + encode_data(body) for body in bodies]
+    rows = pa.table({"body": bodies, "message": pa.array(messages, pa.binary())})
+    assert with_envelopes(rows)["envelope"].to_pylist() == [HEAD] * len(bodies)
 
 
 def test_a_replayed_message_says_where_it_was_and_is_the_same_otherwise() -> None:
