@@ -134,8 +134,9 @@ class Pages:
         self.seen: dict[bytes, Instant | None] = {}
         """Ids that were looked up, and when each was seen; None for never. Not by page: many
         requests are looked up at once."""
-        self._looked_in: dict[bytes, set[int]] = {}
-        """The parts of the history that each of them was looked for in."""
+        self._looked_in: dict[bytes, tuple[int, ...]] = {}
+        """The parts of the history that each of them was looked for in: mostly those of one page,
+        which all its ids share. A set for each would take 40 MB where there are many parts."""
 
     def __contains__(self, page: Page) -> bool:
         return page in self._loaded
@@ -147,14 +148,16 @@ class Pages:
                 before, at = self.seen.get(digest), loaded.get(digest)
                 if before is None or (at is not None and at > before):
                     self.seen[digest] = at
-                self._looked_in.setdefault(digest, set()).update(page.parts)
+                looked = self._looked_in.get(digest)
+                self._looked_in[digest] = page.parts if looked is None else looked + page.parts
         else:
             self._loaded[page] = loaded
 
     def was_looked_for(self, digest: bytes, parts: Sequence[int]) -> bool:
         """Was an id looked for in all of these parts? A checkpoint may have put it into another
         one since the parts were chosen, and the answer is as new as the checkpoint."""
-        return self._looked_in.get(digest, frozenset()).issuperset(parts)
+        looked = self._looked_in.get(digest, ())
+        return all(part in looked for part in parts)
 
     def rows(self, page: LanePage | GroupPage | DuePage | RowPage | PinnedPage) -> list[Row]:
         rows = self._loaded[page]
