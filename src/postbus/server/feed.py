@@ -198,13 +198,14 @@ class Feed:
                 except BaseException:
                     own.free.release()
                     raise
-        except BaseException as error:
+        except TimeoutError:
             self._left(host, own)
-            if not isinstance(error, TimeoutError):
-                raise
             raise ServerBusy(
                 "The broker answers as many readers of feeds as it can; try again."
             ) from None
+        except BaseException:
+            self._left(host, own)
+            raise
         entity.meter.feed_reads += 1
         entity.meter.feed_bytes += answer.size
 

@@ -308,6 +308,9 @@ async def test_the_readers_of_one_entity_leave_places_for_those_of_others(
     await desk.feed.begin(desk.entity, other, answer)
     desk.feed.end(desk.host)
     await desk.feed.begin(desk.entity, desk.host, answer)
+    for host in [other, *[desk.host] * feed_module.PER_FRAGMENT_MAX]:
+        desk.feed.end(host)
+    assert not desk.feed._places_of, "a fragment that nobody reads takes no memory"
 
 
 @pytest.mark.parametrize("path", ["orders/$DeadLetterQueue", "orders/Subscriptions/s"])
