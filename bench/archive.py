@@ -31,10 +31,7 @@ WANTED = 30_000
 def measure(given: argparse.Namespace, folder: Path) -> int:
     flags = ("--retention-mb", str(1_048_576))
     with Postbus(folder / "broker", [QUEUE], flags, max_size_mb=5_120) as broker:
-        connection = (
-            f"Endpoint=sb://localhost:{broker.port};SharedAccessKeyName={broker.user};"
-            f"SharedAccessKey={broker.password};UseDevelopmentEmulator=true"
-        )
+        connection = broker.connection_string
         fill(connection, given.events, given.size)
         say(f"{given.events} messages of {given.size} bytes were sent")
         spark = session(master="local[2]", settings={"spark.local.dir": str(folder / "spark")})

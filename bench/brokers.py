@@ -160,6 +160,13 @@ class Postbus(Broker):
         self._config.write_text("".join(f'[queues."{queue}"]\n{size}' for queue in queues))
 
     @property
+    def connection_string(self) -> str:
+        return (
+            f"Endpoint=sb://localhost:{self.port};SharedAccessKeyName={self.user};"
+            f"SharedAccessKey={self.password};UseDevelopmentEmulator=true"
+        )
+
+    @property
     def full_name(self) -> str:
         compiled = len(list(Path(postbus.__file__).parent.rglob("*.so")))
         how = f"{compiled} modules compiled" if compiled else "not compiled"

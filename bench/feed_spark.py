@@ -109,10 +109,7 @@ def timed(frame: DataFrame) -> float:
 def measure(given: argparse.Namespace, folder: Path) -> int:
     flags = ("--retention-mb", str(1_048_576))
     with Postbus(folder / "broker", [QUEUE], flags, max_size_mb=5_120) as broker:
-        connection = (
-            f"Endpoint=sb://localhost:{broker.port};SharedAccessKeyName={broker.user};"
-            f"SharedAccessKey={broker.password};UseDevelopmentEmulator=true"
-        )
+        connection = broker.connection_string
         began = time.monotonic()
         fill(connection, given.events, given.size)
         took_s = time.monotonic() - began
