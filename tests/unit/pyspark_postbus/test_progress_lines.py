@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import time
+import threading
 
 from rich.console import Console
 
@@ -14,23 +14,33 @@ from pyspark_postbus.pipelines.progress_lines import lines
 WITHIN_S = 10.0
 
 
-def wait_for(out: io.StringIO, text: str) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while text not in out.getvalue():
-        assert time.monotonic() < deadline, out.getvalue()
-        time.sleep(0.005)
+class Log(io.StringIO):
+    """A file that can be waited on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._news = threading.Condition()
+
+    def write(self, text: str) -> int:
+        with self._news:
+            self._news.notify_all()
+            return super().write(text)
+
+    def wait_for(self, text: str) -> None:
+        with self._news:
+            assert self._news.wait_for(lambda: text in self.getvalue(), WITHIN_S), self.getvalue()
 
 
 def test_without_a_terminal_each_change_is_told_in_a_line_of_its_own() -> None:
-    out = io.StringIO()
+    out = Log()
     console = Console(file=out, soft_wrap=True, highlight=False)
     with bars(console) as progress, lines(console, progress, every_s=0.01):
         view = RepairView(progress, "sent again", 1_000_000)
-        wait_for(out, "sent again: 0 of 1,000,000\n")
+        out.wait_for("sent again: 0 of 1,000,000\n")
         outcome = Outcome(1_000_000)
         outcome.outcomes["moved"] = 500_000
         view.tell(outcome)
-        wait_for(out, "sent again: 500,000 of 1,000,000 (500,000 moved)\n")
+        out.wait_for("sent again: 500,000 of 1,000,000 (500,000 moved)\n")
     assert out.getvalue().count("500,000 of") == 1, "what has not changed is not told again"
 
 
