@@ -142,14 +142,20 @@ def test_a_queue_is_archived_once_and_then_from_where_the_table_ends(
     assert archived(table) == [(number, f"id-{number}") for number in range(400)]
 
 
+def foreign(spark: SparkSession, broker: Server, queue: str, table: Path) -> Lake:
+    """A table with ten events that the broker never had, as if they were its own."""
+    with Client(broker.connection_string) as client:
+        [fragment] = client.feed(queue).fragments
+    lake = Lake(str(table))
+    rows = events(spark, 0, 10).withColumn("entity", F.lit(queue))
+    lake.append(rows, [Source(queue, 0, fragment.id)])
+    return lake
+
+
 def test_a_table_that_is_ahead_of_the_broker_is_refused(
     spark: SparkSession, broker: Server, queue: str, send: Send, tmp_path: Path
 ) -> None:
-    with Client(broker.connection_string) as client:
-        [fragment] = client.feed(queue).fragments
-    lake = Lake(str(tmp_path / "lake"))
-    rows = events(spark, 0, 10).withColumn("entity", F.lit(queue))
-    lake.append(rows, [Source(queue, 0, fragment.id)])
+    lake = foreign(spark, broker, queue, tmp_path / "lake")
     with pytest.raises(ArchiveError, match="another broker"):
         archive(spark, broker.connection_string, lake.uri, [queue], once=True)
 
@@ -198,11 +204,7 @@ def test_an_archive_that_the_retention_has_overtaken_goes_on_only_when_it_is_tol
 def test_a_table_of_a_broker_that_was_begun_anew_is_refused_also_where_the_new_one_has_more(
     spark: SparkSession, broker: Server, queue: str, send: Send, tmp_path: Path
 ) -> None:
-    with Client(broker.connection_string) as client:
-        [fragment] = client.feed(queue).fragments
-    lake = Lake(str(tmp_path / "lake"))
-    rows = events(spark, 0, 10).withColumn("entity", F.lit(queue))
-    lake.append(rows, [Source(queue, 0, fragment.id)])
+    lake = foreign(spark, broker, queue, tmp_path / "lake")
     send(broker, queue, 30)
     with pytest.raises(ArchiveError, match="begun anew"):
         archive(spark, broker.connection_string, lake.uri, [queue], once=True)
