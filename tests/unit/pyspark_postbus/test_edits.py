@@ -11,8 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql import Row
 
+from postbus.http.edits import read_resubmission
 from pyspark_postbus.pipelines import deadletters
 from pyspark_postbus.pipelines.deadletters import chunks
 from pyspark_postbus.pipelines.edits import BadEdit, _planning, load_function, parse_edits
@@ -26,6 +29,9 @@ LETTER = {
     "properties": [("tries", "3")],
     "body": b'{"cups": 2}',
 }
+
+
+texts = st.none() | st.text(st.characters(), max_size=9)
 
 
 def planned(function: Any = None, **edits: Any) -> dict[str, Any]:
@@ -50,6 +56,29 @@ def test_expressions_become_edits_with_properties_in_one_place() -> None:
 
 def test_a_letter_without_edits_is_sent_as_it_is() -> None:
     assert planned()["edits"] == {}
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            **dict.fromkeys(["messageId", "sessionId", "contentType", "subject"], texts),
+            "timeToLive": st.none() | st.integers(-1, 1 << 62),
+            "body": st.none() | st.binary(max_size=9) | texts,
+            "properties": st.dictionaries(
+                st.text(max_size=9), texts | st.integers() | st.floats() | st.booleans()
+            ),
+        },
+    )
+)
+def test_what_is_planned_the_broker_takes(edits: dict[str, Any]) -> None:
+    # Both sides have the rules: one edit that is refused would refuse a request of a thousand.
+    plan = planned(lambda letter: edits)
+    assert (plan["edits"] is None) == (plan["problem"] is not None)
+    if plan["edits"] is not None:
+        message = {"sequenceNumber": 7, "edits": plan["edits"]}
+        to, asked = read_resubmission(json.dumps({"messages": [message]}).encode())
+        assert (to, [number for number, _ in asked]) == (None, [7])
 
 
 def test_times_and_spans_are_milliseconds() -> None:
