@@ -39,7 +39,7 @@ class Ordered(ABC):
 class Held:
     """One send that reads, and those behind it."""
 
-    __slots__ = ("_behind", "_engine", "_needs", "_wanted", "first")
+    __slots__ = ("_behind", "_engine", "_foreseen", "_needs", "_wanted", "first")
 
     def __init__(self, first: Request, need: Need, engine: Engine) -> None:
         self.first = first
@@ -48,6 +48,8 @@ class Held:
         """None when it is being read: whoever comes then reads later."""
         self._wanted = 0
         self._behind: list[Request] = []
+        self._foreseen: list[Request] = []
+        """Those behind it that what is read is for, too."""
 
     def takes(self, request: Request, engine: Engine, now: Instant) -> bool:
         """Does this one have to wait, too?"""
@@ -57,6 +59,7 @@ class Held:
             need = request.foresee(engine, now)
             if need is not None:
                 self._needs.append(need)
+                self._foreseen.append(request)
                 self._wanted += sum([len(page.digests) for page in _seen_pages(need)])
         self._behind.append(request)
         return True
@@ -75,10 +78,10 @@ class Held:
         return Need((*others, *seen))
 
     def release(self) -> list[Request]:
-        """It was read: all of them, in order, with what was read."""
-        pages = self.first.pages
-        for request in self._behind:
-            request.pages = pages
+        """It was read: all of them, in order. Only those that it was read for have it: if all had,
+        the next that reads would read into the same pages, and so on as long as sends come in."""
+        for request in self._foreseen:
+            request.pages = self.first.pages
         return [self.first, *self._behind]
 
     def refusal(self, host: Host) -> ServiceBusError | None:

@@ -94,9 +94,12 @@ class Bed:
         self.host.meter = EntityMeter()
 
     def send(self, *ids: str) -> asyncio.Future[None]:
+        return self.submit(*ids).done
+
+    def submit(self, *ids: str) -> Sent:
         sent = Sent(self.host, *ids)
         self.runtime.submit(sent)
-        return sent.done
+        return sent
 
     async def know(self, *ids: str) -> None:
         """Have these in the store, and nothing of them in memory but the filter."""
@@ -176,6 +179,22 @@ async def test_one_read_is_not_without_bounds(bed: Bed) -> None:
     assert len(bed.store.reads) >= 2
     assert max(bed.store.reads) <= FORESEEN_MAX + 128
     assert len(bed.there()) <= len(ids)
+
+
+async def test_what_was_read_is_kept_only_by_those_it_was_read_for(bed: Bed) -> None:
+    """Or the answers of every lookup would be in memory until there is a moment without sends."""
+    await bed.know("a", "b", "c")
+    bed.store.open.clear()
+    first, with_it = bed.submit("a"), bed.submit("b")
+    await until(lambda: bed.host.loads > 0)
+    later = bed.submit("c")
+    await until(lambda: bed.behind == 2)
+    bed.store.open.set()
+    await asyncio.gather(first.done, with_it.done, later.done)
+    assert bed.store.reads == [2, 1]
+    assert first.pages is with_it.pages is not None
+    assert first.pages.seen.keys().isdisjoint(later.pages.seen if later.pages else {})
+    assert bed.there() == ["a", "b", "c"]
 
 
 async def test_whoever_waits_for_a_read_that_fails_is_refused(bed: Bed) -> None:
