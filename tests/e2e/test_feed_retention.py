@@ -97,9 +97,11 @@ def test_what_is_past_its_retention_is_gone_and_the_reader_is_told_what_is_left(
         assert reply.status == 410
         told = json.loads(reply.body)
         assert (told["error"], told["first"]) == ("offset trimmed", first)
-        assert told["next"] == feed.fragment_of(client, "short")["next"] >= 11
+        assert told["next"] >= 11
         left = feed.read_all(client, "short", first)
-        assert [each.offset for each in left] == list(range(first, told["next"]))
+        # what stays is copied forward behind that, sooner or later
+        assert len(left) >= told["next"] - first
+        assert [each.offset for each in left] == list(range(first, first + len(left)))
         # and nothing is gone from the other, nor is any message
         assert [each.offset for each in feed.read_all(client, "long")] == list(range(11))
         for name in ("short", "long"):
