@@ -28,6 +28,7 @@ def test_a_fragment_that_was_never_used_has_an_empty_journal(store: MessageStore
     assert reader.find(7, T0) == 0
     assert reader.time_of(7, 0) is None
     assert reader.read(7, 0, 100) == []
+    assert reader.read_raw(7, 0, 100) == (0, b"")
 
 
 def test_a_commit_is_seen_as_soon_as_it_is_made(store: MessageStore) -> None:
@@ -49,6 +50,8 @@ def test_batches_come_untouched(store: MessageStore) -> None:
     outlines = reader.look(1, 0, ALL, 10).batches
     read = reader.read(1, outlines[0].base, outlines[-1].base)
     assert read == store.read(1, 0, ALL)
+    assert reader.read_raw(1, 0, outlines[-1].base) == (3, b"".join(each.data for each in read))
+    assert reader.read_raw(1, outlines[1].base, outlines[1].base) == (1, read[1].data)
     for outline, stored in zip(outlines, read, strict=True):
         header = batch.unpack(stored.data)
         assert outline == BatchOutline(
@@ -91,6 +94,7 @@ def test_what_is_trimmed_is_gone_from_the_feed_at_once(store: MessageStore) -> N
     extent, batches = reader.look(1, 0, ALL, 10)
     assert (extent.first, extent.next, extent.first_at, batches) == (3, 4, T0 + 2_000, [])
     assert reader.read(1, 0, 2) == []
+    assert reader.read_raw(1, 0, 2) == (0, b"")
     assert reader.find(1, 0) == 3
     assert reader.time_of(1, 0) == T0 + 2_000, "that of the oldest that is left"
 
@@ -180,6 +184,47 @@ def test_a_damaged_batch_is_refused_and_not_handed_out(tmp_path: Path) -> None:
     store._database.run("UPDATE journal SET data = zeroblob(length(data))")
     with pytest.raises(StoreFailed):
         reader.read(1, 0, 0)
+    with pytest.raises(StoreFailed):
+        reader.read_raw(1, 0, 0)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "id = id + 1",
+        "count = 2",
+        "data = substr(data, 1, 20)",
+        "data = substr(data, 1, length(data) - 1)",
+        "data = CAST(data || x'00' AS BLOB)",
+        "data = 7",
+        "data = 'text'",
+        "data = x''",
+    ],
+)
+def test_raw_bytes_are_those_of_the_batch_that_was_written_there(
+    tmp_path: Path, change: str
+) -> None:
+    store = SqliteStore(str(tmp_path / "store.db"))
+    reader = store.journal_reader()
+    Writer(store).send(b"x" * 100)
+    store._database.run(f"UPDATE journal SET {change}")
+    with pytest.raises(StoreFailed):
+        reader.read_raw(1, 0, 5)
+    store.close()
+
+
+def test_a_checksum_goes_out_with_the_bytes_that_it_does_not_fit(tmp_path: Path) -> None:
+    """Whoever decodes them finds out, whatever happened to them, and wherever."""
+    store = SqliteStore(str(tmp_path / "store.db"))
+    reader = store.journal_reader()
+    Writer(store).send(b"x" * 100)
+    [stored] = reader.read(1, 0, 0)
+    broken = stored.data[:-1] + b"y"
+    store._database.run("UPDATE journal SET data = ?", (broken,))
+    assert reader.read_raw(1, 0, 0) == (1, broken)
+    with pytest.raises(batch.BatchCorrupt, match="checksum"):
+        batch.unpack(broken)
     store.close()
 
 

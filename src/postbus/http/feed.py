@@ -164,6 +164,7 @@ class FeedPages:
         except BaseException:
             gone.cancel()
             raise
+        pieces: AsyncIterator[bytes | bytearray]
         if as_lines:
             pieces = self._feed.lines(entity, host, answer)
         else:
@@ -205,7 +206,7 @@ class _Pieces(Response):
 
     def __init__(
         self,
-        pieces: AsyncIterator[bytes],
+        pieces: AsyncIterator[bytes | bytearray],
         headers: dict[str, str],
         gone: asyncio.Future[None],
         done: Callable[[], None],

@@ -221,11 +221,11 @@ class Feed:
         if not own.users:  # else every fragment that was ever read would stay in memory
             del self._places_of[host]
 
-    async def batches(self, host: Host, answer: Answer) -> AsyncIterator[bytes]:
-        """The stored batches, some at a time."""
+    async def batches(self, host: Host, answer: Answer) -> AsyncIterator[bytes | bytearray]:
+        """The stored batches, some at a time. Their checksums are for the client to look at: they
+        say as well whether all went right on the way to it."""
         for each_slice in answer.slices:
-            stored = await self._read(host, each_slice)
-            yield b"".join([each.data for each in stored])
+            yield await self._read_raw(host, each_slice)
 
     async def lines(
         self, entity: QueueEntity | TopicEntity, host: Host, answer: Answer
@@ -288,15 +288,25 @@ class Feed:
             raise host.gone
         return found
 
+    async def _read_raw(self, host: Host, asked: Slice) -> bytes | bytearray:
+        first, last, count = asked
+        found, data = await self._call(host, lambda reader, id_: reader.read_raw(id_, first, last))
+        _refuse_gap(host, count, found)
+        return data
+
     async def _read(self, host: Host, asked: Slice) -> list[StoredBatch]:
-        first, last, batches = asked
+        first, last, count = asked
         stored = await self._call(host, lambda reader, id_: reader.read(id_, first, last))
-        if len(stored) != batches:
-            # A slow client: the reply has begun, so it ends here, and the next question gets the
-            # offset that is left. The first batch may be there still, held in place by a live
-            # body, and others behind it not: whatever is left would have a gap in it.
-            raise ServerBusy(f"The journal of '{host.name}' was trimmed while it was read.")
+        _refuse_gap(host, count, len(stored))
         return stored
+
+
+def _refuse_gap(host: Host, asked: int, found: int) -> None:
+    """A slow client: the reply has begun, so it ends here, and the next question gets the offset
+    that is left. The first batch may be there still, held in place by a live body, and others
+    behind it not: whatever is left would have a gap in it."""
+    if found != asked:
+        raise ServerBusy(f"The journal of '{host.name}' was trimmed while it was read.")
 
 
 def _look(start: int, bytes_max: int, reader: JournalReader, fragment: int) -> Answer:

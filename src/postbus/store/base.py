@@ -129,6 +129,10 @@ class JournalReader(Protocol):
     def read(self, fragment: int, first: int, last: int) -> list[StoredBatch]:
         """The batches whose bases are from `first` to `last`; those of them that are still kept."""
 
+    def read_raw(self, fragment: int, first: int, last: int) -> tuple[int, bytes | bytearray]:
+        """How many batches that are, and their bytes one behind the other. Their checksums are left
+        to whoever decodes them."""
+
     def find(self, fragment: int, at: Instant) -> int:
         """The first offset of the extent that was committed at this time or later; its end where
         there is none."""

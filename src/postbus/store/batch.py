@@ -19,7 +19,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
-from zlib import crc32
+
+from isal.isal_zlib import crc32
 
 MAGIC: Final = b"PBRB"
 VERSION: Final = 2
@@ -65,7 +66,7 @@ def pack(
     pieces[2::2] = map(_SIZE.pack, lengths)
     pieces[3::2] = records
     # The checksum stands before what it covers, and is summed over the pieces: joining them for it
-    # would hold the batch twice, and above 5 KB zlib lets go of the interpreter's lock, which
+    # would hold the batch twice, and above 5 KB `crc32` lets go of the interpreter's lock, which
     # takes longer to come back than a record takes to be summed.
     checksum = 0
     for piece in pieces:
@@ -86,10 +87,21 @@ def unpack(data: bytes) -> Header:
 
 def unpack_at(data: bytes, at: int) -> Header:
     """The same for a batch that begins at a position, with others behind it."""
+    header = header_at(data, at)
+    _, _, checksum = _PREFIX.unpack_from(data, at)
+    end = at + HEADER_SIZE + header.length
+    if crc32(memoryview(data)[at + _PREFIX.size : end]) != checksum:
+        raise BatchCorrupt(f"the record batch at offset {header.base} fails its checksum")
+    return header
+
+
+def header_at(data: bytes | bytearray, at: int) -> Header:
+    """The header alone, of a known format, with as many bytes behind it as it says. For who hands
+    batches on: the checksum is left to whoever reads the records."""
     left = len(data) - at
     if left < HEADER_SIZE:
         raise BatchCorrupt(f"a record batch of {left} bytes is shorter than its header")
-    magic, version, checksum = _PREFIX.unpack_from(data, at)
+    magic, version, _ = _PREFIX.unpack_from(data, at)
     if magic != MAGIC:
         raise BatchCorrupt(f"a record batch starts with {magic!r}")
     if version != VERSION:
@@ -97,9 +109,6 @@ def unpack_at(data: bytes, at: int) -> Header:
     header = Header._make(_FIELDS.unpack_from(data, at + _PREFIX.size))
     if header.length > left - HEADER_SIZE:
         raise _wrong_length(header, left - HEADER_SIZE)
-    end = at + HEADER_SIZE + header.length
-    if crc32(memoryview(data)[at + _PREFIX.size : end]) != checksum:
-        raise BatchCorrupt(f"the record batch at offset {header.base} fails its checksum")
     return header
 
 

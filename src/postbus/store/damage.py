@@ -34,6 +34,25 @@ def check_batch(fragment: int, base: int, count: Any, data: Any) -> None:
         header = batch.unpack(data)
     except batch.BatchCorrupt as error:
         raise Damaged(f"{what}: {error}") from error
+    _check_place(what, header, fragment, base, count)
+
+
+def check_outside(
+    fragment: int, base: int, count: Any, data: bytearray, at: int, size: int
+) -> None:
+    """The same but for its records, which are left to whoever decodes them, of a batch at a
+    position among others."""
+    what = f"the batch at {base} of fragment {fragment}"
+    try:
+        header = batch.header_at(data, at)
+    except batch.BatchCorrupt as error:
+        raise Damaged(f"{what}: {error}") from error
+    if batch.HEADER_SIZE + header.length != size:
+        raise Damaged(f"{what} was written with {header.length} bytes, {size} are there")
+    _check_place(what, header, fragment, base, count)
+
+
+def _check_place(what: str, header: batch.Header, fragment: int, base: int, count: Any) -> None:
     if (header.fragment, header.base) != (fragment, base):
         raise Damaged(
             f"{what} was written as the one at {header.base} of fragment {header.fragment}"

@@ -409,6 +409,10 @@ class MemoryReader:
         bases = kept.bases[bisect_left(kept.bases, first) : bisect_right(kept.bases, last)]
         return [StoredBatch(base, kept.batches[base].data) for base in bases]
 
+    def read_raw(self, fragment: int, first: int, last: int) -> tuple[int, bytes | bytearray]:
+        found = self.read(fragment, first, last)
+        return len(found), b"".join([each.data for each in found])
+
     def find(self, fragment: int, at: Instant) -> int:
         kept = self._find(fragment)
         within = kept.bases[bisect_left(kept.bases, kept.tail) :]
