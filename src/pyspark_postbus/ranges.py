@@ -10,6 +10,9 @@ from pyspark_postbus.options import EARLIEST, LATEST, BadOption, Bound
 
 RANGE_MIN: Final = 65_536
 """Offsets that make a task of their own worth its while: one costs some 30 ms."""
+RANGE_USUAL: Final = 262_144
+"""Offsets of a task where there are enough for several: what a task costs is then a hundredth."""
+SEVERAL: Final = 4
 
 
 class Range(NamedTuple):
@@ -105,7 +108,8 @@ def partitions(ranges: Sequence[Range], least: int, most: int) -> list[tuple[Ran
     total = sum(one.size for one in ranges)
     if not total:
         return []
-    wanted = min(max(least, -(-total // RANGE_MIN)), most, total)
+    worth = max(min(-(-total // RANGE_MIN), SEVERAL), total // RANGE_USUAL)
+    wanted = min(max(least, worth), most, total)
     groups: list[list[Range]] = [[]]
     done = 0
     for fragment, begin, end in ranges:

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_postbus.client import Fragment
-from pyspark_postbus.ranges import RANGE_MIN, DataLoss, Range, checked, limited, partitions
+from pyspark_postbus.ranges import (
+    RANGE_MIN,
+    RANGE_USUAL,
+    DataLoss,
+    Range,
+    checked,
+    limited,
+    partitions,
+)
 
 sizes = st.lists(st.integers(0, 400_000), min_size=1, max_size=20)
 
@@ -36,8 +44,13 @@ def test_small_fragments_are_packed_into_one_partition() -> None:
 
 
 def test_a_large_fragment_is_split() -> None:
+    assert len(partitions(ranges_of([RANGE_MIN + 1]), 1, 16)) == 2
     assert len(partitions(ranges_of([4 * RANGE_MIN]), 1, 16)) == 4
     assert len(partitions(ranges_of([4 * RANGE_MIN]), 1, 2)) == 2
+    # one task costs as much as thousands of rows, so there are few until each has much to do
+    assert len(partitions(ranges_of([4 * RANGE_USUAL]), 1, 16)) == 4
+    assert len(partitions(ranges_of([9 * RANGE_USUAL]), 1, 16)) == 9
+    assert len(partitions(ranges_of([99 * RANGE_USUAL]), 1, 16)) == 16
 
 
 def test_nothing_to_read_is_no_partition() -> None:
