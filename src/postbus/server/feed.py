@@ -37,7 +37,7 @@ from postbus.store import batch
 from postbus.store.base import BatchOutline, Extent, JournalReader, StoredBatch
 
 FORMAT: Final = batch.VERSION
-SLICE_BYTES: Final = 1 << 20
+SLICE_BYTES: Final = 768 * 1024
 """Read at once, unless one batch has more."""
 BATCHES_MAX: Final = 8_192
 """In one answer: small ones take more time than their bytes say."""
