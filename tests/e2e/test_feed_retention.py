@@ -96,8 +96,10 @@ def test_what_is_past_its_retention_is_gone_and_the_reader_is_told_what_is_left(
         reply = feed.read(client, "short", 0)
         assert reply.status == 410
         told = json.loads(reply.body)
-        assert (told["error"], told["first"]) == ("offset trimmed", first)
+        assert told["error"] == "offset trimmed"
+        assert told["first"] >= first
         assert told["next"] >= 11
+        first = told["first"]
         left = feed.read_all(client, "short", first)
         # what stays is copied forward behind that, sooner or later
         assert len(left) >= told["next"] - first
