@@ -37,9 +37,7 @@ def check_batch(fragment: int, base: int, count: Any, data: Any) -> None:
     _check_place(what, header, fragment, base, count)
 
 
-def check_outside(
-    fragment: int, base: int, count: Any, data: bytearray, at: int, size: int
-) -> None:
+def check_header(fragment: int, base: int, count: Any, data: bytearray, at: int, size: int) -> None:
     """The same but for its records, which are left to whoever decodes them, of a batch at a
     position among others."""
     what = f"the batch at {base} of fragment {fragment}"

@@ -15,7 +15,7 @@ import apsw
 from postbus.errors import StoreFailed, StoreUnavailable
 from postbus.model.instant import Instant
 from postbus.store.base import BatchOutline, Extent, Look, StoredBatch
-from postbus.store.damage import Damaged, check_batch, check_numbers, check_outside
+from postbus.store.damage import Damaged, check_batch, check_header, check_numbers
 from postbus.store.database import BUSY_MS
 from postbus.store.schema import OFFSET_MAX, first_id
 
@@ -81,7 +81,7 @@ class SqliteReader:
             for row_id, count, size in sizes:
                 with self._connection.blob_open("main", "journal", "data", row_id, False) as blob:
                     blob.read_into(data, at, size)
-                check_outside(fragment, row_id - zero, count, data, at, size)
+                check_header(fragment, row_id - zero, count, data, at, size)
                 at += size
         return len(sizes), data
 
