@@ -14,6 +14,7 @@ from pyspark_postbus.filters import Narrowing
 from pyspark_postbus.options import BadOption, ReadOptions
 from pyspark_postbus.ranges import Range, checked, lost, partitions, snapshot
 from pyspark_postbus.stream_reader import FeedPartition
+from pyspark_postbus.worker import settle
 
 
 class FeedReader(DataSourceReader):
@@ -56,6 +57,7 @@ class FeedReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, FeedPartition)
+        settle()
         return fetched(partition.plan, partition.ranges)
 
 

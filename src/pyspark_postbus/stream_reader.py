@@ -31,6 +31,7 @@ from pyspark_postbus.ranges import (
     partitions,
     snapshot,
 )
+from pyspark_postbus.worker import settle
 
 SAMPLE_BYTES: Final = 65_536
 """What is read to learn how large the next records are."""
@@ -219,6 +220,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, FeedPartition)
+        settle()
         return fetched(partition.plan, partition.ranges)
 
     def commit(self, end: dict[str, Any]) -> None:

@@ -164,7 +164,7 @@ class FeedPages:
         except BaseException:
             gone.cancel()
             raise
-        pieces: AsyncIterator[bytes | bytearray]
+        pieces: AsyncIterator[bytes | memoryview]
         if as_lines:
             pieces = self._feed.lines(entity, host, answer)
         else:
@@ -206,7 +206,7 @@ class _Pieces(Response):
 
     def __init__(
         self,
-        pieces: AsyncIterator[bytes | bytearray],
+        pieces: AsyncIterator[bytes | memoryview],
         headers: dict[str, str],
         gone: asyncio.Future[None],
         done: Callable[[], None],

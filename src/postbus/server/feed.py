@@ -34,11 +34,9 @@ from postbus.server.longpoll import STOPPING
 from postbus.server.namespace import Namespace
 from postbus.server.storethread import StoreThread
 from postbus.store import batch
-from postbus.store.base import BatchOutline, Extent, JournalReader, StoredBatch
+from postbus.store.base import RAW_USUAL, BatchOutline, Extent, JournalReader, StoredBatch
 
 FORMAT: Final = batch.VERSION
-SLICE_BYTES: Final = 768 * 1024
-"""Read at once, unless one batch has more."""
 BATCHES_MAX: Final = 8_192
 """In one answer: small ones take more time than their bytes say."""
 LINES_AT_ONCE: Final = 256
@@ -221,7 +219,7 @@ class Feed:
         if not own.users:  # else every fragment that was ever read would stay in memory
             del self._places_of[host]
 
-    async def batches(self, host: Host, answer: Answer) -> AsyncIterator[bytes | bytearray]:
+    async def batches(self, host: Host, answer: Answer) -> AsyncIterator[bytes | memoryview]:
         """The stored batches, some at a time. Their checksums are for the client to look at: they
         say as well whether all went right on the way to it."""
         for each_slice in answer.slices:
@@ -288,7 +286,7 @@ class Feed:
             raise host.gone
         return found
 
-    async def _read_raw(self, host: Host, asked: Slice) -> bytes | bytearray:
+    async def _read_raw(self, host: Host, asked: Slice) -> bytes | memoryview:
         first, last, count = asked
         found, data = await self._call(host, lambda reader, id_: reader.read_raw(id_, first, last))
         _refuse_gap(host, count, found)
@@ -349,7 +347,7 @@ def _slices(batches: list[BatchOutline]) -> Iterator[Slice]:
     at = 0
     while at < len(batches):
         end, size = at + 1, batches[at].size
-        while end < len(batches) and size + batches[end].size <= SLICE_BYTES:
+        while end < len(batches) and size + batches[end].size <= RAW_USUAL:
             size += batches[end].size
             end += 1
         yield Slice(batches[at].base, batches[end - 1].base, end - at)

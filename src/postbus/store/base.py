@@ -9,7 +9,7 @@ whatever is called there happens in order.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from postbus.model.instant import Instant
 from postbus.model.rows import Checkpoint, Row, RowKey, SeenIds
@@ -66,6 +66,11 @@ class Part(NamedTuple):
     batch: bytes
     """The record batch, as postbus.store.batch packs it; empty when only a checkpoint is due."""
     checkpoint: Checkpoint | None
+
+
+RAW_USUAL: Final = 768 * 1024
+"""Bytes that are read at once to be handed on, unless one batch has more: the broker may hold two
+such slices for each of 64 slow readers."""
 
 
 class StoredBatch(NamedTuple):
@@ -129,7 +134,7 @@ class JournalReader(Protocol):
     def read(self, fragment: int, first: int, last: int) -> list[StoredBatch]:
         """The batches whose bases are from `first` to `last`; those of them that are still kept."""
 
-    def read_raw(self, fragment: int, first: int, last: int) -> tuple[int, bytes | bytearray]:
+    def read_raw(self, fragment: int, first: int, last: int) -> tuple[int, bytes | memoryview]:
         """How many batches that are, and their bytes one behind the other. Their checksums are left
         to whoever decodes them."""
 

@@ -88,6 +88,9 @@ def unpack(data: bytes) -> Header:
 def unpack_at(data: bytes, at: int) -> Header:
     """The same for a batch that begins at a position, with others behind it."""
     header = header_at(data, at)
+    there = len(data) - at - HEADER_SIZE
+    if header.length > there:
+        raise _wrong_length(header, there)
     _, _, checksum = _PREFIX.unpack_from(data, at)
     end = at + HEADER_SIZE + header.length
     if crc32(memoryview(data)[at + _PREFIX.size : end]) != checksum:
@@ -95,9 +98,9 @@ def unpack_at(data: bytes, at: int) -> Header:
     return header
 
 
-def header_at(data: bytes | bytearray, at: int) -> Header:
-    """The header alone, of a known format, with as many bytes behind it as it says. For who hands
-    batches on: the checksum is left to whoever reads the records."""
+def header_at(data: bytes, at: int) -> Header:
+    """The header alone, of a known format. For who hands batches on: whether all bytes are behind
+    it, and the right ones, is left to others."""
     left = len(data) - at
     if left < HEADER_SIZE:
         raise BatchCorrupt(f"a record batch of {left} bytes is shorter than its header")
@@ -106,10 +109,7 @@ def header_at(data: bytes | bytearray, at: int) -> Header:
         raise BatchCorrupt(f"a record batch starts with {magic!r}")
     if version != VERSION:
         raise BatchCorrupt(f"a record batch has format {version}, known is {VERSION}")
-    header = Header._make(_FIELDS.unpack_from(data, at + _PREFIX.size))
-    if header.length > left - HEADER_SIZE:
-        raise _wrong_length(header, left - HEADER_SIZE)
-    return header
+    return Header._make(_FIELDS.unpack_from(data, at + _PREFIX.size))
 
 
 def _wrong_length(header: Header, there: int) -> BatchCorrupt:

@@ -37,12 +37,12 @@ def check_batch(fragment: int, base: int, count: Any, data: Any) -> None:
     _check_place(what, header, fragment, base, count)
 
 
-def check_header(fragment: int, base: int, count: Any, data: bytearray, at: int, size: int) -> None:
-    """The same but for its records, which are left to whoever decodes them, of a batch at a
-    position among others."""
+def check_header(fragment: int, base: int, count: Any, data: bytes, size: int) -> None:
+    """The same but for its records, which are left to whoever decodes them: of `data`, the header
+    is looked at alone, and `size` is that of the whole batch."""
     what = f"the batch at {base} of fragment {fragment}"
     try:
-        header = batch.header_at(data, at)
+        header = batch.header_at(data, 0)
     except batch.BatchCorrupt as error:
         raise Damaged(f"{what}: {error}") from error
     if batch.HEADER_SIZE + header.length != size:

@@ -14,13 +14,17 @@ import apsw
 
 from postbus.errors import StoreFailed, StoreUnavailable
 from postbus.model.instant import Instant
-from postbus.store.base import BatchOutline, Extent, Look, StoredBatch
+from postbus.store.base import RAW_USUAL, BatchOutline, Extent, Look, StoredBatch
+from postbus.store.batch import HEADER_SIZE
 from postbus.store.damage import Damaged, check_batch, check_header, check_numbers
 from postbus.store.database import BUSY_MS
 from postbus.store.schema import OFFSET_MAX, first_id
+from postbus.store.spare_buffers import SpareBuffers
 
 CACHE_KIB: Final = 2_048
 """Pages of a journal are read once, so a large cache would only hold them longer."""
+SPARE_BUFFERS: Final = 4
+"""Enough for the two slices of each of two readers, which is what two cores can serve."""
 
 _STANDING: Final = "SELECT checkpoint, tail FROM fragment WHERE id = ?"
 _OUTLINE: Final = "SELECT id, count, at, total, length(data) FROM journal WHERE id BETWEEN ? AND ?"
@@ -37,6 +41,7 @@ class SqliteReader:
     own_thread = True
 
     def __init__(self, path: str, vfs: str | None = None) -> None:
+        self._spare = SpareBuffers(RAW_USUAL, SPARE_BUFFERS)
         with _translated():
             self._connection = apsw.Connection(path, apsw.SQLITE_OPEN_READONLY, vfs=vfs)
             self._connection.set_busy_timeout(BUSY_MS)
@@ -70,19 +75,24 @@ class SqliteReader:
                 check_batch(fragment, row_id - zero, count, data)
         return [StoredBatch(row_id - zero, data) for row_id, _, data in batches]
 
-    def read_raw(self, fragment: int, first: int, last: int) -> tuple[int, bytes | bytearray]:
+    def read_raw(self, fragment: int, first: int, last: int) -> tuple[int, bytes | memoryview]:
         zero = first_id(fragment)
         with self._snapshot():
             sizes = self._run(_SIZES, (zero + first, zero + last))
             check_numbers([size for _, _, size in sizes], f"a batch of fragment {fragment}")
+            if not sizes:
+                return 0, b""
             # Straight into what is sent: as values of rows they would be copied twice before.
-            data = bytearray(sum([size for _, _, size in sizes]))
+            data = self._spare.take(sum([size for _, _, size in sizes]))
             at = 0
-            for row_id, count, size in sizes:
-                with self._connection.blob_open("main", "journal", "data", row_id, False) as blob:
+            with self._connection.blob_open("main", "journal", "data", sizes[0][0], False) as blob:
+                for row_id, count, size in sizes:
+                    if at:
+                        blob.reopen(row_id)
                     blob.read_into(data, at, size)
-                check_header(fragment, row_id - zero, count, data, at, size)
-                at += size
+                    header = bytes(data[at : at + HEADER_SIZE])
+                    check_header(fragment, row_id - zero, count, header, size)
+                    at += size
         return len(sizes), data
 
     def find(self, fragment: int, at: Instant) -> int:

@@ -409,7 +409,7 @@ class MemoryReader:
         bases = kept.bases[bisect_left(kept.bases, first) : bisect_right(kept.bases, last)]
         return [StoredBatch(base, kept.batches[base].data) for base in bases]
 
-    def read_raw(self, fragment: int, first: int, last: int) -> tuple[int, bytes | bytearray]:
+    def read_raw(self, fragment: int, first: int, last: int) -> tuple[int, bytes | memoryview]:
         found = self.read(fragment, first, last)
         return len(found), b"".join([each.data for each in found])
 

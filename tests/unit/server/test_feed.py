@@ -124,7 +124,7 @@ async def read(desk: Desk, answer: Any) -> bytes:
 async def test_what_was_committed_is_read_in_slices(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed_module, "SLICE_BYTES", 300)
+    monkeypatch.setattr(feed_module, "RAW_USUAL", 300)
     for number in range(10):
         desk.commit(b"%d" % number * 100)
     answer = await desk.ask(0)
@@ -228,7 +228,7 @@ async def test_offsets_outside_the_feed_are_refused_with_its_ends(desk: Desk) ->
 async def test_a_journal_that_is_trimmed_while_a_slow_client_reads_ends_the_reply(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed_module, "SLICE_BYTES", 1)
+    monkeypatch.setattr(feed_module, "RAW_USUAL", 1)
     for number in range(4):
         desk.commit(b"%d" % number)
     desk.writer.checkpoint()
