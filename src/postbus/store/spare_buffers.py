@@ -4,13 +4,6 @@ A buffer of some hundred kilobytes that is made anew for each read is memory tha
 clear first, page by page, and Python once more: a tenth of what it takes to hand a batch on.
 """
 
-from sys import getrefcount
-from typing import Final
-
-_OURS: Final = 3
-"""References to a buffer that nobody uses: the list of them, the name it is looked at by, and the
-argument of who counts."""
-
 
 class SpareBuffers:
     """Buffers of one size. Who has been given one need not give it back: it is free again when the
@@ -29,9 +22,19 @@ class SpareBuffers:
         if size > self._size:
             return memoryview(bytearray(size))
         for kept in self._kept:
-            if getrefcount(kept) == _OURS:
+            if _is_free(kept):
                 return memoryview(kept)[:size]
         made = bytearray(self._size)
         if len(self._kept) < self._count:
             self._kept.append(made)
         return memoryview(made)[:size]
+
+
+def _is_free(buffer: bytearray) -> bool:
+    # Python keeps an array from growing as long as there is a view of it, or one of a view.
+    try:
+        buffer.append(0)
+    except BufferError:
+        return False
+    buffer.pop()
+    return True
