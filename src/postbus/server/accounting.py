@@ -1,12 +1,32 @@
 """Count what was committed: the meters follow the journal, so they count what lasts."""
 
-from collections import Counter
+from typing import Final
 
 from postbus.broker import records
 from postbus.broker.message import OWNER_BITS
 from postbus.broker.records import Kind
 from postbus.server.host import Host
 from postbus.server.meters import EntityMeter
+
+_COUNTED_AS: Final[dict[int, tuple[str, ...]]] = {
+    int(Kind.ENQUEUED): ("sends",),
+    int(Kind.SCHEDULED): ("sends", "schedules"),
+    int(Kind.PUBLISHED): ("sends",),
+    int(Kind.STAGED): ("sends",),
+    int(Kind.COMPLETED): ("completions",),
+    int(Kind.ABANDONED): ("abandons",),
+    int(Kind.LOCK_EXPIRED): ("lock_losses",),
+    int(Kind.DEFERRED): ("deferrals",),
+    int(Kind.EXPIRED): ("expirations",),
+    int(Kind.CANCELLED): ("cancellations",),
+    int(Kind.DELETED): ("deletions",),
+    int(Kind.DUPLICATE): ("duplicates",),
+    int(Kind.DISTRIBUTED): ("copies",),
+    int(Kind.ARRIVED): ("arrivals",),
+    int(Kind.FORWARDED): ("forwards",),
+    int(Kind.RESUBMITTED): ("resubmissions",),
+}
+"""Fields of a meter that a record of each kind adds to."""
 
 
 def account(host: Host, written: list[bytes]) -> None:
@@ -25,24 +45,14 @@ def account(host: Host, written: list[bytes]) -> None:
 
 
 def _add(meter: EntityMeter, written: list[bytes]) -> None:
-    # The kind is a record's first byte.
-    kinds = Counter([record[0] for record in written])
-    meter.sends += kinds[Kind.ENQUEUED] + kinds[Kind.SCHEDULED]
-    meter.sends += kinds[Kind.PUBLISHED] + kinds[Kind.STAGED]
-    meter.schedules += kinds[Kind.SCHEDULED]
-    meter.completions += kinds[Kind.COMPLETED]
-    meter.abandons += kinds[Kind.ABANDONED]
-    meter.lock_losses += kinds[Kind.LOCK_EXPIRED]
-    meter.deferrals += kinds[Kind.DEFERRED]
-    meter.expirations += kinds[Kind.EXPIRED]
-    meter.cancellations += kinds[Kind.CANCELLED]
-    meter.deletions += kinds[Kind.DELETED]
-    meter.duplicates += kinds[Kind.DUPLICATE]
-    meter.copies += kinds[Kind.DISTRIBUTED]
-    meter.arrivals += kinds[Kind.ARRIVED]
-    meter.forwards += kinds[Kind.FORWARDED]
-    meter.resubmissions += kinds[Kind.RESUBMITTED]
-    if not kinds[Kind.DEAD_LETTERED]:
+    kinds: dict[int, int] = {}
+    for record in written:
+        kind = record[0]  # a record's first byte
+        kinds[kind] = kinds.get(kind, 0) + 1
+    for kind, count in kinds.items():
+        for name in _COUNTED_AS.get(kind, ()):
+            setattr(meter, name, getattr(meter, name) + count)
+    if int(Kind.DEAD_LETTERED) not in kinds:
         return
     for record in written:
         if record[0] == Kind.DEAD_LETTERED:
