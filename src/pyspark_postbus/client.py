@@ -30,6 +30,7 @@ _LOG = logging.getLogger("pyspark_postbus")
 _PAUSE_S: Final = 0.1
 _PAUSE_MAX_S: Final = 5.0
 _TIMEOUT_S: Final = 60.0
+_TOKEN_USED_S: Final = 60.0
 _TRANSIENT: Final = frozenset({408, 429, 500, 502, 503, 504})
 _ERROR_MAX: Final = 65_536
 _XML_DETAIL: Final = re.compile(r"<Detail>(.*?)</Detail>", re.DOTALL)
@@ -137,6 +138,8 @@ class Client:
         self.namespace = parse(namespace) if isinstance(namespace, str) else namespace
         self._retry_s = retry_s
         self._connection: http.client.HTTPConnection | None = None
+        self._tokens: dict[str, tuple[float, str]] = {}
+        """By what they are for, each with the time it was made at."""
 
     def __enter__(self) -> Self:
         return self
@@ -273,7 +276,7 @@ class Client:
         self, method: str, target: str, owner: str, body: bytes | None, wait_s: int
     ) -> tuple[http.client.HTTPMessage, bytes]:
         connection = self._connected(_TIMEOUT_S + wait_s)
-        headers = {"Authorization": self.namespace.token(owner, time.time())}
+        headers = {"Authorization": self._token(owner)}
         if body is not None:
             headers["Content-Type"] = "application/json"
         connection.request(method, target, body, headers)
@@ -284,6 +287,15 @@ class Client:
         if response.will_close or not response.isclosed():
             self.close()
         raise _refusal(response.status, text)
+
+    def _token(self, owner: str) -> str:
+        """The same one for a while: the broker need not try its keys on it each time."""
+        now = time.time()
+        made, token = self._tokens.get(owner, (-_TOKEN_USED_S, ""))
+        if not 0 <= now - made < _TOKEN_USED_S:
+            token = self.namespace.token(owner, now)
+            self._tokens[owner] = now, token
+        return token
 
     def _connected(self, timeout_s: float) -> http.client.HTTPConnection:
         if self._connection is None:

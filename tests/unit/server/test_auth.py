@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from postbus.errors import Unauthorized
 from postbus.model.authorization import ALL_RIGHTS, Right
 from postbus.model.instant import NEVER
-from postbus.server.auth import Authority, Claims, Reach, missing_claim, resource_path
+from postbus.server.auth import PROVEN_MAX, Authority, Claims, Reach, missing_claim, resource_path
 from postbus.server.keyring import AccessKey
 from postbus.server.sas import create_sas
 from postbus.server.tokens import ExpiredToken, InvalidSignature
@@ -219,6 +219,47 @@ def test_a_token_for_the_messages_of_a_queue_that_does_not_exist_is_for_them() -
     assert not claims.covers("eu/new") and not claims.covers("eu/new/messages/x")
     named = made.verify(token("https://h/new/subscriptions/messages"), "new", T0)
     assert named.covers("new/Subscriptions/messages")
+
+
+def test_a_token_that_was_good_is_looked_at_again_when_keys_change() -> None:
+    authority = Authority([ROOT])
+    authority.learn("orders", [LISTENER])
+    shown = token("sb://h/orders", "listener", "listen")
+    assert authority.verify(shown, "orders", T0).rights == Right.LISTEN
+    assert authority.verify(shown, "orders", T0).rights == Right.LISTEN
+    authority.learn("orders", [AccessKey("listener", ("listen",), Right.SEND)])
+    assert authority.verify(shown, "orders", T0).rights == Right.SEND
+    authority.forget("orders")
+    with pytest.raises(InvalidSignature):
+        authority.verify(shown, "orders", T0)
+
+
+def test_a_token_that_was_good_ends_when_it_says_and_opens_nothing_else() -> None:
+    authority = Authority([ROOT])
+    authority.learn("orders", [LISTENER])
+    authority.learn("bills", [])
+    shown = token("sb://h/orders", "listener", "listen")
+    authority.verify(shown, "orders", T0)
+    with pytest.raises(InvalidSignature):
+        authority.verify(shown, "bills", T0)
+    with pytest.raises(ExpiredToken):
+        authority.verify(shown, "orders", T0 + HOUR)
+
+
+def test_no_more_than_so_many_good_tokens_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = Authority([ROOT])
+    tried: list[str] = []
+    verify = Authority._verify_sas
+
+    def verify_noting(self: Authority, text: str, path: str, now: int) -> Claims:
+        tried.append(text)
+        return verify(self, text, path, now)
+
+    monkeypatch.setattr(Authority, "_verify_sas", verify_noting)
+    shown = [token(f"sb://h/{number}") for number in range(PROVEN_MAX + 1)]
+    for each in [*shown, shown[-1], shown[0]]:
+        authority.verify(each, "", T0)
+    assert tried == [*shown, shown[0]]
 
 
 def test_a_right_counts_only_where_it_was_given() -> None:
