@@ -279,9 +279,22 @@ def _whole(values: npt.NDArray[Any]) -> pa.Array:
 
 def _looked_up(keys: npt.NDArray[Any], names: Mapping[int, str | None]) -> pa.Array:
     """A name for each number."""
+    if len(keys) and (keys == keys[0]).all():
+        return _repeated(names.get(int(keys[0])), len(keys))
     distinct, places = np.unique(keys, return_inverse=True)
     known = texts([names.get(int(key)) for key in distinct])
     return known.take(numbers(places.astype(np.int64), pa.int64()))
+
+
+def _repeated(name: str | None, count: int) -> pa.Array:
+    return pa.nulls(count, pa.string()) if name is None else pa.repeat(name, count)
+
+
+def _operation(found: _Records, place: events.Place) -> pa.Array:
+    kinds = found.rows["kind"]
+    if len(kinds) and (kinds == kinds[0]).all():
+        return _repeated(OPERATIONS[Kind(kinds[0])], len(kinds))
+    return _NAMES.take(numbers(_KINDS[kinds], pa.int32()))
 
 
 def _subscription(found: _Records, place: events.Place) -> pa.Array:
@@ -334,7 +347,7 @@ _OF_RECORD: Final[dict[str, Column]] = {
     "partition": lambda found, place: pa.repeat(pa.scalar(place.partition, pa.int32()), len(found)),
     "offset": lambda found, place: numbers(found.offsets, pa.int64()),
     "timestamp": lambda found, place: _times(found.times),
-    "operation": lambda found, place: _NAMES.take(numbers(_KINDS[found.rows["kind"]], pa.int32())),
+    "operation": _operation,
     "sequenceNumber": lambda found, place: _whole(found.rows["number"]),
     "enqueuedTime": _enqueued,
     "messageId": lambda found, place: found.buffer.column(

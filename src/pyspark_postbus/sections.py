@@ -76,12 +76,18 @@ class Messages:
         buffer = self._buffer
         # What a section begins with, all four bytes at once.
         begin = buffer.numbers(position, ">u4")
+        is_list = rank in (0, _PROPERTIES)
+        usual = (_BEGIN | _HEADER + rank) << 8 | (_LIST8 if is_list else _MAP8)
+        if (begin == usual).all():
+            # As one application writes them: the rest below comes to the same, step by step.
+            after = position + 5 + buffer.at(position + 4)
+            if (after <= self._ends).all():
+                return after
         found = begin >> 8 == _BEGIN | _HEADER + rank
         found &= position < self._ends
         if not found.any():
             return position
         constructor = begin & 0xFF
-        is_list = rank in (0, _PROPERTIES)
         short = constructor == (_LIST8 if is_list else _MAP8)
         long = constructor == (_LIST32 if is_list else _MAP32)
         empty = (constructor == _LIST0) & is_list
@@ -95,8 +101,14 @@ class Messages:
     def body(self) -> Spans:
         """The bytes of each body: one data section, or one value that is text or bytes."""
         buffer, position = self._buffer, self._body
-        there = position < self._ends
         begin = buffer.numbers(position, ">u4")
+        if (begin == (_BEGIN | _DATA) << 8 | 0xB0).all():
+            # All of them long, and nothing behind: likewise.
+            start = position + 8
+            end = start + buffer.numbers(position + 4, ">u4")
+            if (end == self._ends).all():
+                return Spans(start, end, np.ones(len(position), np.bool_))
+        there = position < self._ends
         plain = begin >> 16 == _BEGIN >> 8
         code, constructor = begin >> 8 & 0xFF, begin & 0xFF
         short = (constructor == 0xA0) | ((constructor == _TEXT8) & (code == _VALUE))
