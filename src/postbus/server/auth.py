@@ -117,8 +117,9 @@ class Authority:
         self._former: frozenset[str] = frozenset()
         """Names that were an entity's: a token for one of them is not for a folder."""
         self._proven: dict[bytes, Claims] = {}
-        """By the digest of a token and the path it was shown for, the oldest first. Emptied when
-        a key or an entity comes or goes: what they prove may be something else then."""
+        """By the digest of a token and the path it was shown for, the one that was not shown for
+        longest first. Emptied when a key or an entity comes or goes: what they prove may be
+        something else then."""
         self._ring.learn(NAMESPACE, keys)
         self._issuer = issuer
 
@@ -196,10 +197,9 @@ class Authority:
     def _known_sas(self, token: str, path: str, now: Instant) -> Claims:
         # The digest, so that no token is kept, and the time of a look-up tells nothing of one.
         shown = sha256(f"{len(token)} {token}{path}".encode("utf-8", "surrogatepass")).digest()
-        claims = self._proven.get(shown)
-        if claims is not None and claims.expires_at > now:
-            return claims
-        claims = self._verify_sas(token, path, now)
+        claims = self._proven.pop(shown, None)
+        if claims is None or claims.expires_at <= now:
+            claims = self._verify_sas(token, path, now)
         if len(self._proven) >= PROVEN_MAX:
             del self._proven[next(iter(self._proven))]
         self._proven[shown] = claims
