@@ -287,7 +287,11 @@ def _looked_up(keys: npt.NDArray[Any], names: Mapping[int, str | None]) -> pa.Ar
 
 
 def _repeated(name: str | None, count: int) -> pa.Array:
-    return pa.nulls(count, pa.string()) if name is None else pa.repeat(name, count)
+    return texts([name]).take(numbers(np.zeros(count, np.int32), pa.int32()))
+
+
+def _partition(found: _Records, place: events.Place) -> pa.Array:
+    return numbers(np.full(len(found), place.partition, np.int32), pa.int32())
 
 
 def _operation(found: _Records, place: events.Place) -> pa.Array:
@@ -341,10 +345,10 @@ def _extra(tag: int) -> Column:
 
 
 _OF_RECORD: Final[dict[str, Column]] = {
-    "entity": lambda found, place: pa.repeat(place.entity, len(found)),
+    "entity": lambda found, place: _repeated(place.entity, len(found)),
     "subscription": _subscription,
     "subQueue": _sub_queue,
-    "partition": lambda found, place: pa.repeat(pa.scalar(place.partition, pa.int32()), len(found)),
+    "partition": _partition,
     "offset": lambda found, place: numbers(found.offsets, pa.int64()),
     "timestamp": lambda found, place: _times(found.times),
     "operation": _operation,

@@ -82,7 +82,8 @@ class Buffer:
         return pc.take(parts, numbers(chosen, pa.int32(), known), boundscheck=False)
 
 
-# Not by `pa.array`: that imports pandas where it is installed, which takes a worker half a second.
+# Not by `pa.array`, `pa.scalar` or `pa.repeat`: they import pandas where it is installed, which
+# takes a worker half a second, and 10 ms after each task to look for garbage in it.
 
 
 def numbers(values: npt.NDArray[Any], kind: pa.DataType, known: Flags | None = None) -> pa.Array:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -164,6 +166,40 @@ def test_the_fast_decode_says_what_the_plain_one_says(journal: Journal) -> None:
     assert found.to_pylist() == [as_arrow_gives(row) for row in plainly(journal, BASE, 1 << 62)]
 
 
+def enqueued(subject: str, body: bytes) -> bytes:
+    """A record of a message as one application writes all of its own."""
+    payload = b"".join(
+        (
+            encode_header(durable=True),
+            encode_properties(Properties(message_id="m", subject=subject)),
+            encode_application_properties({"of": subject}),
+            body,
+        )
+    )
+    message = read_message(payload, 10_000)
+    message.message_id = subject
+    return records.encode_with_body(Kind.ENQUEUED, message, payload)
+
+
+long_bodies = st.binary(min_size=256, max_size=600).map(encode_data)
+other_bodies = st.binary(max_size=255).map(encode_data) | st.binary(max_size=9).map(
+    lambda part: encode_data(bytes(300)) + encode_data(part)
+)
+
+
+@given(
+    st.lists(st.tuples(texts, long_bodies), min_size=1, max_size=6),
+    st.lists(st.tuples(texts, long_bodies | other_bodies), max_size=2),
+)
+def test_messages_that_are_written_alike_are_decoded_as_any_others(
+    alike: list[tuple[str, bytes]], more: list[tuple[str, bytes]]
+) -> None:
+    journal = [(5, [enqueued(*each) for each in (*alike, *more)])]
+    found = Decoder(PLACE, ALL).decode(packed(journal), BASE, 1 << 62)
+    found.validate(full=True)
+    assert found.to_pylist() == [as_arrow_gives(row) for row in plainly(journal, BASE, 1 << 62)]
+
+
 @settings(max_examples=30)
 @given(journals, st.integers(0, 16), st.integers(0, 16))
 def test_only_the_offsets_asked_for_are_rows(journal: Journal, first: int, more: int) -> None:
@@ -215,6 +251,21 @@ def test_a_kind_of_a_later_version_is_refused_and_not_left_out() -> None:
 
 def completed(number: int) -> bytes:
     return records.encode(Kind.COMPLETED, Message(None, "m"), 0, 0, number)
+
+
+def test_decoding_does_not_import_pandas() -> None:
+    # It takes a worker half a second, and then some time after each task.
+    data = packed([(5, [enqueued("a", encode_data(bytes(300))), completed(1)])])
+    program = f"""
+import sys
+from postbus.feed.events import Place
+from pyspark_postbus.columns import ALL
+from pyspark_postbus.decode import Decoder
+data = bytes.fromhex({data.hex()!r})
+assert Decoder(Place("orders", 2, {{}}), ALL).decode(data, {BASE}, 1 << 62).num_rows == 2
+sys.exit("pandas" in sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_a_batch_that_is_missing_is_not_passed_over() -> None:
