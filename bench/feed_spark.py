@@ -43,6 +43,9 @@ QUEUE = "events"
 OWN = tuple(name for name in ALL if name not in OF_SECTIONS or name == "body")
 CASES = (("the record's own columns and the body", OWN, 0.5), ("every column", ALL, 0.1))
 PARTS = 2
+WARM_UP = 3
+"""Rounds that are not counted. Files are in memory after one, but Java goes on compiling what both
+sides run in for some rounds more, Parquet's reader for longest."""
 _POOL = 4_000_000
 
 
@@ -192,8 +195,7 @@ def _ready(
 
 def _rounds(given: argparse.Namespace, broker: Postbus, frames: Frames) -> list[Round]:
     rounds = []
-    # The first round warms both up: code is compiled, and files are in memory.
-    for number in range(given.rounds + 1):
+    for number in range(given.rounds + WARM_UP):
         broker_before = usage_of(broker.pid).cpu_s
         feed, feed_cpu_us = _measured(frames.feed(), given.events)
         broker_s = usage_of(broker.pid).cpu_s - broker_before
@@ -203,12 +205,13 @@ def _rounds(given: argparse.Namespace, broker: Postbus, frames: Frames) -> list[
         each = Round(
             *(feed, ready, parquet, feed_cpu_us, broker_cpu_us, ready_cpu_us, parquet_cpu_us)
         )
-        warm = "" if number else " (warm-up)"
+        is_warm = number >= WARM_UP
+        told = "" if is_warm else " (warm-up)"
         say(
             f"  feed {feed:.0f}/s with {feed_cpu_us:.1f} µs, ready {ready:.0f}/s with "
-            f"{ready_cpu_us:.1f} µs, Parquet {parquet:.0f}/s with {parquet_cpu_us:.1f} µs{warm}"
+            f"{ready_cpu_us:.1f} µs, Parquet {parquet:.0f}/s with {parquet_cpu_us:.1f} µs{told}"
         )
-        if number:
+        if is_warm:
             rounds.append(each)
     return rounds
 
