@@ -44,8 +44,8 @@ OWN = tuple(name for name in ALL if name not in OF_SECTIONS or name == "body")
 CASES = (("the record's own columns and the body", OWN, 0.5), ("every column", ALL, 0.1))
 PARTS = 2
 WARM_UP = 3
-"""Rounds that are not counted. Files are in memory after one, but Java goes on compiling what both
-sides run in for some rounds more, Parquet's reader for longest."""
+"""Rounds that are not counted. Files are in memory after one, but rates, Parquet's above all, go on
+rising for one or two more."""
 _POOL = 4_000_000
 
 
