@@ -13,6 +13,7 @@ import pyarrow as pa
 from postbus.broker.message import OWNER_BITS
 from postbus.connection_string import Namespace
 from postbus.feed.events import Place
+from pyspark_postbus.chunk_records import OtherJournal
 from pyspark_postbus.client import (
     READ_MAX,
     Chunk,
@@ -21,7 +22,7 @@ from pyspark_postbus.client import (
     OffsetAhead,
     OffsetTrimmed,
 )
-from pyspark_postbus.decode import Decoder, OtherJournal, Selection
+from pyspark_postbus.decode import Decoder, Selection
 from pyspark_postbus.options import SUB_QUEUES, BadOption, ReadOptions
 from pyspark_postbus.ranges import Range, lost, made_anew
 

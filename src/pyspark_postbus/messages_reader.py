@@ -35,9 +35,9 @@ from postbus.amqp.types import Int, Long
 from postbus.feed.plain_values import id_text, property_text, read_body, text_of
 from pyspark_postbus.client import RETRY_S
 from pyspark_postbus.columns import TYPES, arrow_schema
-from pyspark_postbus.decode import INSTANT_MAX
 from pyspark_postbus.options import ReadOptions
 from pyspark_postbus.ranges import Range, partitions
+from pyspark_postbus.record_columns import INSTANT_MAX
 from pyspark_postbus.wire import AmqpRefused, Wire
 
 PAGE_COUNT: Final = 1_000

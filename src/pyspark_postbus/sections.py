@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pyspark_postbus.spans import Buffer, Flags, Positions, numbers
+from pyspark_postbus.spans import Buffer, Flags, Positions, Spans, numbers
 
 _BEGIN: Final = 0x0053_00
 """Every section: a descriptor, a small ulong, and then which section it is."""
@@ -45,14 +45,6 @@ for _code, _width in (
     *((0xA0, -1), (0xA1, -1), (0xA3, -1), (0xB0, -2), (0xB1, -2), (0xB3, -2)),
 ):
     _WIDTHS[_code] = _width
-
-
-class Spans(NamedTuple):
-    """Where the values of one column lie."""
-
-    starts: Positions
-    ends: Positions
-    known: Flags
 
 
 class Messages:

@@ -8,7 +8,7 @@ is a value, and those are copied out in one go. Nothing is done for each row in 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,15 @@ Flags = npt.NDArray[np.bool_]
 
 BUFFER_MAX: Final = (1 << 31) - 1
 """Offsets of Arrow's text and bytes have 32 bits."""
+
+
+class Spans(NamedTuple):
+    """Where the values of one column lie. Those that are not known have a place in the order,
+    too."""
+
+    starts: Positions
+    ends: Positions
+    known: Flags
 
 
 class Buffer:

@@ -18,8 +18,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from pyspark_postbus.chunk_records import base_of
 from pyspark_postbus.client import Client, Feed, OffsetAhead, OffsetTrimmed, PostbusError
-from pyspark_postbus.decode import base_of
 from pyspark_postbus.fetching import Plan, fetched, plan_of
 from pyspark_postbus.options import ReadOptions
 from pyspark_postbus.ranges import (

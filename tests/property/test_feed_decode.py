@@ -30,8 +30,11 @@ from postbus.errors import ServiceBusError
 from postbus.feed.events import COLUMNS, TIMES, Place, event
 from postbus.server.envelope import read_message
 from postbus.store import batch
+from pyspark_postbus import record_columns
+from pyspark_postbus.chunk_records import DecodeFailed, OtherJournal
 from pyspark_postbus.columns import ALL
-from pyspark_postbus.decode import INSTANT_MAX, DecodeFailed, Decoder, OtherJournal, Selection
+from pyspark_postbus.decode import Decoder, Selection
+from pyspark_postbus.record_columns import INSTANT_MAX
 from tests.property.amqp.test_sections import payloads
 
 PLACE = Place("orders", 2, {1: "audit", 2: "billing"})
@@ -198,6 +201,22 @@ def test_messages_that_are_written_alike_are_decoded_as_any_others(
     found = Decoder(PLACE, ALL).decode(packed(journal), BASE, 1 << 62)
     found.validate(full=True)
     assert found.to_pylist() == [as_arrow_gives(row) for row in plainly(journal, BASE, 1 << 62)]
+
+
+@pytest.mark.parametrize("letters", [0, 12, 1_000])
+def test_a_name_is_in_every_row_whether_its_column_is_kept_or_not(
+    monkeypatch: pytest.MonkeyPatch, letters: int
+) -> None:
+    monkeypatch.setattr(record_columns, "_REPEATED_LETTERS", letters)
+    decoder = Decoder(PLACE, ("entity", "operation", "subscription"))
+    for count in (1, 4, 3, 8, 2):
+        data = packed([(5, [enqueued("s", encode_data(b"body"))] * count)])
+        found = decoder.decode(data, BASE, 1 << 62)
+        found.validate(full=True)
+        assert (
+            found.to_pylist()
+            == [{"entity": PLACE.entity, "operation": "enqueued", "subscription": None}] * count
+        )
 
 
 @settings(max_examples=30)

@@ -1,0 +1,160 @@
+"""The columns that a record says by itself, without a look into its message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from postbus.broker.message import KIND_MASK, OWNER_BITS, SCHEDULED
+from postbus.broker.records import Kind
+from postbus.feed import events
+from postbus.feed.operations import OPERATIONS
+from pyspark_postbus.chunk_records import DESCRIPTION, REASON, SOURCE, Records
+from pyspark_postbus.columns import TYPES
+from pyspark_postbus.spans import Flags, numbers, texts
+
+INSTANT_MAX: Final = 253_402_300_799_999
+"""The end of the year 9999: what Python's times can be. A message may expire later than that."""
+_US_PER_MS: Final = 1_000
+_REPEATED_MAX: Final = 32
+"""Columns of one text that are kept: the names of an entity, its operations, its subqueues."""
+_REPEATED_LETTERS: Final = 1 << 20
+"""In the largest of them."""
+_EXTRAS: Final = {
+    "deadLetterReason": REASON,
+    "deadLetterErrorDescription": DESCRIPTION,
+    "deadLetterSource": SOURCE,
+}
+_NAMES: Final = texts([OPERATIONS[kind] for kind in OPERATIONS])
+_KINDS: Final[npt.NDArray[np.int32]] = np.full(256, -1, np.int32)
+_KINDS[[int(kind) for kind in OPERATIONS]] = np.arange(len(OPERATIONS))
+_SUB_QUEUES: Final = [events.SUB_QUEUES.get(kind) for kind in range(KIND_MASK + 1)]
+
+Column = Callable[[Records, events.Place], pa.Array]
+
+
+def _times(values: npt.NDArray[Any], known: Flags | None = None) -> pa.Array:
+    kind = TYPES["timestamp"][1]
+    if known is not None and not known.any():
+        return pa.nulls(len(values), kind)
+    return numbers(np.minimum(values, INSTANT_MAX).astype(np.int64) * _US_PER_MS, kind, known)
+
+
+def _whole(values: npt.NDArray[Any]) -> pa.Array:
+    return numbers(values.astype(np.int64), pa.int64())
+
+
+def _looked_up(keys: npt.NDArray[Any], names: Mapping[int, str | None]) -> pa.Array:
+    """A name for each number."""
+    if len(keys) and (keys == keys[0]).all():
+        return _repeated(names.get(int(keys[0])), len(keys))
+    distinct, places = np.unique(keys, return_inverse=True)
+    known = texts([names.get(int(key)) for key in distinct])
+    return known.take(numbers(places.astype(np.int64), pa.int64()))
+
+
+def _repeated(name: str | None, count: int) -> pa.Array:
+    """The same text in every row: chunk after chunk has the same, so it is cut from one column."""
+    kept = 1 << count.bit_length()
+    if kept * len(name or "") > _REPEATED_LETTERS:
+        return _many_of(name, count)
+    return _many_kept(name, kept).slice(0, count)
+
+
+def _many_of(name: str | None, count: int) -> pa.Array:
+    return texts([name]).take(numbers(np.zeros(count, np.int32), pa.int32()))
+
+
+_many_kept: Final = lru_cache(_REPEATED_MAX)(_many_of)
+
+
+def _partition(found: Records, place: events.Place) -> pa.Array:
+    return numbers(np.full(len(found), place.partition, np.int32), pa.int32())
+
+
+def _operation(found: Records, place: events.Place) -> pa.Array:
+    kinds = found.rows["kind"]
+    if len(kinds) and (kinds == kinds[0]).all():
+        return _repeated(OPERATIONS[Kind(kinds[0])], len(kinds))
+    return _NAMES.take(numbers(_KINDS[kinds], pa.int32()))
+
+
+def _subscription(found: Records, place: events.Place) -> pa.Array:
+    return _looked_up(found.rows["subqueue"] >> OWNER_BITS, dict(place.subscriptions))
+
+
+def _sub_queue(found: Records, place: events.Place) -> pa.Array:
+    return _looked_up(found.rows["subqueue"] & KIND_MASK, dict(enumerate(_SUB_QUEUES)))
+
+
+def _enqueued(found: Records, place: events.Place) -> pa.Array:
+    return _times(found.rows["enqueued_at"], found.rows["lane"] != SCHEDULED)
+
+
+def _scheduled(found: Records, place: events.Place) -> pa.Array:
+    return _times(found.rows["enqueued_at"], found.rows["lane"] == SCHEDULED)
+
+
+def _expires(found: Records, place: events.Place) -> pa.Array:
+    ttl = found.rows["ttl"]
+    known = ttl >= 0
+    if not known.any():
+        return pa.nulls(len(ttl), TYPES["expiresAt"][1])
+    # Not their sum first: it may have more than 64 bits.
+    span = np.clip(ttl, 0, INSTANT_MAX)
+    return _times(np.minimum(found.rows["enqueued_at"], INSTANT_MAX) + span, known)
+
+
+def _ttl(found: Records, place: events.Place) -> pa.Array:
+    ttl = found.rows["ttl"]
+    return numbers(ttl, pa.int64(), ttl >= 0)
+
+
+def _session(found: Records, place: events.Place) -> pa.Array:
+    if not found.has_session.any():
+        return pa.nulls(len(found), pa.string())
+    column = found.buffer.column
+    return column(found.id_ends, found.session_ends, found.has_session, pa.string())
+
+
+def _extra(tag: int) -> Column:
+    def column(found: Records, place: events.Place) -> pa.Array:
+        if not found.rows["extras_length"].any():
+            return pa.nulls(len(found), pa.string())
+        spans = found.extras()[tag]
+        return found.buffer.column(*spans, pa.string())
+
+    return column
+
+
+OF_RECORD: Final[dict[str, Column]] = {
+    "entity": lambda found, place: _repeated(place.entity, len(found)),
+    "subscription": _subscription,
+    "subQueue": _sub_queue,
+    "partition": _partition,
+    "offset": lambda found, place: numbers(found.offsets, pa.int64()),
+    "timestamp": lambda found, place: _times(found.times),
+    "operation": _operation,
+    "sequenceNumber": lambda found, place: _whole(found.rows["number"]),
+    "enqueuedTime": _enqueued,
+    "messageId": lambda found, place: found.buffer.column(
+        found.id_starts, found.id_ends, None, pa.string()
+    ),
+    "sessionId": _session,
+    "timeToLive": _ttl,
+    "scheduledEnqueueTime": _scheduled,
+    "expiresAt": _expires,
+    "deliveryCount": lambda found, place: numbers(
+        found.rows["delivery_count"].astype(np.int32), pa.int32()
+    ),
+    **{name: _extra(tag) for name, tag in _EXTRAS.items()},
+    "deliveredTime": lambda found, place: _times(
+        found.rows["delivered_at"], found.rows["delivered_at"] != 0
+    ),
+    "bodySize": lambda found, place: _whole(found.rows["length"]),
+}
