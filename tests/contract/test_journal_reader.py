@@ -59,6 +59,22 @@ def test_batches_come_untouched(store: MessageStore) -> None:
         )
 
 
+def test_a_batch_is_read_in_parts(store: MessageStore) -> None:
+    reader = store.journal_reader()
+    writer = Writer(store)
+    writer.send(b"before", at=T0)
+    writer.send(b"ab" * 50_000, at=T0)
+    [whole] = reader.read(1, 1, 1)
+    size = len(whole.data)
+    for step in (1_000, 8_192, 99_999, size):
+        parts = [
+            reader.read_part(1, 1, position, min(step, size - position))
+            for position in range(0, size, step)
+        ]
+        assert b"".join([part or b"" for part in parts]) == whole.data
+    assert reader.read_part(1, 7, 0, 10) is None
+
+
 def test_a_look_begins_with_the_batch_that_holds_the_offset(store: MessageStore) -> None:
     reader = store.journal_reader()
     written(store, 2, 3, 1)
@@ -95,6 +111,7 @@ def test_what_is_trimmed_is_gone_from_the_feed_at_once(store: MessageStore) -> N
     assert (extent.first, extent.next, extent.first_at, batches) == (3, 4, T0 + 2_000, [])
     assert reader.read(1, 0, 2) == []
     assert reader.read_raw(1, 0, 2) == (0, b"")
+    assert reader.read_part(1, 0, 0, 10) is None
     assert reader.find(1, 0) == 3
     assert reader.time_of(1, 0) == T0 + 2_000, "that of the oldest that is left"
 
@@ -211,6 +228,8 @@ def test_raw_bytes_are_those_of_the_batch_that_was_written_there(
     store._database.run(f"UPDATE journal SET {change}")
     with pytest.raises(StoreFailed):
         reader.read_raw(1, 0, 5)
+    with pytest.raises(StoreFailed):
+        reader.read_part(1, 1 if change.startswith("id") else 0, 0, 10)
     store.close()
 
 

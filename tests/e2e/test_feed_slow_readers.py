@@ -7,6 +7,8 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from postbus.server.feed import PER_FRAGMENT_MAX
 from tests.support import feed
 from tests.support.administration import administration_client
@@ -49,25 +51,30 @@ def connections(client: RestClient) -> int:
     return int(found[1])
 
 
-def test_slow_readers_are_given_little_and_cut_off(make_server: Callable[..., Server]) -> None:
-    server = make_server("--http-request-timeout-ms", "3000").start()
+@pytest.mark.parametrize(("count", "size"), [(45, 200_000), (2, 7_000_000)])
+def test_slow_readers_are_given_little_and_cut_off(
+    make_server: Callable[..., Server], count: int, size: int
+) -> None:
+    """However large a message is, and so the batch that it is stored in."""
+    flags = ("--http-request-timeout-ms", "3000", "--message-size-max-kb", "8192")
+    server = make_server(*flags).start()
     with administration_client(server.connection_string) as admin:
         for queue in QUEUES:
             admin.create_queue(queue)
     with RestClient(server.connection_string) as client:
-        for _ in range(45):
+        for _ in range(count):
             for queue in QUEUES:
-                assert client.send(queue, b"x" * 200_000).status == 201
-        assert len(feed.read_all(client, "a")) == 45
+                assert client.send(queue, b"x" * size).status == 201
+        assert len(feed.read_all(client, "a")) == count
         before = resident_mb(server)
         readers = [
             deaf(server, client.token, queue) for queue in QUEUES for _ in range(READERS_EACH)
         ]
         # while they hang, everybody else goes on
         assert client.send("a", b"1").status == 201
-        assert len(feed.read_all(client, "a")) == 46
+        assert len(feed.read_all(client, "a")) == count + 1
         assert resident_mb(server) - before < ROOM_MB
         until_blocking("they are cut off", lambda: connections(client) == 1, within_s=30)
         for each in readers:
             each.close()
-        assert len(feed.read_all(client, "a")) == 46
+        assert len(feed.read_all(client, "a")) == count + 1

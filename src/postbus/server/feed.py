@@ -34,7 +34,7 @@ from postbus.server.longpoll import STOPPING
 from postbus.server.namespace import Namespace
 from postbus.server.storethread import StoreThread
 from postbus.store import batch
-from postbus.store.base import RAW_USUAL, BatchOutline, Extent, JournalReader, StoredBatch
+from postbus.store.base import RAW_MAX, BatchOutline, Extent, JournalReader, StoredBatch
 
 FORMAT: Final = batch.VERSION
 BATCHES_MAX: Final = 8_192
@@ -70,6 +70,8 @@ class Slice(NamedTuple):
     """The base of the first batch."""
     last: int
     batches: int
+    size: int
+    """Bytes of all of them; more than RAW_MAX only where it is a single one."""
 
 
 class Answer(NamedTuple):
@@ -222,8 +224,12 @@ class Feed:
     async def batches(self, host: Host, answer: Answer) -> AsyncIterator[bytes | memoryview]:
         """The stored batches, some at a time. Their checksums are for the client to look at: they
         say as well whether all went right on the way to it."""
-        for each_slice in answer.slices:
-            yield await self._read_raw(host, each_slice)
+        for each in answer.slices:
+            if each.size <= RAW_MAX:
+                yield await self._read_raw(host, each)
+                continue
+            for position in range(0, each.size, RAW_MAX):
+                yield await self._read_part(host, each, position)
 
     async def lines(
         self, entity: QueueEntity | TopicEntity, host: Host, answer: Answer
@@ -287,13 +293,22 @@ class Feed:
         return found
 
     async def _read_raw(self, host: Host, asked: Slice) -> bytes | memoryview:
-        first, last, count = asked
+        first, last, count, _ = asked
         found, data = await self._call(host, lambda reader, id_: reader.read_raw(id_, first, last))
         _refuse_gap(host, count, found)
         return data
 
+    async def _read_part(self, host: Host, asked: Slice, position: int) -> bytes | memoryview:
+        base, size = asked.first, min(RAW_MAX, asked.size - position)
+        data = await self._call(
+            host, lambda reader, id_: reader.read_part(id_, base, position, size)
+        )
+        if data is None:
+            raise _trimmed(host)
+        return data
+
     async def _read(self, host: Host, asked: Slice) -> list[StoredBatch]:
-        first, last, count = asked
+        first, last, count, _ = asked
         stored = await self._call(host, lambda reader, id_: reader.read(id_, first, last))
         _refuse_gap(host, count, len(stored))
         return stored
@@ -304,7 +319,11 @@ def _refuse_gap(host: Host, asked: int, found: int) -> None:
     that is left. The first batch may be there still, held in place by a live body, and others
     behind it not: whatever is left would have a gap in it."""
     if found != asked:
-        raise ServerBusy(f"The journal of '{host.name}' was trimmed while it was read.")
+        raise _trimmed(host)
+
+
+def _trimmed(host: Host) -> ServerBusy:
+    return ServerBusy(f"The journal of '{host.name}' was trimmed while it was read.")
 
 
 def _look(start: int, bytes_max: int, reader: JournalReader, fragment: int) -> Answer:
@@ -347,10 +366,10 @@ def _slices(batches: list[BatchOutline]) -> Iterator[Slice]:
     at = 0
     while at < len(batches):
         end, size = at + 1, batches[at].size
-        while end < len(batches) and size + batches[end].size <= RAW_USUAL:
+        while end < len(batches) and size + batches[end].size <= RAW_MAX:
             size += batches[end].size
             end += 1
-        yield Slice(batches[at].base, batches[end - 1].base, end - at)
+        yield Slice(batches[at].base, batches[end - 1].base, end - at, size)
         at = end
 
 

@@ -68,9 +68,9 @@ class Part(NamedTuple):
     checkpoint: Checkpoint | None
 
 
-RAW_USUAL: Final = 768 * 1024
-"""Bytes that are read at once to be handed on, unless one batch has more: the broker may hold two
-such slices for each of 64 slow readers."""
+RAW_MAX: Final = 768 * 1024
+"""Bytes that are read at once to be handed on: the broker may hold two such slices for each of 64
+slow readers."""
 
 
 class StoredBatch(NamedTuple):
@@ -137,6 +137,12 @@ class JournalReader(Protocol):
     def read_raw(self, fragment: int, first: int, last: int) -> tuple[int, bytes | memoryview]:
         """How many batches that are, and their bytes one behind the other. Their checksums are left
         to whoever decodes them."""
+
+    def read_part(
+        self, fragment: int, base: int, position: int, size: int
+    ) -> bytes | memoryview | None:
+        """So many bytes of one batch, which is too large to be read at once, from a position in it
+        on; None when it is not kept any more."""
 
     def find(self, fragment: int, at: Instant) -> int:
         """The first offset of the extent that was committed at this time or later; its end where

@@ -14,7 +14,7 @@ import apsw
 
 from postbus.errors import StoreFailed, StoreUnavailable
 from postbus.model.instant import Instant
-from postbus.store.base import RAW_USUAL, BatchOutline, Extent, Look, StoredBatch
+from postbus.store.base import RAW_MAX, BatchOutline, Extent, Look, StoredBatch
 from postbus.store.batch import HEADER_SIZE
 from postbus.store.damage import Damaged, check_batch, check_header, check_numbers
 from postbus.store.database import BUSY_MS
@@ -41,7 +41,7 @@ class SqliteReader:
     own_thread = True
 
     def __init__(self, path: str, vfs: str | None = None) -> None:
-        self._spare = SpareBuffers(RAW_USUAL, SPARE_BUFFERS)
+        self._spare = SpareBuffers(RAW_MAX, SPARE_BUFFERS)
         with _translated():
             self._connection = apsw.Connection(path, apsw.SQLITE_OPEN_READONLY, vfs=vfs)
             self._connection.set_busy_timeout(BUSY_MS)
@@ -94,6 +94,24 @@ class SqliteReader:
                     check_header(fragment, row_id - zero, count, header, size)
                     at += size
         return len(sizes), data
+
+    def read_part(
+        self, fragment: int, base: int, position: int, size: int
+    ) -> bytes | memoryview | None:
+        row_id = first_id(fragment) + base
+        with self._snapshot():
+            row = self._one(_SIZES, row_id, row_id)
+            if row is None:
+                return None
+            _, count, there = row
+            check_numbers((there,), f"the batch at {base} of fragment {fragment}")
+            data = self._spare.take(size)
+            with self._connection.blob_open("main", "journal", "data", row_id, False) as blob:
+                header = blob.read(HEADER_SIZE)
+                check_header(fragment, base, count, header, there)
+                blob.seek(position)
+                blob.read_into(data, 0, size)
+        return data
 
     def find(self, fragment: int, at: Instant) -> int:
         first = first_id(fragment)

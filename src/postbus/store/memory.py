@@ -413,6 +413,13 @@ class MemoryReader:
         found = self.read(fragment, first, last)
         return len(found), b"".join([each.data for each in found])
 
+    def read_part(
+        self, fragment: int, base: int, position: int, size: int
+    ) -> bytes | memoryview | None:
+        for each in self.read(fragment, base, base):
+            return memoryview(each.data)[position : position + size]
+        return None
+
     def find(self, fragment: int, at: Instant) -> int:
         kept = self._find(fragment)
         within = kept.bases[bisect_left(kept.bases, kept.tail) :]

@@ -34,6 +34,7 @@ from postbus.server.feed_readers import KEPT_MS, FeedReaders, Progress
 from postbus.server.host import Host
 from postbus.server.storethread import StoreThread
 from postbus.settings import Settings
+from postbus.store import batch
 from postbus.store.base import Row
 from postbus.store.catalog import Catalog, EntityRecord, FragmentRecord
 from postbus.store.memory import MemoryStore
@@ -124,7 +125,7 @@ async def read(desk: Desk, answer: Any) -> bytes:
 async def test_what_was_committed_is_read_in_slices(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed_module, "RAW_USUAL", 300)
+    monkeypatch.setattr(feed_module, "RAW_MAX", 300)
     for number in range(10):
         desk.commit(b"%d" % number * 100)
     answer = await desk.ask(0)
@@ -132,6 +133,19 @@ async def test_what_was_committed_is_read_in_slices(
     assert len(pieces) == 10
     assert b"".join(pieces) == b"".join([each.data for each in desk.store.read(1, 0, 1 << 30)])
     assert (answer.next, answer.size) == (10, sum(map(len, pieces)))
+
+
+async def test_a_batch_that_is_larger_than_a_slice_is_read_in_parts(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "RAW_MAX", 300)
+    for size in (50, 1_000, 60, 600 - batch.HEADER_SIZE - batch.RECORD_PREFIX_SIZE):
+        desk.commit(b"x" * size)
+    answer = await desk.ask(0)
+    pieces = [bytes(piece) async for piece in desk.feed.batches(desk.host, answer)]
+    assert max(map(len, pieces)) == 300
+    assert b"".join(pieces) == b"".join([each.data for each in desk.store.read(1, 0, 1 << 30)])
+    assert answer.size == sum(map(len, pieces))
 
 
 async def test_no_reader_loads_an_engine_or_counts_as_use(desk: Desk) -> None:
@@ -228,7 +242,7 @@ async def test_offsets_outside_the_feed_are_refused_with_its_ends(desk: Desk) ->
 async def test_a_journal_that_is_trimmed_while_a_slow_client_reads_ends_the_reply(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed_module, "RAW_USUAL", 1)
+    monkeypatch.setattr(feed_module, "RAW_MAX", 1)
     for number in range(4):
         desk.commit(b"%d" % number)
     desk.writer.checkpoint()
