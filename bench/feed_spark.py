@@ -90,12 +90,12 @@ def fill(connection: str, count: int, size: int) -> None:
             sender.send(encode(row, str))
 
 
-def session(folder: Path) -> SparkSession:
+def session(folder: Path, memory: str) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     return (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "2g")
+        .config("spark.driver.memory", memory)
         .config("spark.local.dir", str(folder / "spark"))
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "ERROR")
@@ -117,7 +117,7 @@ def measure(given: argparse.Namespace, folder: Path) -> int:
         fill(connection, given.events, given.size)
         took_s = time.monotonic() - began
         say(f"{given.events} messages of {given.size} bytes sent in {took_s:.0f} s")
-        spark = session(folder)
+        spark = session(folder, given.memory)
         try:
             return _compare(given, spark, connection, broker, folder / "parquet")
         finally:
@@ -229,6 +229,7 @@ def main() -> int:
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--size", type=int, default=1_000, help="bytes of a body")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--memory", default="2g", help="Spark's, which Parquet needs more of")
     add_places(parser, "bench-spark.json")
     return conduct(measure, parser.parse_args())
 
