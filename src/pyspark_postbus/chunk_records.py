@@ -1,6 +1,7 @@
 """The records in a chunk of the feed: where each lies, and the fixed part of it.
 
-Nothing is done for each record in Python but to find where it begins, which is compiled.
+Nothing is done for each record in Python but to find where it begins, which can be compiled
+(docs/compiling.md).
 """
 
 from __future__ import annotations

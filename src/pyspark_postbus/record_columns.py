@@ -23,8 +23,8 @@ INSTANT_MAX: Final = 253_402_300_799_999
 _US_PER_MS: Final = 1_000
 _REPEATED_MAX: Final = 32
 """Columns of one text that are kept: the names of an entity, its operations, its subqueues."""
-_REPEATED_LETTERS: Final = 1 << 20
-"""In the largest of them."""
+_REPEATED_SIZE: Final = 1 << 20
+"""Of the largest of them, in letters, and four for each row: more is made for its chunk alone."""
 _EXTRAS: Final = {
     "deadLetterReason": REASON,
     "deadLetterErrorDescription": DESCRIPTION,
@@ -60,8 +60,8 @@ def _looked_up(keys: npt.NDArray[Any], names: Mapping[int, str | None]) -> pa.Ar
 
 def _repeated(name: str | None, count: int) -> pa.Array:
     """The same text in every row: chunk after chunk has the same, so it is cut from one column."""
-    kept = 1 << count.bit_length()
-    if kept * len(name or "") > _REPEATED_LETTERS:
+    kept = 1 << max(count - 1, 0).bit_length()
+    if kept * (len(name or "") + 4) > _REPEATED_SIZE:
         return _many_of(name, count)
     return _many_kept(name, kept).slice(0, count)
 

@@ -29,6 +29,7 @@ def test_a_fragment_that_was_never_used_has_an_empty_journal(store: MessageStore
     assert reader.time_of(7, 0) is None
     assert reader.read(7, 0, 100) == []
     assert reader.read_raw(7, 0, 100) == (0, b"")
+    assert reader.read_part(7, 0, 0, 10) is None
 
 
 def test_a_commit_is_seen_as_soon_as_it_is_made(store: MessageStore) -> None:
@@ -73,6 +74,10 @@ def test_a_batch_is_read_in_parts(store: MessageStore) -> None:
         ]
         assert b"".join([part or b"" for part in parts]) == whole.data
     assert reader.read_part(1, 7, 0, 10) is None
+    for position, length in ((size - 5, 6), (size, 1), (size + 1, 0), (-1, 2), (5, -1)):
+        with pytest.raises(ValueError, match="outside a batch"):
+            reader.read_part(1, 1, position, length)
+    assert bytes(reader.read_part(1, 1, size - 5, 5) or b"") == whole.data[-5:], "and it goes on"
 
 
 def test_a_look_begins_with_the_batch_that_holds_the_offset(store: MessageStore) -> None:
@@ -203,6 +208,8 @@ def test_a_damaged_batch_is_refused_and_not_handed_out(tmp_path: Path) -> None:
         reader.read(1, 0, 0)
     with pytest.raises(StoreFailed):
         reader.read_raw(1, 0, 0)
+    with pytest.raises(StoreFailed):
+        reader.read_part(1, 0, 50, 10)
     store.close()
 
 
@@ -228,8 +235,9 @@ def test_raw_bytes_are_those_of_the_batch_that_was_written_there(
     store._database.run(f"UPDATE journal SET {change}")
     with pytest.raises(StoreFailed):
         reader.read_raw(1, 0, 5)
-    with pytest.raises(StoreFailed):
-        reader.read_part(1, 1 if change.startswith("id") else 0, 0, 10)
+    for position in (0, 10):
+        with pytest.raises(StoreFailed):
+            reader.read_part(1, 1 if change.startswith("id") else 0, position, 10)
     store.close()
 
 

@@ -30,14 +30,14 @@ def resident_mb(server: Server) -> float:
     return int(found[1]) / 1_024
 
 
-def deaf(server: Server, token: str, queue: str) -> socket.socket:
+def deaf(server: Server, token: str, queue: str, accept: str) -> socket.socket:
     """A client that asks for much and reads nothing of it."""
     made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
     made.connect(("127.0.0.1", server.port))
     request = (
         f"GET /{queue}/$feed/0?from=0&max={ASKED} HTTP/1.1\r\n"
-        f"Host: localhost\r\nAuthorization: {token}\r\n\r\n"
+        f"Host: localhost\r\nAuthorization: {token}\r\nAccept: {accept}\r\n\r\n"
     )
     made.sendall(request.encode())
     return made
@@ -51,9 +51,12 @@ def connections(client: RestClient) -> int:
     return int(found[1])
 
 
-@pytest.mark.parametrize(("count", "size"), [(45, 200_000), (2, 7_000_000)])
+@pytest.mark.parametrize(
+    ("accept", "count", "size"),
+    [("*/*", 45, 200_000), ("*/*", 2, 7_000_000), ("application/x-ndjson", 4, 1_500_000)],
+)
 def test_slow_readers_are_given_little_and_cut_off(
-    make_server: Callable[..., Server], count: int, size: int
+    make_server: Callable[..., Server], accept: str, count: int, size: int
 ) -> None:
     """However large a message is, and so the batch that it is stored in."""
     flags = ("--http-request-timeout-ms", "3000", "--message-size-max-kb", "8192")
@@ -68,7 +71,9 @@ def test_slow_readers_are_given_little_and_cut_off(
         assert len(feed.read_all(client, "a")) == count
         before = resident_mb(server)
         readers = [
-            deaf(server, client.token, queue) for queue in QUEUES for _ in range(READERS_EACH)
+            deaf(server, client.token, queue, accept)
+            for queue in QUEUES
+            for _ in range(READERS_EACH)
         ]
         # while they hang, everybody else goes on
         assert client.send("a", b"1").status == 201

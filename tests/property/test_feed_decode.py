@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -203,20 +204,28 @@ def test_messages_that_are_written_alike_are_decoded_as_any_others(
     assert found.to_pylist() == [as_arrow_gives(row) for row in plainly(journal, BASE, 1 << 62)]
 
 
-@pytest.mark.parametrize("letters", [0, 12, 1_000])
+@pytest.mark.parametrize(("size", "made", "cut"), [(0, 0, 0), (1_000, 12, 3)])
 def test_a_name_is_in_every_row_whether_its_column_is_kept_or_not(
-    monkeypatch: pytest.MonkeyPatch, letters: int
+    monkeypatch: pytest.MonkeyPatch, size: int, made: int, cut: int
 ) -> None:
-    monkeypatch.setattr(record_columns, "_REPEATED_LETTERS", letters)
+    monkeypatch.setattr(record_columns, "_REPEATED_SIZE", size)
+    record_columns._many_kept.cache_clear()
     decoder = Decoder(PLACE, ("entity", "operation", "subscription"))
     for count in (1, 4, 3, 8, 2):
         data = packed([(5, [enqueued("s", encode_data(b"body"))] * count)])
         found = decoder.decode(data, BASE, 1 << 62)
         found.validate(full=True)
-        assert (
-            found.to_pylist()
-            == [{"entity": PLACE.entity, "operation": "enqueued", "subscription": None}] * count
-        )
+        row = {"entity": PLACE.entity, "operation": "enqueued", "subscription": None}
+        assert found.to_pylist() == [row] * count
+        # as Spark hands it on: a piece of a column must not take the whole with it
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, found.schema) as stream:
+            stream.write_batch(found)
+        [carried] = list(pa.ipc.open_stream(sink.getvalue()))
+        assert carried == found
+    kept = record_columns._many_kept.cache_info()
+    # columns of 1, 4, 8 and 2 rows were made, for three names, and one was cut again for 3 rows
+    assert (kept.misses, kept.hits) == (made, cut)
 
 
 @settings(max_examples=30)

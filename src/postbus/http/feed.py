@@ -9,7 +9,8 @@ what it gives out unless JSON lines are asked for.
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from functools import partial
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
@@ -46,6 +47,8 @@ _FRAGMENT: Final = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
 _OPTIONS: Final = frozenset({"from", "at", "max", "timeout", "api-version"})
 
 _log = get_logger("feed")
+
+_Body = AsyncGenerator[bytes | memoryview] | AsyncGenerator[bytes]
 
 
 class FeedTarget(NamedTuple):
@@ -164,7 +167,7 @@ class FeedPages:
         except BaseException:
             gone.cancel()
             raise
-        pieces: AsyncIterator[bytes | memoryview]
+        pieces: _Body
         if as_lines:
             pieces = self._feed.lines(entity, host, answer)
         else:
@@ -206,7 +209,7 @@ class _Pieces(Response):
 
     def __init__(
         self,
-        pieces: AsyncIterator[bytes | memoryview],
+        pieces: _Body,
         headers: dict[str, str],
         gone: asyncio.Future[None],
         done: Callable[[], None],
@@ -225,8 +228,9 @@ class _Pieces(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            async with asyncio.timeout(SEND_S):
-                async for piece in self._pieces:
+            # Closed at once, for what it holds is missed by others.
+            async with asyncio.timeout(SEND_S), aclosing(self._pieces) as pieces:
+                async for piece in pieces:
                     if self._gone.done():
                         return
                     await send({"type": "http.response.body", "body": piece, "more_body": True})

@@ -8,8 +8,8 @@ takes them, so that a slow one holds neither memory nor a snapshot of the disk.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple, TypeVar
@@ -43,8 +43,11 @@ LINES_AT_ONCE: Final = 256
 """Records put into words in one call on the thread, so that others have their turn between."""
 LINES_BYTES: Final = 512 * 1024
 """The same for large ones: a line may have several times the size of its record."""
+LARGE_LINES_MAX: Final = 2
+"""Answers in JSON lines that are at a batch larger than a slice: to be put into words it is in
+memory whole, and several times over where it is one large message."""
 ANSWERS_MAX: Final = 64
-"""Answers being read and sent at once; each holds a slice. Who waits for news is not counted."""
+"""Answers being read and sent at once; each holds two slices. Who waits for news is not counted."""
 PER_FRAGMENT_MAX: Final = 16
 """Of these, for one fragment: clients that take their answers as slowly as they may, all with the
 key of one entity, must not keep everybody else from reading."""
@@ -63,8 +66,8 @@ class Journal(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """Batches that are read at once. All there are from the first to the last, so that their
-    number tells whether one of them was trimmed meanwhile."""
+    """Batches that are read at once, or a single one that is too large for it. All there are from
+    the first to the last, so that their number tells whether one of them was trimmed meanwhile."""
 
     first: int
     """The base of the first batch."""
@@ -119,6 +122,7 @@ class Feed:
         self._waits: dict[asyncio.Future[None], tuple[Host, Callable[[], None]]] = {}
         """Each with a check that refuses who may not read any more."""
         self._places = asyncio.Semaphore(ANSWERS_MAX)
+        self._large_lines = asyncio.Semaphore(LARGE_LINES_MAX)
         self._places_of: dict[Host, _Places] = {}
         """The same for each fragment that is read."""
         self._stopping = False
@@ -221,9 +225,9 @@ class Feed:
         if not own.users:  # else every fragment that was ever read would stay in memory
             del self._places_of[host]
 
-    async def batches(self, host: Host, answer: Answer) -> AsyncIterator[bytes | memoryview]:
-        """The stored batches, some at a time. Their checksums are for the client to look at: they
-        say as well whether all went right on the way to it."""
+    async def batches(self, host: Host, answer: Answer) -> AsyncGenerator[bytes | memoryview]:
+        """The stored batches, some at a time, a large one in parts. Their checksums are for the
+        client to look at: they say as well whether all went right on the way to it."""
         for each in answer.slices:
             if each.size <= RAW_MAX:
                 yield await self._read_raw(host, each)
@@ -233,15 +237,18 @@ class Feed:
 
     async def lines(
         self, entity: QueueEntity | TopicEntity, host: Host, answer: Answer
-    ) -> AsyncIterator[bytes]:
-        """The events in them as JSON lines, from the first offset that was asked for."""
+    ) -> AsyncGenerator[bytes]:
+        """The events in them as JSON lines, from the first offset that was asked for. To be closed:
+        others may wait for the memory that one of them takes."""
         place = place_of(entity, host)
         thread = self._threads[host.store]
-        for each_slice in answer.slices:
-            events = _lines(place, answer.start, await self._read(host, each_slice))
-            while (some := await thread.run(partial(_some, events))) is not None:
-                if some:  # else there was only housekeeping among them
-                    yield some
+        for each in answer.slices:
+            async with self._large_lines if each.size > RAW_MAX else nullcontext():
+                events = _lines(place, answer.start, await self._read(host, each))
+                while (some := await thread.run(partial(_some, events))) is not None:
+                    if some:  # else there was only housekeeping among them
+                        yield some
+                del events
 
     def review(self) -> None:
         """Keys were taken away: who waits by one of them waits no longer."""
@@ -362,7 +369,7 @@ def _refuse_outside(host: Host, start: int, extent: Extent) -> None:
 
 
 def _slices(batches: list[BatchOutline]) -> Iterator[Slice]:
-    """Those that are read at once."""
+    """Those that are read at once, and each that is too large for it."""
     at = 0
     while at < len(batches):
         end, size = at + 1, batches[at].size

@@ -18,6 +18,7 @@ from postbus.store.base import RAW_MAX, BatchOutline, Extent, Look, StoredBatch
 from postbus.store.batch import HEADER_SIZE
 from postbus.store.damage import Damaged, check_batch, check_header, check_numbers
 from postbus.store.database import BUSY_MS
+from postbus.store.parts import check_within
 from postbus.store.schema import OFFSET_MAX, first_id
 from postbus.store.spare_buffers import SpareBuffers
 
@@ -105,10 +106,11 @@ class SqliteReader:
                 return None
             _, count, there = row
             check_numbers((there,), f"the batch at {base} of fragment {fragment}")
-            data = self._spare.take(size)
             with self._connection.blob_open("main", "journal", "data", row_id, False) as blob:
                 header = blob.read(HEADER_SIZE)
                 check_header(fragment, base, count, header, there)
+                check_within(position, size, there)
+                data = self._spare.take(size)
                 blob.seek(position)
                 blob.read_into(data, 0, size)
         return data

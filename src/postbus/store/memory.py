@@ -311,8 +311,7 @@ class MemoryStore:
         data = self.read_batch(fragment, base)
         if data is None:
             return None
-        if not 0 <= position <= position + length <= len(data):
-            raise ValueError(f"{position}+{length} is outside a batch of {len(data)} bytes")
+        rules.check_within(position, length, len(data))
         return data[position : position + length]
 
     def tail(self, fragment: int) -> int:
@@ -417,6 +416,7 @@ class MemoryReader:
         self, fragment: int, base: int, position: int, size: int
     ) -> bytes | memoryview | None:
         for each in self.read(fragment, base, base):
+            rules.check_within(position, size, len(each.data))
             return memoryview(each.data)[position : position + size]
         return None
 

@@ -1,4 +1,5 @@
-"""What every store demands of a part before it writes it. A breach is a fault of the caller."""
+"""What every store demands of what it is asked to write, and to read. A breach is a fault of the
+caller."""
 
 from postbus.store.base import Part
 
@@ -14,3 +15,9 @@ def check(part: Part, head: int, checkpoint: int) -> None:
     offset = part.checkpoint.offset
     if not checkpoint <= offset <= head + part.count:
         raise ValueError(f"a checkpoint at {offset}, outside {checkpoint} to {head + part.count}")
+
+
+def check_within(position: int, length: int, size: int) -> None:
+    """So many bytes from a position on lie within a batch of this size."""
+    if not 0 <= position <= position + length <= size:
+        raise ValueError(f"{position}+{length} is outside a batch of {size} bytes")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -239,10 +239,12 @@ async def test_offsets_outside_the_feed_are_refused_with_its_ends(desk: Desk) ->
     assert (await desk.ask(3)).slices == []
 
 
+@pytest.mark.parametrize("at_once", [1, 100])
 async def test_a_journal_that_is_trimmed_while_a_slow_client_reads_ends_the_reply(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    monkeypatch.setattr(feed_module, "RAW_MAX", 1)
+    """Between two batches, and between two parts of one."""
+    monkeypatch.setattr(feed_module, "RAW_MAX", at_once)
     for number in range(4):
         desk.commit(b"%d" % number)
     desk.writer.checkpoint()
@@ -273,6 +275,39 @@ async def test_a_reply_has_no_gap_where_a_live_body_holds_its_first_batch(
         pieces = desk.feed.batches(desk.host, answer)
     with pytest.raises(ServerBusy, match="was trimmed while it was read"):
         await anext(pieces)
+
+
+async def test_only_a_few_put_large_batches_into_lines_at_once(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R-PIPE-02: such a batch is in memory whole, however slowly its reader reads."""
+    monkeypatch.setattr(feed_module, "RAW_MAX", 300)
+    monkeypatch.setattr(feed_module, "LINES_BYTES", 1)
+    desk.commit(record(1), record(2), record(3), record(4), record(5))
+    desk.commit(record(6))
+    all_of, small = await desk.ask(0), await desk.ask(5)
+    assert [each.size > 300 for each in all_of.slices] == [True, False]
+
+    def lines(answer: Any) -> AsyncGenerator[bytes]:
+        return desk.feed.lines(desk.entity, desk.host, answer)
+
+    holding = [lines(all_of) for _ in range(feed_module.LARGE_LINES_MAX)]
+    for each in holding:
+        assert await anext(each)
+    late = lines(all_of)
+    waiting = asyncio.ensure_future(anext(late))
+    assert len([piece async for piece in lines(small)]) == 1, "no matter of theirs"
+    await desk.settle()
+    assert not waiting.done()
+    await holding[0].aclose()
+    assert await waiting
+    # past the large one, the next may have it
+    another = asyncio.ensure_future(anext(lines(all_of)))
+    for _ in range(5):
+        await anext(late)
+    assert await another
+    for each in (late, *holding):
+        await each.aclose()
 
 
 async def test_lines_come_in_pieces_of_bounded_size_and_none_is_missing(
