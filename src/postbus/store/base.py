@@ -71,8 +71,8 @@ class Part(NamedTuple):
 RAW_MAX: Final = 768 * 1024
 """Bytes that are read at once to be handed on: the broker may hold two such slices for each of 64
 slow readers. A batch with more is read in parts, and SQLite goes through it from the start for each
-of them: eight times the work for 24 MB whose pages lie scattered, none that shows for 4 MB, and a
-turn writes no more than that unless it is one message."""
+of them, which shows where its pages lie scattered: nine times the work for 24 MB. A turn writes no
+more than 4 MB, unless it is one message."""
 
 
 class StoredBatch(NamedTuple):
