@@ -217,7 +217,7 @@ def test_a_name_is_in_every_row_whether_its_column_is_kept_or_not(
         found.validate(full=True)
         row = {"entity": PLACE.entity, "operation": "enqueued", "subscription": None}
         assert found.to_pylist() == [row] * count
-        # as Spark hands it on: a piece of a column must not take the whole with it
+        # as it is handed on to Spark: what is cut from a column that is kept arrives as any other
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, found.schema) as stream:
             stream.write_batch(found)
