@@ -245,10 +245,10 @@ async def test_state_stays_with_the_session(bus: Bus, queue: str) -> None:
     async with bus.receiver(queue, session_id="mine") as receiver:
         session = bus.session(receiver)
         assert await session.get_state() == b"two"
-        await session.set_state(b"")
-        assert await session.get_state() == b""
-        await session.set_state(None)
-        assert await session.get_state() is None
+        for nothing in (b"", None):  # Go says null by an empty binary, and Azure answers null
+            await session.set_state(b"three")
+            await session.set_state(nothing)
+            assert await session.get_state() is None
     assert await bus.sessions(queue) == []
 
 

@@ -188,23 +188,24 @@ def get_state(queue: Queue, session_id: str, now: Instant, pages: Pages) -> byte
     state = pages.body(page)
     if state is None:
         raise no_body(found)
-    return state
+    return state or None
 
 
 def set_state(
     queue: Queue, session_id: str, data: bytes | None, now: Instant, pages: Pages
 ) -> Need | None:
-    """Replace it, or clear it (None)."""
+    """Replace it, or clear it: None, and nothing in it. A Go client has no other way to say null
+    than an empty binary, and Azure answers null after either."""
     held(queue, session_id, now)
     before = _state(queue, session_id, pages)
     if isinstance(before, Need):
         return before
     ledger = queue.ledger
-    if data is not None:
+    if data:
         _check_state(queue, len(data), 0 if before is None else before.charge)
     if before is not None:
         ledger.remove(Kind.STATE_CLEARED, before)
-    if data is not None:
+    if data:
         state = Message(data, session_id=session_id)
         state.subqueue, state.lane = queue.main, STATE
         state.number = state.enqueue_number = ledger.next_number()

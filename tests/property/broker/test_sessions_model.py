@@ -216,7 +216,7 @@ class Model:
             data = self.chance.choice([None, b"", self.chance.randbytes(20)])
             self.engine.set_state(name, data)
             self.states.pop(name, None)
-            if data is not None:
+            if data:
                 self.states[name] = self.engine.now, data
 
     def delete(self) -> None:

@@ -22,12 +22,22 @@ def test_a_session_has_no_state_until_one_is_set() -> None:
     assert engine.get_state("a") is None
     engine.set_state("a", b"one")
     assert engine.get_state("a") == b"one"
-    engine.set_state("a", b"")
-    assert engine.get_state("a") == b""
-    engine.set_state("a", None)
-    assert engine.get_state("a") is None
+
+
+@pytest.mark.parametrize("nothing", [None, b""])
+def test_a_state_of_nothing_is_cleared_and_leaves_nothing(nothing: bytes | None) -> None:
+    engine = SessionEngine()
+    engine.accept("a")
+    engine.set_state("a", b"one")
+    for _ in range(2):
+        engine.set_state("a", nothing)
+        assert engine.get_state("a") is None
     assert engine.queue.ledger.counts == {}
     assert engine.queue.ledger.size_bytes == 0
+    engine.commit()
+    engine.crash()
+    engine.accept("a")
+    assert engine.get_state("a") is None
 
 
 def test_state_is_for_the_holder_of_the_session() -> None:
