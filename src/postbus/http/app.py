@@ -66,6 +66,7 @@ def build_app(
     namespace: Namespace,
     authority: Authority,
     clock: Callable[[], Instant],
+    wall: Callable[[], Instant],
     tracking: TrackingIds,
     health: Health,
     metrics: Metrics,
@@ -84,6 +85,7 @@ def build_app(
         namespace,
         authority,
         clock,
+        wall,
         tracking,
         health,
         metrics,
@@ -107,6 +109,7 @@ class Front:
         namespace: Namespace,
         authority: Authority,
         clock: Callable[[], Instant],
+        wall: Callable[[], Instant],
         tracking: TrackingIds,
         health: Health,
         metrics: Metrics,
@@ -119,6 +122,7 @@ class Front:
         self._namespace = namespace
         self._authority = authority
         self._clock = clock
+        self._wall = wall
         self._tracking = tracking
         self._health = health
         self._metrics = metrics
@@ -276,7 +280,7 @@ class Front:
     async def _verify(self, token: str, path: str) -> Claims:
         try:
             # Claims are about URLs: a question mark in a rule's name must not end the path here.
-            return await verify_waiting(self._authority, token, quote(path), self._clock)
+            return await verify_waiting(self._authority, token, quote(path), self._wall)
         except Unauthorized as error:
             # Azure's words first, for clients that look for them (semantics part A §6).
             text = f"claim is empty or token is invalid. {error}"

@@ -1,6 +1,7 @@
 """Who may do what: the claims a token makes, and whether they cover an entity.
 
-The time is passed in. `$cbs`, SASL PLAIN and the HTTP `Authorization` header all end here.
+The time is passed in, and is that of the wall clock: clients date tokens by theirs. `$cbs`, SASL
+PLAIN and the HTTP `Authorization` header all end here.
 """
 
 from __future__ import annotations
@@ -244,17 +245,17 @@ class Authority:
 
 
 async def verify_waiting(
-    authority: Authority, token: str, path: str, clock: Callable[[], Instant]
+    authority: Authority, token: str, path: str, wall: Callable[[], Instant]
 ) -> Claims:
     """As `Authority.verify`; waits where the issuer's keys have to be looked for once more."""
     try:
-        return authority.verify(token, path, clock())
+        return authority.verify(token, path, wall())
     except (KeyUnknown, NoKeysYet):
         looked = asyncio.Event()
         if not authority.want_keys(looked.set):
             raise
         await looked.wait()
-        return authority.verify(token, path, clock())
+        return authority.verify(token, path, wall())
 
 
 def resource_path(uri: str) -> str:

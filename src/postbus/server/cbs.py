@@ -49,7 +49,7 @@ class TokenNode:
     def _verify(self, audience: str, token: str) -> Claims:
         # What a token is, its text tells and not the `type` beside it (wire contract §2.2).
         gateway = self._gateway
-        claims = gateway.authority.verify(token, audience, gateway.service.clock())
+        claims = gateway.authority.verify(token, audience, gateway.service.wall())
         if not claims.covers(audience):
             raise InvalidAudience(audience)
         # Azure refuses here, and not at the link, what names no entity (wire contract §2.2).

@@ -76,11 +76,14 @@ class Gateway:
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self.now: Instant = service.clock()
+        """The broker's time when something last came. How long the peer takes is counted by the
+        loop's clock (`_elapsed_ms`), and its tokens are judged by the wall clock."""
+        began_ms = self._elapsed_ms()
         self._connection = Connection(
             service.limits,
             container_id=service.container_id,
             server=True,
-            now=self.now,
+            now=began_ms,
             mechanisms=OFFERED,
             unoffered=UNOFFERED,
             describe=self._describe,
@@ -95,7 +98,7 @@ class Gateway:
         self._reading = True
         self._deaf = False
         self._timer: asyncio.TimerHandle | None = None
-        self._authenticate_by: Instant = self.now + service.settings.authentication_timeout_ms
+        self._authenticate_by = began_ms + service.settings.authentication_timeout_ms
         self._clean = False
         self._writable = True
         self._starving = False
@@ -141,11 +144,11 @@ class Gateway:
         return self._service.namespace.runtime(host)
 
     def allows(self, right: Right, path: str) -> bool:
-        return self._credentials.allows(right, path, self.now)
+        return self._credentials.allows(right, path, self._service.wall())
 
     def known_to(self, path: str) -> bool:
         """Has the client any right at all on this path?"""
-        return self._credentials.covers(path, self.now)
+        return self._credentials.covers(path, self._service.wall())
 
     def add_claims(self, audience: str, claims: Claims) -> None:
         """A token was put for an audience. What it renews goes on undisturbed."""
@@ -156,8 +159,7 @@ class Gateway:
     def review_claims(self) -> None:
         """Keys were changed: let go of what was proven by one that is gone."""
         if self._credentials.review(self.authority):
-            self.now = self._service.clock()
-            self._authenticate_by = self.now + self._service.settings.authentication_timeout_ms
+            self._await_token()
             self._check_links()
             self._arm()
 
@@ -193,7 +195,7 @@ class Gateway:
 
     def data_received(self, data: bytes) -> None:
         self.now = self._service.clock()
-        events = self._connection.receive_data(data, self.now)
+        events = self._connection.receive_data(data, self._elapsed_ms())
         self._handle(events)
         self._flush()
         if self._reading and (self._overfed() or len(events) > EVENTS_AT_ONCE):
@@ -203,12 +205,12 @@ class Gateway:
 
     def eof_received(self) -> bool:
         self.now = self._service.clock()
-        self._handle(self._connection.receive_eof(self.now))
+        self._handle(self._connection.receive_eof(self._elapsed_ms()))
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.now = self._service.clock()
-        self._handle(self._connection.receive_eof(self.now))
+        self._handle(self._connection.receive_eof(self._elapsed_ms()))
         if self._timer is not None:
             self._timer.cancel()
         self._transport = None
@@ -286,16 +288,27 @@ class Gateway:
 
     # -- time --------------------------------------------------------------------------------
 
+    def _elapsed_ms(self) -> int:
+        return int(self._loop.time() * 1_000)
+
+    def _await_token(self) -> None:
+        """What was proven has ended: the peer has some time to prove something else."""
+        waits_ms = self._service.settings.authentication_timeout_ms
+        self._authenticate_by = self._elapsed_ms() + waits_ms
+
     def _arm(self) -> None:
         """Wake for heartbeats, time-outs, and tokens that run out."""
         if self._transport is None:
             return
+        elapsed_ms = self._elapsed_ms()
         expiry = self._credentials.next_expiry()
-        deadlines = [self._authenticate_by if expiry is None else expiry]
+        left_ms = self._authenticate_by - elapsed_ms
+        if expiry is not None:
+            left_ms = expiry - self._service.wall()
         core = self._connection.next_deadline()
         if core is not None:
-            deadlines.append(core)
-        delay_ms = min(max(min(deadlines) - self.now, 10), 3_600_000)
+            left_ms = min(left_ms, core - elapsed_ms)
+        delay_ms = min(max(left_ms, 10), 3_600_000)
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(delay_ms / 1000, self._ring)
@@ -304,17 +317,17 @@ class Gateway:
         self.now = self._service.clock()
         self._timer = None
         self._expire_claims()
-        self._handle(self._connection.tick(self.now))
+        self._handle(self._connection.tick(self._elapsed_ms()))
         self._flush()
         if self._transport is not None and not self._connection.closed:
             self._arm()
 
     def _expire_claims(self) -> None:
-        now = self.now
-        if self._credentials.expire(now):
-            self._authenticate_by = now + self._service.settings.authentication_timeout_ms
+        if self._credentials.expire(self._service.wall()):
+            self._await_token()
             self._check_links()
-        if not self._credentials and now >= self._authenticate_by and not self._connection.closed:
+        overdue = self._elapsed_ms() >= self._authenticate_by
+        if overdue and not self._credentials and not self._connection.closed:
             waited = self._service.settings.authentication_timeout_ms
             self.close(
                 ConnectionForced(f"The connection had no valid token for {waited} milliseconds.")

@@ -160,7 +160,7 @@ def _newest(folder: DataFolder, wall: Instant, behind_max_ms: int) -> Instant:
     """A wall clock that was set back while nothing ran must not take time back either.
 
     Where it is very far behind, either it is wrong or it once was: going on in the time of the
-    folder would let every token run out and every schedule come due.
+    folder would let every schedule come due, and locks and expiry would take twice as long.
     """
     newest = folder.newest()
     behind_ms = newest - wall
@@ -191,7 +191,8 @@ class Server:
         newest = 0
         if folder is not None:
             newest = _newest(folder, new_clock(0).now(), settings.clock_behind_max_ms)
-        self._clock = new_clock(newest).now
+        clock = new_clock(newest)
+        self._clock, self._wall = clock.now, clock.wall
         self._metrics = Metrics(version("postbus"))
         self._key = choose_key(settings)
         catalog = Catalog(None, self._clock()) if folder is None else folder.catalog
@@ -207,7 +208,7 @@ class Server:
             residence = Residence(settings.loaded_entities_max, settings.idle_entity_timeout_ms)
             runtimes.append(Runtime(store, thread, self._clock, loader, meter, residence))
             upkeeps.append(Upkeep(store, thread, runtimes[-1], loader, meter))
-        tracking = TrackingIds(settings.namespace_name, self._clock)
+        tracking = TrackingIds(settings.namespace_name, self._wall)
         self.namespace = Namespace(
             settings, catalog, self._threads[0], runtimes, upkeeps, self._clock
         )
@@ -222,7 +223,13 @@ class Server:
         self._access = Access(settings, self._key, config.authorization_rules, self._clock)
         authority = self._access.authority
         self._service = Service(
-            self.namespace, authority, tracking, self._clock, settings, f"postbus-{os.getpid()}"
+            self.namespace,
+            authority,
+            tracking,
+            self._clock,
+            self._wall,
+            settings,
+            f"postbus-{os.getpid()}",
         )
         self.namespace.on_rules = self._service.rules_changed
         self.namespace.on_former = authority.remember
@@ -284,6 +291,7 @@ class Server:
             namespace=self.namespace,
             authority=authority,
             clock=self._clock,
+            wall=self._wall,
             tracking=tracking,
             health=Health(self.namespace, self._clock).check,
             metrics=Scraping(self._metrics.scrape).page,

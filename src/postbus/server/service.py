@@ -35,6 +35,7 @@ class Service:
         authority: Authority,
         tracking: TrackingIds,
         clock: Callable[[], Instant],
+        wall: Callable[[], Instant],
         settings: Settings,
         container_id: str,
     ) -> None:
@@ -42,6 +43,8 @@ class Service:
         self.authority = authority
         self.refusals = Refusals(tracking)
         self.clock = clock
+        self.wall = wall
+        """What tokens are judged by (`postbus.server.clock`)."""
         self.settings = settings
         self.container_id = container_id
         self.limits = connection_limits(settings)

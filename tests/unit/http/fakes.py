@@ -69,6 +69,7 @@ def application(
         namespace=namespace,
         authority=authority,
         clock=lambda: namespace.now,
+        wall=lambda: namespace.now,
         tracking=TrackingIds(namespace.name, lambda: namespace.now, lambda: TRACKING_ID),
         health=health or Health(),
         metrics=_scrape,

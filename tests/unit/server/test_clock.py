@@ -84,6 +84,16 @@ def test_it_does_not_start_before_what_an_earlier_run_has_written() -> None:
     assert machine.clock(not_before=T0 - 7_000).now() == T0
 
 
+def test_the_wall_clock_is_told_as_it_is() -> None:
+    machine = Machine()
+    clock = machine.clock(not_before=T0 + 7_000)
+    assert clock.wall() == T0
+    machine.step_ms(3_600_000)
+    assert clock.now() == clock.wall() == T0 + 3_600_000
+    machine.step_ms(-3_600_000)
+    assert clock.wall() == T0 and clock.now() == T0 + 3_600_000
+
+
 def test_the_real_clock_runs() -> None:
     clock = SystemClock()
     assert T0 < clock.now() <= clock.now()

@@ -20,7 +20,7 @@ def test_connections_that_are_gone_leave_nothing_behind_for_long() -> None:
     # given a garbage collector that comes by seldom
     nothing = cast(Any, None)
     tracking = TrackingIds("test", lambda: 0, lambda: "id")
-    service = Service(nothing, nothing, tracking, lambda: 0, Settings(), "test")
+    service = Service(nothing, nothing, tracking, lambda: 0, lambda: 0, Settings(), "test")
     was_enabled = gc.isenabled()
     gc.disable()
     try:
