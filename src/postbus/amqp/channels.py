@@ -27,17 +27,22 @@ if TYPE_CHECKING:
 # Looked up once: it is asked for with every frame.
 _MAPPED = SessionState.MAPPED
 _TRANSFER = b"\x00\x53\x14"
+# What a peer may still send on a channel that it has ended: the Python SDK detaches the links of
+# `$management` there. An attach is not among them, for it asks for an answer.
+_LATE = (Transfer, Disposition, Flow, Detach, End)
 
 
 class Channels:
     """The sessions of a connection, by our channel number and by the peer's."""
 
-    __slots__ = ("_connection", "_remote", "local", "peer_channel_max")
+    __slots__ = ("_connection", "_ended", "_remote", "local", "peer_channel_max")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self.local: dict[int, Session] = {}
         self._remote: dict[int, Session] = {}
+        # Channels of the peer that had a session and have none now.
+        self._ended: set[int] = set()
         self.peer_channel_max = connection.limits.channel_max
 
     def on_frame(self, channel: int, body: bytes) -> Composite | None:
@@ -47,7 +52,9 @@ class Channels:
         """
         session = self._remote.get(channel)
         if session is None:
-            return decode_performative(body)[0]
+            performative = decode_performative(body)[0]
+            late = channel in self._ended and isinstance(performative, _LATE)
+            return None if late else performative
         if session.state is not _MAPPED:
             return self._on_late_frame(channel, session, body)
         try:
@@ -100,6 +107,7 @@ class Channels:
         session.on_end(end)
         del self.local[session.channel]
         del self._remote[channel]
+        self._ended.add(channel)
 
     def on_begin(self, channel: int, begin: Begin) -> None:
         """Begin the session the peer wants, or take its answer to our begin."""
@@ -119,6 +127,7 @@ class Channels:
                 raise NotAllowed(f"no session was begun on channel {begin.remote_channel}")
             session = awaited
         self._remote[channel] = session
+        self._ended.discard(channel)
         session.on_begin(begin, channel)
 
     def begin(self, wanted: int = 0) -> Session:

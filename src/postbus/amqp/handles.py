@@ -17,10 +17,19 @@ class Handles:
 
     `local` has the links that live or wait for an answer, by our handle. `remote` has the peer's
     handles that are in use on the wire, also those of links it has yet to detach; None stands for
-    one of which we want to hear no more than that.
+    one of which we want to hear no more than that. What comes on a handle that the peer has
+    detached is late, and is ignored; on one that it has never attached it is an error.
     """
 
-    __slots__ = ("_connection", "_limits", "awaited", "local", "peer_handle_max", "remote")
+    __slots__ = (
+        "_connection",
+        "_former",
+        "_limits",
+        "awaited",
+        "local",
+        "peer_handle_max",
+        "remote",
+    )
 
     def __init__(self, connection: Connection, limits: Limits) -> None:
         self._connection = connection
@@ -30,6 +39,8 @@ class Handles:
         # Links we attached and the peer has not answered, by name and our role.
         self.awaited: dict[tuple[str, bool], Link] = {}
         self.peer_handle_max = limits.handle_max
+        # The peer's handles that were detached, a bit for each: there are few, and they are small.
+        self._former = 0
 
     def allocate(self, wanted: int = 0) -> int:
         """Return a handle of ours that is free: the wanted one if possible."""
@@ -69,12 +80,16 @@ class Handles:
         try:
             return self.remote[handle]
         except KeyError:
+            if self._former >> handle & 1:
+                return None
             raise UnattachedHandle(f"no link is attached at handle {handle}") from None
 
     def unbind(self, handle: int) -> None:
-        """The peer has detached."""
-        del self.remote[handle]
-        self._connection.usage.handle_count -= 1
+        """The peer has detached, for the first time or once more."""
+        if handle in self.remote:
+            del self.remote[handle]
+            self._former |= 1 << handle
+            self._connection.usage.handle_count -= 1
 
     def release_local(self, link: Link) -> None:
         """Free our handle of a link we have detached."""
