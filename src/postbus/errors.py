@@ -17,6 +17,10 @@ class ServiceBusError(Exception):
     transient: ClassVar[bool] = False
     """May the same request succeed later?"""
 
+    def told_at(self, host: str) -> str:
+        """The words for a client that knows the namespace as `host`."""
+        return str(self)
+
 
 class EntityNotFound(ServiceBusError):
     """No entity has this address, or it was deleted while in use."""
@@ -25,9 +29,14 @@ class EntityNotFound(ServiceBusError):
     http_status = 404
     sub_code = 40400
 
-    def __init__(self, entity: str) -> None:
+    def __init__(self, path: str) -> None:
+        """`path` is as the client wrote it, where it was a client who did."""
         # JS and Java decide "entity not found" by this very text (wire contract §7.2).
-        super().__init__(f"The messaging entity '{entity}' could not be found.")
+        super().__init__(f"The messaging entity '{path}' could not be found.")
+        self._path = path
+
+    def told_at(self, host: str) -> str:
+        return f"The messaging entity 'sb://{host}/{self._path}' could not be found."
 
 
 class EntityAlreadyExists(ServiceBusError):

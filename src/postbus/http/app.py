@@ -295,16 +295,13 @@ class Front:
                 f"The api-version '{version[:64]}' is not supported: "
                 f"use one from {API_VERSION_FIRST} to {API_VERSION_LAST}."
             )
-        host = request.headers.get("host", "")
-        if _HOST.fullmatch(host) is None:
-            server = request.scope.get("server") or ("localhost", None)
-            host = f"{server[0]}:{server[1]}" if server[1] else str(server[0])
-        return Site(f"{request.scope['scheme']}://{host}", self._namespace.name, version)
+        base_url = f"{request.scope['scheme']}://{_host(request)}"
+        return Site(base_url, self._namespace.name, version)
 
     def _refuse(self, request: Request, error: Exception) -> Response:
         path = _path(request)
         tracking = self._tracking.track(path or None)
-        wording, status = wording_of(error), status_of(error)
+        wording, status = wording_of(error, _host(request)), status_of(error)
         self._write_down(error, request.method, path, status, wording, tracking.id)
         return error_response(error, tracking.describe(wording))
 
@@ -319,6 +316,15 @@ class Front:
         elif (held := self._valve.passes("unauthorized", self._clock())) is not None:
             # Anybody can cause these, so one a second is written.
             _log.warning("request_unauthorized", **facts, text=wording, held_back=held)
+
+
+def _host(request: Request) -> str:
+    """What the client calls us, with the port where it names one."""
+    host = request.headers.get("host", "")
+    if _HOST.fullmatch(host) is not None:
+        return host
+    server = request.scope.get("server") or ("localhost", None)
+    return f"{server[0]}:{server[1]}" if server[1] else str(server[0])
 
 
 def _path(request: Request) -> str:

@@ -108,11 +108,13 @@ def status_of(error: Exception) -> int:
     return InternalError.http_status
 
 
-def wording_of(error: Exception) -> str:
+def wording_of(error: Exception, host: str) -> str:
     """The text of an error with Azure's finer number in front, without a tracking id."""
     match error:
-        case HttpProblem() | ServiceBusError():
+        case HttpProblem():
             sub_code, text = error.sub_code, str(error)
+        case ServiceBusError():
+            sub_code, text = error.sub_code, error.told_at(host)
         case _:
             # What went wrong inside is in the log, under the tracking id; it is not for strangers.
             sub_code = InternalError.sub_code

@@ -5,7 +5,7 @@ An entity's name may itself contain slashes, so a path is read from its right en
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 from urllib.parse import unquote
@@ -26,6 +26,9 @@ _DEAD_LETTERS: Final = "/$deadletterqueue"
 _SUBSCRIPTIONS: Final = "subscriptions"
 
 _AUTHORITY: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^/?#]*", re.ASCII)
+_HOST_AND_PORT: Final = re.compile(
+    r"([A-Za-z0-9._\-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::\d+)?", re.ASCII
+)
 # What a message is called over HTTP (wire contract §9.6).
 _MESSAGE: Final = re.compile(
     r".+/messages/(?:head|[^/]+/[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})",
@@ -50,6 +53,8 @@ class Address:
     subscription: str | None = None
     subqueue: SubQueue = SubQueue.MAIN
     management: bool = False
+    written: str = field(default="", compare=False)
+    """The whole path as the client wrote it; refusals quote it."""
 
     @property
     def is_cbs(self) -> bool:
@@ -90,13 +95,19 @@ def resolve_path(path: str) -> Address:
     rest, subscription = _split_subscription(rest)
     if not rest:
         raise InvalidArgument(f"The address '{path}' names no entity.")
-    return Address(rest, subscription, subqueue, management)
+    return Address(rest, subscription, subqueue, management, path.strip("/"))
 
 
 def strip_authority(uri: str) -> str:
     """A URI without its scheme, host and port; any other text as it is."""
     match = _AUTHORITY.match(uri)
     return uri if match is None else uri[match.end() :]
+
+
+def host_without_port(authority: str) -> str:
+    """The host that a URI's authority names; empty for what cannot be an authority."""
+    found = _HOST_AND_PORT.fullmatch(authority)
+    return "" if found is None else found[1]
 
 
 def check_entity_name(name: str) -> None:

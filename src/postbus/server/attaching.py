@@ -64,7 +64,7 @@ def attach(gateway: Gateway, link: ReceiverLink | SenderLink) -> list[Event]:
         return _accept_node(gateway, link, address)
     if address.management:
         if not gateway.known_to(address.path):
-            raise missing_claim(Right.LISTEN, gateway.service.uri(address.path))
+            raise missing_claim(Right.LISTEN, gateway.uri(address.written))
         _find(gateway, address)
         return _accept_node(gateway, link, address)
     if isinstance(link, ReceiverLink):
@@ -82,7 +82,7 @@ def _check_stranger(gateway: Gateway) -> None:
 def _find(gateway: Gateway, address: Address) -> Entity:
     entity = gateway.namespace.at(address)
     if entity is None:
-        raise EntityNotFound(gateway.service.uri(address.path))
+        raise EntityNotFound(address.written)
     return entity
 
 
@@ -119,7 +119,7 @@ def _accept_node(
 def _accept_inlet(gateway: Gateway, link: ReceiverLink, address: Address) -> list[Event]:
     # Rights before existence: a stranger does not learn what there is (semantics A §6).
     if not gateway.allows(Right.SEND, address.path):
-        raise missing_claim(Right.SEND, gateway.service.uri(address.path))
+        raise missing_claim(Right.SEND, gateway.uri(address.written))
     entity = _find(gateway, address)
     if address.subqueue is not SubQueue.MAIN or not isinstance(entity, (QueueEntity, TopicEntity)):
         raise InvalidOperation(f"Messages cannot be sent to '{address.path}'.")
@@ -145,7 +145,7 @@ def _accept_inlet(gateway: Gateway, link: ReceiverLink, address: Address) -> lis
 
 def _accept_outlet(gateway: Gateway, link: SenderLink, address: Address) -> list[Event]:
     if not gateway.allows(Right.LISTEN, address.path):
-        raise missing_claim(Right.LISTEN, gateway.service.uri(address.path))
+        raise missing_claim(Right.LISTEN, gateway.uri(address.written))
     entity = _find(gateway, address)
     transferred = address.subqueue is SubQueue.TRANSFER_DEAD_LETTER
     if not isinstance(entity, Received) and not (transferred and isinstance(entity, TopicEntity)):

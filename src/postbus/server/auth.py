@@ -259,9 +259,14 @@ async def verify_waiting(
 
 
 def resource_path(uri: str) -> str:
-    """The part of a URI that names an entity, in the one form in which resources are compared.
+    """The part of a URI that names an entity, in the one form in which resources are compared."""
+    return written_path(uri).lower()
 
-    Scheme, host, port, query and outer slashes are gone, percent-encoding is undone, case does not
+
+def written_path(uri: str) -> str:
+    """The same in the letters of whoever wrote it.
+
+    Scheme, host, port, query and outer slashes are gone, percent-encoding is undone; case does not
     matter (wire contract §2.2). Text without a scheme is a path, unless its first part has a port:
     no entity name contains a colon. So a bare host name is not taken for the whole namespace.
     """
@@ -272,7 +277,7 @@ def resource_path(uri: str) -> str:
         if host and colon and port.isdigit():
             path = slash + rest
     path = path.partition("?")[0].partition("#")[0]
-    return unquote(path).strip("/").lower()
+    return unquote(path).strip("/")
 
 
 def says_folder(uri: str) -> bool:

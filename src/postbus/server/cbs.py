@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from postbus.errors import EntityNotFound, InvalidArgument, ServiceBusError
 from postbus.model.address import resolve_path
-from postbus.server.auth import Claims, resource_path
+from postbus.server.auth import Claims, resource_path, written_path
 from postbus.server.nodes import NodeRequest
 from postbus.server.tokens import InvalidAudience, KeyUnknown, NoKeysYet
 
@@ -53,9 +53,7 @@ class TokenNode:
         if not claims.covers(audience):
             raise InvalidAudience(audience)
         # Azure refuses here, and not at the link, what names no entity (wire contract §2.2).
-        path = resource_path(audience)
-        if path:
-            address = resolve_path(path)
-            if gateway.namespace.at(address) is None:
-                raise EntityNotFound(gateway.service.uri(path))
+        path = written_path(audience)
+        if path and gateway.namespace.at(resolve_path(path)) is None:
+            raise EntityNotFound(path)
         return claims

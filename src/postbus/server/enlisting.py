@@ -108,7 +108,7 @@ def _fragment(gateway: Gateway, name: str) -> int:
     """Looked up for each message: the entity may have been deleted, or deleted and made again."""
     entity = gateway.namespace.entity(name)
     if entity is None:
-        raise EntityNotFound(gateway.service.uri(name))
+        raise EntityNotFound(name)
     return entity.host.fragment
 
 

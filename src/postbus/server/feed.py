@@ -135,7 +135,7 @@ class Feed:
             )
         entity = self._namespace.entity(address.entity)
         if entity is None:
-            raise EntityNotFound(f"sb://{self._namespace.name}/{address.path}")
+            raise EntityNotFound(address.written)
         return entity
 
     def host(self, entity: QueueEntity | TopicEntity, fragment: int) -> Host:
@@ -143,7 +143,7 @@ class Feed:
         for host in entity.hosts:
             if host.index == fragment:
                 return host
-        raise EntityNotFound(f"sb://{self._namespace.name}/{entity.name}/$feed/{fragment}")
+        raise EntityNotFound(f"{entity.name}/$feed/{fragment}")
 
     async def journals(self, entity: QueueEntity | TopicEntity) -> list[Journal]:
         """What is kept of each fragment."""

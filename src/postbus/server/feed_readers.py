@@ -90,7 +90,7 @@ class FeedReaders:
     async def remove(self, entity: QueueEntity | TopicEntity, name: str) -> None:
         fragment = entity.host.fragment
         if name not in self._known.get(fragment, {}):
-            raise EntityNotFound(f"sb://{self._namespace.name}/{entity.name}/$feed/readers/{name}")
+            raise EntityNotFound(f"{entity.name}/$feed/readers/{name}")
         self._drop(fragment, name)
         await self._save()
 

@@ -92,6 +92,7 @@ class Gateway:
         self._orphans: dict[bytes, tuple[Host, int]] = {}
         self._transactions: Transactions | None = None
         self._refused = 0
+        self._refusals = service.refusals
         self.waiting_bytes = 0
         """Responses that wait for the peer's credit, on all links."""
         self._flushing = False
@@ -111,7 +112,11 @@ class Gateway:
 
     @property
     def refusals(self) -> Refusals:
-        return self._service.refusals
+        return self._refusals
+
+    def uri(self, path: str) -> str:
+        """How an entity is named in refusals (wire contract §7.2)."""
+        return f"sb://{self._refusals.host}/{path}"
 
     @property
     def authority(self) -> Authority:
@@ -348,7 +353,7 @@ class Gateway:
                     paths.append(owner.route.destination)
                 for each in paths:
                     if link.owner is not None and not self.allows(right, each):
-                        lost = lost_claim(link.name, right, self._service.uri(each))
+                        lost = lost_claim(link.name, right, self.uri(each))
                         self.detach(link, lost, owner.entity.path)
 
     # -- closing -----------------------------------------------------------------------------
@@ -399,6 +404,7 @@ class Gateway:
             case SaslReceived():
                 self._handle(self._login(event))
             case Opened():
+                self._refusals = self._refusals.at(event.open.hostname)
                 self._arm()
             case LinkAttached():
                 self._attached(event.link)

@@ -177,7 +177,7 @@ class Mailbox:
     def _find(self, address: Address) -> Entity:
         entity = self._namespace.at(address)
         if entity is None:
-            raise EntityNotFound(f"sb://{self._namespace.name}/{address.path}")
+            raise EntityNotFound(address.written)
         return entity
 
     async def _settle(

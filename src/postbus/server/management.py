@@ -113,7 +113,7 @@ class ManagementNode:
             )
         right, operation = found
         if not self._gateway.allows(right, self._path):
-            raise missing_claim(right, self._gateway.service.uri(self._path))
+            raise missing_claim(right, self._gateway.uri(self._path))
         self._entity.touch(self._gateway.now)
         if name not in COUNTED_ELSEWHERE:
             self._entity.meter.requests += 1

@@ -205,7 +205,7 @@ class Namespace(Subscribing):
         async with self._changing:
             entity = self.queue(name)
             if entity is None:
-                raise EntityNotFound(f"sb://{self.name}/{name}")
+                raise EntityNotFound(name)
             check(entity)
             changed = change(entity.description)
             entity.description = await self._store(entity, entity.description, changed)
@@ -231,7 +231,7 @@ class Namespace(Subscribing):
         async with self._changing:
             entity = self.topic(name)
             if entity is None:
-                raise EntityNotFound(f"sb://{self.name}/{name}")
+                raise EntityNotFound(name)
             check(entity)
             changed = change(entity.description)
             entity.description = await self._store(entity, entity.description, changed)
@@ -260,12 +260,12 @@ class Namespace(Subscribing):
             if entity is not None and not if_so(entity):
                 return
             if entity is None:
-                raise EntityNotFound(f"sb://{self.name}/{name}")
+                raise EntityNotFound(name)
             former = await self._thread.run(partial(_delete, self._catalog, entity.name))
             self.on_former(former)
             del self._entities[entity.name.lower()]
             del self._fragments[entity.host.fragment]
-            gone = EntityNotFound(f"sb://{self.name}/{entity.name}")
+            gone = EntityNotFound(entity.name)
             host = entity.host
             host.gone = gone
             if isinstance(entity, TopicEntity):
@@ -348,7 +348,7 @@ class Namespace(Subscribing):
     async def counts(self, name: str) -> QueueCounts:
         entity = self.entity(name)
         if entity is None:
-            raise EntityNotFound(f"sb://{self.name}/{name}")
+            raise EntityNotFound(name)
         return await self.counts_at(entity)
 
     def known_counts(self, entity: Entity) -> QueueCounts | None:

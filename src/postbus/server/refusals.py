@@ -5,6 +5,7 @@ import structlog
 from postbus.amqp.faults import ProtocolError
 from postbus.amqp.outcomes import Error, Rejected
 from postbus.errors import ServiceBusError
+from postbus.model.address import host_without_port
 from postbus.server.logs import Valve
 from postbus.server.tracking import Tracking, TrackingIds
 
@@ -14,11 +15,20 @@ log = structlog.get_logger("gateway")
 class Refusals:
     """Turns what went wrong into AMQP errors (R-SETTLE-02)."""
 
-    __slots__ = ("_tracking", "_valve")
+    __slots__ = ("_tracking", "_valve", "host")
 
     def __init__(self, tracking: TrackingIds) -> None:
         self._tracking = tracking
         self._valve = Valve()
+        self.host = tracking.namespace
+        """What the client calls the namespace: entities are named by it (wire contract §7.2)."""
+
+    def at(self, hostname: str | None) -> "Refusals":
+        """The same for a connection that was opened under this name."""
+        made = Refusals(self._tracking)
+        made._valve = self._valve
+        made.host = host_without_port(hostname or "") or self.host
+        return made
 
     def describe(self, error: ServiceBusError, entity: str | None, stranger: bool = False) -> str:
         """The words a client is told; logged under the same id.
@@ -26,8 +36,9 @@ class Refusals:
         A stranger is a peer that has shown no token: it must not fill the log at will.
         """
         tracking = self._tracking.track(entity)
-        self._log(tracking, "refused", error.condition, str(error), stranger, entity)
-        return tracking.describe(error)
+        text = error.told_at(self.host)
+        self._log(tracking, "refused", error.condition, text, stranger, entity)
+        return tracking.describe(text)
 
     def describe_fault(self, fault: ProtocolError, stranger: bool) -> str:
         """The words for a peer that broke the protocol; logged under the same id."""

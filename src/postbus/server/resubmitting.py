@@ -115,7 +115,7 @@ class Resubmitting:
         )
 
     def _unknown(self, address: Address) -> EntityNotFound:
-        return EntityNotFound(f"sb://{self._namespace.name}/{address.path}")
+        return EntityNotFound(address.written)
 
     # -- the engine ----------------------------------------------------------------------------
 

@@ -85,10 +85,6 @@ class Service:
             self._gone = 0
             gc.collect()
 
-    def uri(self, path: str) -> str:
-        """How an entity is named in refusals (wire contract §7.2)."""
-        return f"sb://{self.namespace.name}/{path}"
-
     def link_properties(self) -> dict[Any, Any]:
         # .NET quotes it in its errors (wire contract §3.2).
         return {Symbol("com.microsoft:tracking-id"): self._tracking.track().id}

@@ -202,7 +202,7 @@ class Subscribing(ABC):
             def remove(engine: Engine, now: Instant, pages: Pages) -> None:
                 engine.remove_subscription(subscription.owner)
 
-            detach_all(subscription, EntityNotFound(f"sb://{self.name}/{subscription.path}"))
+            detach_all(subscription, EntityNotFound(subscription.path))
             for kind in range(1 << OWNER_BITS):
                 parent.host.lines.pop(subscription.subqueue(kind), None)
                 parent.host.session_lines.pop(subscription.subqueue(kind), None)
@@ -270,11 +270,11 @@ class Subscribing(ABC):
     def _parent(self, topic: str) -> TopicEntity:
         found = self.topic(topic)
         if found is None:
-            raise EntityNotFound(f"sb://{self.name}/{topic}")
+            raise EntityNotFound(topic)
         return found
 
     def _existing(self, topic: str, name: str) -> SubscriptionEntity:
         found = self._parent(topic).subscription(name)
         if found is None:
-            raise EntityNotFound(f"sb://{self.name}/{topic}/Subscriptions/{name}")
+            raise EntityNotFound(f"{topic}/Subscriptions/{name}")
         return found

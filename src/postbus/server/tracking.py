@@ -38,7 +38,7 @@ class Tracking:
 class TrackingIds:
     """Hands out tracking ids for one namespace."""
 
-    __slots__ = ("_clock", "_namespace", "_new_id")
+    __slots__ = ("_clock", "_new_id", "namespace")
 
     def __init__(
         self,
@@ -46,12 +46,12 @@ class TrackingIds:
         clock: Callable[[], Instant],
         new_id: Callable[[], str] = _random_id,
     ) -> None:
-        self._namespace = namespace
+        self.namespace = namespace
         self._clock = clock
         self._new_id = new_id
 
     def track(self, entity: str | None = None) -> Tracking:
         """An id for what happened on `entity`, or on the namespace where no entity is known."""
         # "_G0": gateway 0, the part that speaks to clients (semantics part A §6).
-        system = f"{self._namespace}:{entity}" if entity else self._namespace
+        system = f"{self.namespace}:{entity}" if entity else self.namespace
         return Tracking(f"{self._new_id()}_G0", system, self._clock())

@@ -45,7 +45,7 @@ class Usage:
             raise InvalidArgument(f"'{address.path}' is counted with its entity.")
         entity = self._namespace.at(address)
         if entity is None:
-            raise EntityNotFound(f"sb://{self._namespace.name}/{address.path}")
+            raise EntityNotFound(address.written)
         with_it = entity.subscriptions() if isinstance(entity, TopicEntity) else []
         return self._told([entity, *with_it])
 

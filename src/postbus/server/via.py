@@ -72,10 +72,10 @@ def _destination(gateway: Gateway, named: object) -> QueueEntity | TopicEntity:
         raise InvalidArgument(f"The link property '{DESTINATION}' must be a string.")
     address = resolve_address(named)
     if not gateway.allows(Right.SEND, address.path):
-        raise missing_claim(Right.SEND, gateway.service.uri(address.path))
+        raise missing_claim(Right.SEND, gateway.uri(address.written))
     found = gateway.namespace.at(address)
     if found is None:
-        raise EntityNotFound(gateway.service.uri(address.path))
+        raise EntityNotFound(address.written)
     if address.subqueue is not SubQueue.MAIN or not isinstance(found, (QueueEntity, TopicEntity)):
         raise InvalidOperation(f"Messages cannot be sent to '{address.path}'.")
     return found

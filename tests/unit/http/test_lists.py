@@ -157,8 +157,8 @@ async def test_what_is_not_there_has_no_list() -> None:
     client, namespace = await filled(1)
     await namespace.create_topic("news", TopicDescription())
     for path, text in {
-        "absent/Subscriptions": "The messaging entity 'absent' could not be found.",
-        "q000/Subscriptions": "The messaging entity 'q000' could not be found.",
+        "absent/Subscriptions": "entity 'sb://localhost:5300/absent' could not be found.",
+        "q000/Subscriptions": "entity 'sb://localhost:5300/q000' could not be found.",
         "news/Subscriptions/x/Rules": "'test-namespace:Topic:news|x' could not be found.",
     }.items():
         reply = await client.get(f"/{path}?{V}")

@@ -410,7 +410,7 @@ async def test_a_queue_that_is_not_there(client: Client) -> None:
     read, deleted = await client.get("/orders" + V), await client.delete("/orders" + V)
     assert (read.status, deleted.status) == (404, 404)
     assert read.detail.startswith(
-        "SubCode=40400. The messaging entity 'orders' could not be found."
+        "SubCode=40400. The messaging entity 'sb://localhost:5300/orders' could not be found."
     )
     assert deleted.detail.startswith("No service is hosted at the specified address.")
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from structlog.testing import capture_logs
 
-from postbus.errors import InvalidArgument, Unauthorized
+from postbus.errors import EntityNotFound, InvalidArgument, Unauthorized
 from postbus.server.refusals import Refusals
 from postbus.server.tracking import TrackingIds
 
@@ -47,3 +48,25 @@ def test_rejected_deliveries_of_strangers_are_held_back_and_those_of_clients_are
         for _ in range(10):
             made.rejected(InvalidArgument("no"), "orders")
     assert len(lines) == 10
+
+
+@pytest.mark.parametrize(
+    ("hostname", "host"),
+    [
+        ("bus.example.net", "bus.example.net"),
+        ("bus.example.net:5671", "bus.example.net"),  # as Go opens connections
+        ("[::1]:5672", "[::1]"),
+        ("127.0.0.1", "127.0.0.1"),
+        (None, "ns"),
+        ("", "ns"),
+        ("not a host'\n", "ns"),
+        ("h" * 254, "ns"),
+    ],
+)
+def test_entities_are_named_by_the_host_that_a_client_connected_to(
+    hostname: str | None, host: str
+) -> None:
+    shared = refusals(Clock())
+    said = shared.at(hostname).describe(EntityNotFound("Eu/Orders"), None)
+    assert said.startswith(f"The messaging entity 'sb://{host}/Eu/Orders' could not be found. ")
+    assert shared.host == "ns"
