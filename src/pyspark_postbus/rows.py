@@ -115,13 +115,16 @@ def messages(batches: Iterator[pa.RecordBatch], origin: Origin) -> Iterator[byte
 def encode(values: dict[str, Any], make_id: Callable[[], str]) -> bytes:
     """One message."""
     parts: list[bytes] = []
+    created: int | None = None
+    expires: int | None = None
     ttl = values.get("timeToLive")
     if ttl is not None:
         if ttl <= 0:
             raise BadRow(f"a timeToLive of {ttl} ms: it must be above 0")
-        # The header has 32 bits for it: what is longer than 49 days is for ever.
-        if ttl < _TTL_MAX:
-            parts.append(encode_header(ttl=ttl))
+        # The header has 32 bits for it. A longer one is the time between two of the properties.
+        parts.append(encode_header(ttl=min(ttl, _TTL_MAX)))
+        if ttl >= _TTL_MAX:
+            created, expires = 0, ttl
     annotations: dict[Any, Any] = {}
     scheduled = values.get("scheduledEnqueueTime")
     if scheduled is not None:
@@ -140,6 +143,8 @@ def encode(values: dict[str, Any], make_id: Callable[[], str]) -> bytes:
                 reply_to=values.get("replyTo"),
                 correlation_id=values.get("correlationId"),
                 content_type=values.get("contentType"),
+                absolute_expiry_time=expires,
+                creation_time=created,
                 group_id=values.get("sessionId"),
             )
         )

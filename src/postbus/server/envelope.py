@@ -15,6 +15,7 @@ from postbus.amqp.outcomes import Modified, Rejected
 from postbus.amqp.sections import (
     AnnotationLayout,
     Header,
+    Properties,
     Sections,
     compacted,
     encode_application_properties,
@@ -33,6 +34,7 @@ from postbus.amqp.sections import (
 from postbus.amqp.types import Int, Long, Symbol, Timestamp
 from postbus.broker.message import NO_TTL, Message
 from postbus.errors import InvalidArgument, InvalidOperation, MessageSizeExceeded
+from postbus.model.duration import MAX_TICKS, TICKS_PER_MS
 from postbus.model.instant import Instant
 
 BATCH_FORMAT: Final = 0x80013700
@@ -46,6 +48,11 @@ HEADERS_KEPT: Final = 1_024
 
 _DATA: Final = 0x75
 _TTL_INFINITE: Final = 0xFFFFFFFF
+_TTL_LONGEST: Final = MAX_TICKS // TICKS_PER_MS
+_EXPIRY_MAX: Final = 253_402_243_199_000
+"""The last time at which a message is said to expire, in the year 9999: the SDKs have no later one
+(.NET cannot read it)."""
+_TIMESTAMP: Final = b"\x83"
 _PRIORITY_DEFAULT: Final = 4
 _SCHEDULED: Final = "x-opt-scheduled-enqueue-time"
 _PARTITION_KEY: Final = "x-opt-partition-key"
@@ -90,6 +97,10 @@ def read_message(payload: bytes, property_size_max: int) -> Message:
     """The engine's view of one encoded message. Raises DecodeError for what is not one."""
     payload, sections = _tidied(payload)
     ttl = _stated_ttl(payload[: sections.delivery_annotations])
+    if ttl == NO_TTL and (
+        payload.count(_TIMESTAMP, sections.properties, sections.application_properties) > 1
+    ):
+        ttl = _long_ttl(read_properties(payload, sections))
     message_id, session_id = read_ids(payload, sections)
     _check_sections(payload, sections, property_size_max)
     if message_id is None:
@@ -129,6 +140,17 @@ def _stated_ttl(header: bytes) -> int:
     """The time to live that a header section states. Senders have few headers, all short."""
     stated = read_header(header, scan(header)).ttl if header else None
     return NO_TTL if stated is None or stated == _TTL_INFINITE else stated
+
+
+def _long_ttl(properties: Properties) -> int:
+    """A time to live that the header has no bits for: the SDKs for JavaScript and .NET write it as
+    the time between these two, and the largest number in the header; JMS leaves that out."""
+    created, expires = properties.creation_time, properties.absolute_expiry_time
+    if created is None or expires is None:
+        return NO_TTL
+    ttl = expires - created
+    # Azure takes no shorter time from them (semantics B §3), and the longest one is for ever.
+    return ttl if _TTL_INFINITE <= ttl < _TTL_LONGEST else NO_TTL
 
 
 @lru_cache(HEADERS_KEPT)
@@ -289,7 +311,7 @@ def _properties(message: Message, raw: bytes, sections: Sections) -> bytes:
         # .NET takes the time to live from the difference of these two (wire contract §4.2).
         properties = read_properties(raw, sections)
         properties.creation_time = message.enqueued_at
-        properties.absolute_expiry_time = message.enqueued_at + message.ttl
+        properties.absolute_expiry_time = min(message.enqueued_at + message.ttl, _EXPIRY_MAX)
         return encode_properties(properties)
     return raw[sections.properties : sections.application_properties] or _EMPTY_PROPERTIES
 

@@ -19,7 +19,7 @@ from postbus.amqp.sections import (
 )
 from postbus.amqp.types import Symbol
 from postbus.broker.message import NO_TTL, Message
-from postbus.model.duration import MAX_TICKS, TICKS_PER_MS, is_infinite
+from postbus.model.duration import MAX_TICKS, TICKS_PER_MS, UNIX_EPOCH_TICKS, is_infinite
 from postbus.model.values import DATE_TIME_MAX_TICKS, DateTime, TimeSpan
 from postbus.rules.actions import Changes
 from postbus.rules.facts import fold
@@ -144,7 +144,10 @@ def _text(value: object) -> str | None:
 def _expires_at(message: Message) -> Value:
     # One that never expires does so at the end of .NET's time, as TimeToLive is its longest span.
     expires_at = message.expires_at
-    return DateTime(DATE_TIME_MAX_TICKS) if expires_at is None else date_time_of(expires_at)
+    if expires_at is None:
+        return DateTime(DATE_TIME_MAX_TICKS)
+    ticks = UNIX_EPOCH_TICKS + expires_at * TICKS_PER_MS
+    return DateTime(min(ticks, DATE_TIME_MAX_TICKS))
 
 
 def _time_to_live(message: Message) -> Value:

@@ -29,6 +29,7 @@ from postbus.amqp.sections import (
     scan,
 )
 from postbus.amqp.types import Int, Timestamp
+from postbus.server.envelope import read_message
 from pyspark_postbus.options import BadOption
 from pyspark_postbus.rows import BadRow, Origin, check, encode, messages
 
@@ -129,3 +130,9 @@ def test_a_value_that_no_message_can_have_is_refused() -> None:
         encode({"body": None}, lambda: "m")
     with pytest.raises(BadRow, match="timeToLive of 0 ms"):
         encode({"body": "", "timeToLive": 0}, lambda: "m")
+
+
+@pytest.mark.parametrize("ttl", [0xFFFFFFFE, 0xFFFFFFFF, 100 * 86_400_000])
+def test_a_time_to_live_of_any_length_is_what_the_broker_reads(ttl: int) -> None:
+    raw = encode({"body": "", "timeToLive": ttl}, lambda: "m")
+    assert read_message(raw, 1_000).ttl == ttl

@@ -72,6 +72,54 @@ def test_an_infinite_time_to_live_is_none() -> None:
     assert read_message(raw, PROPERTY_MAX).ttl == NO_TTL
 
 
+DAY_MS = 86_400_000
+HEADER_MAX = 0xFFFFFFFF
+T0 = 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("header", "created", "expires", "ttl"),
+    [
+        # The SDKs for JavaScript and .NET, then JMS, which leaves the header out.
+        (HEADER_MAX, T0, T0 + 60 * DAY_MS, 60 * DAY_MS),
+        (None, T0, T0 + 60 * DAY_MS, 60 * DAY_MS),
+        (HEADER_MAX, T0, 253_402_243_199_000, 253_402_243_199_000 - T0),
+        (HEADER_MAX, T0, T0 + HEADER_MAX, HEADER_MAX),
+        # What the header says counts, and the times beside it do not.
+        (9_000, T0, T0 + 60 * DAY_MS, 9_000),
+        (0, T0, T0 + 60 * DAY_MS, 0),
+        # Nothing is said, or nothing that can be meant (semantics B §3).
+        (HEADER_MAX, None, T0 + 60 * DAY_MS, NO_TTL),
+        (HEADER_MAX, T0, None, NO_TTL),
+        (None, T0, T0 + DAY_MS, NO_TTL),
+        (HEADER_MAX, T0, T0, NO_TTL),
+        (HEADER_MAX, T0 + 60 * DAY_MS, T0, NO_TTL),
+        (HEADER_MAX, -(1 << 63), (1 << 63) - 1, NO_TTL),
+        (HEADER_MAX, 0, 922_337_203_685_477, NO_TTL),
+    ],
+)
+def test_a_time_to_live_that_the_header_has_no_bits_for(
+    header: int | None, created: int | None, expires: int | None, ttl: int
+) -> None:
+    properties = Properties(creation_time=created, absolute_expiry_time=expires)
+    raw = (b"" if header is None else encode_header(ttl=header)) + encode_properties(properties)
+    message = read_message(raw + BODY, PROPERTY_MAX)
+    assert message.ttl == ttl
+    assert message.raw is not None
+    batch = encode_data(raw + BODY)
+    assert [each.ttl for each in read_transfer(batch, BATCH_FORMAT, PROPERTY_MAX)] == [ttl]
+    if ttl < 0:
+        return
+    message.number = message.enqueue_number = 17
+    message.enqueued_at = T0 + 5
+    out = b"".join(write_delivery(message, message.raw))
+    told = read_properties(out, scan(out))
+    assert read_header(out, scan(out)).ttl == min(ttl, HEADER_MAX)
+    assert told.creation_time == T0 + 5
+    # No client can read a time after the year 9999.
+    assert told.absolute_expiry_time == min(T0 + 5 + ttl, 253_402_243_199_000)
+
+
 def test_sections_in_any_order_and_long_descriptors_are_put_right() -> None:
     """The Python SDK writes delivery annotations behind the body."""
     annotations = encode_delivery_annotations({Symbol("a"): "b"})

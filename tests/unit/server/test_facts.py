@@ -143,6 +143,12 @@ def test_a_message_that_never_expires_does_so_at_the_end_of_time() -> None:
     assert plain.system("ExpiresAtUtc") == DateTime(DATE_TIME_MAX_TICKS)
 
 
+def test_a_message_that_outlives_the_calendar_does_so_too() -> None:
+    message = message_of()
+    message.ttl = 922_337_203_685_476
+    assert facts_of(message).system("ExpiresAtUtc") == DateTime(DATE_TIME_MAX_TICKS)
+
+
 @pytest.mark.parametrize(("sent", "seen"), [(UUID(int=5), str(UUID(int=5))), (b"\xff", "ÿ")])
 def test_ids_of_any_type_are_texts(sent: Any, seen: str) -> None:
     given = facts_of(message_of(Properties(message_id=sent, correlation_id=sent)))
