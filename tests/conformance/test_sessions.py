@@ -167,6 +167,27 @@ async def test_a_partition_key_must_be_the_session(bus: Bus, queue: str) -> None
             await sender.schedule_messages(odd, datetime.now(UTC) + timedelta(seconds=60))
 
 
+async def test_the_session_with_the_empty_name_is_one_like_any_other(bus: Bus, queue: str) -> None:
+    """R-PART-12: it contradicts no partition key."""
+    keyed = message("keyed", "")
+    keyed._raw_amqp_message.annotations = {b"x-opt-partition-key": "other"}
+    await bus.send(queue, keyed, message("x", "another"), message("second", ""))
+    async with bus.receiver(queue, session_id="") as receiver:
+        session = bus.session(receiver)
+        await session.set_state(b"mine")
+        await session.renew_lock()
+        assert texts(await receiver.peek_messages(5)) == ["keyed", "second"]
+        first = await receive_one(receiver)
+        assert (text(first), first.session_id, first.partition_key) == ("keyed", "", "other")
+        await receiver.defer_message(first)
+        [first] = await receiver.receive_deferred_messages([first.sequence_number])
+        await receiver.complete_message(first)
+        await receiver.dead_letter_message(await receive_one(receiver), reason="")
+    async with bus.receiver(queue, session_id="") as receiver:
+        assert await bus.session(receiver).get_state() == b"mine"
+        await receive_none(receiver)
+
+
 async def test_receive_and_delete_in_a_session(
     bus: Bus, queue: str, administration: Administration
 ) -> None:

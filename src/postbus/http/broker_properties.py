@@ -80,11 +80,8 @@ def apply_broker_properties(message: PlainMessage, values: dict[str, Any], where
         setattr(message, field, _text(values, key, where))
     # Azure's default is the empty text, in place of which it makes an id.
     message.message_id = message.message_id or None
-    if (
-        message.session_id is not None
-        and message.partition_key is not None
-        and message.session_id != message.partition_key
-    ):
+    session_id, partition_key = message.session_id, message.partition_key
+    if session_id and partition_key and session_id != partition_key:
         raise InvalidArgument(
             f"{where} is invalid: 'SessionId' and 'PartitionKey' are both set and not equal."
         )

@@ -145,7 +145,7 @@ class _Draft:
         if not {PARTITION_KEY, SESSION_ID} & self.system_changed.keys():
             return
         session_id, partition_key = self.system(SESSION_ID), self.system(PARTITION_KEY)
-        if None not in (session_id, partition_key) and session_id != partition_key:
+        if session_id and partition_key and session_id != partition_key:
             raise ActionFailed(
                 "The PartitionKey of the message differs from its SessionId: they must be equal."
             )

@@ -117,8 +117,9 @@ def read_message(payload: bytes, property_size_max: int) -> Message:
         if isinstance(partition_key, bytes):
             # As the Python SDK sends back what it has received.
             partition_key = partition_key.decode(errors="replace")
-        if partition_key is not None and session_id is not None and partition_key != session_id:
-            # R-PART-12; Azure checks it on every entity (semantics B §9).
+        if partition_key and session_id and partition_key != session_id:
+            # R-PART-12; Azure checks it on every entity (semantics B §9). An empty text is a
+            # session id, and contradicts no key.
             raise InvalidOperation(
                 "The PartitionKey of the message differs from its SessionId: they must be equal."
             )

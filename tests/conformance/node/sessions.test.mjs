@@ -192,3 +192,20 @@ test("a subscription with sessions", async (t) => {
   assert.equal(receiver.sessionId, "mine");
   assert.deepEqual(bodies(await receiveAll(receiver, 2)), ["x", "y"]);
 });
+
+test("an empty session id contradicts no partition key", async (t) => {
+  // R-PART-12. The SDK cannot accept the session with that name; the one for Python can.
+  const keyed = { body: "x", sessionId: "", partitionKey: "key" };
+  for (const properties of [{}, sessional]) {
+    const queue = await makeQueue(properties);
+    const client = connect(t);
+    const sender = client.createSender(queue);
+    await sender.sendMessages(keyed);
+    await sender.scheduleMessages(keyed, new Date());
+    const found = await client.createReceiver(queue).peekMessages(10);
+    assert.deepEqual(
+      found.map((message) => [message.sessionId, message.partitionKey]),
+      [["", "key"], ["", "key"]],
+    );
+  }
+});

@@ -155,6 +155,14 @@ def test_what_is_wrong_is_refused_by_its_key(text: str, words: str) -> None:
     assert len(str(refusal.value)) < 300
 
 
+def test_an_empty_session_id_contradicts_no_partition_key() -> None:
+    """R-PART-12"""
+    made = read('{"SessionId":"","PartitionKey":"b"}')
+    assert (made.session_id, made.partition_key) == ("", "b")
+    made = read('{"SessionId":"a","PartitionKey":""}')
+    assert (made.session_id, made.partition_key) == ("a", "")
+
+
 def test_user_properties_follow_the_rules_of_headers() -> None:
     values = read_json('{"a":"Tue, 30 Jun 2015 20:53:02 GMT","b":"2","c":3,"d":null}', "U")
     assert read_user_properties(values, "U") == {

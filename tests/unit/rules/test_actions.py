@@ -172,6 +172,7 @@ def test_a_session_id_is_checked_against_the_partition_key_that_is_there() -> No
         changes("SET sys.SessionId = 'other'", facts)
     assert changes("SET sys.SessionId = 'key'", facts).system == {"SessionId": "key"}
     assert changes("SET sys.SessionId = NULL", facts).system == {"SessionId": None}
+    assert changes("SET sys.SessionId = ''", facts).system == {"SessionId": ""}
 
 
 def test_a_text_cannot_be_doubled_for_ever() -> None:

@@ -280,13 +280,33 @@ def test_a_batch_is_its_messages() -> None:
 def test_a_partition_key_must_equal_the_session_id(key: object) -> None:
     """R-PART-12; the Python SDK makes bytes of it when it sends a message that it received."""
     annotations = encode_message_annotations({Symbol("x-opt-partition-key"): key})
-    for session_id, fits in (("k", True), (None, True), ("other", False)):
+    for session_id, fits in (("k", True), (None, True), ("", True), ("other", False)):
         raw = annotations + encode_properties(Properties(group_id=session_id)) + BODY
         if fits:
             read_message(raw, PROPERTY_MAX)
         else:
             with pytest.raises(InvalidOperation, match="PartitionKey"):
                 read_message(raw, PROPERTY_MAX)
+
+
+def test_an_empty_text_is_kept_apart_from_none() -> None:
+    texts = ("message_id", "to", "subject", "reply_to", "correlation_id", "content_type")
+    more = ("content_encoding", "group_id", "reply_to_group_id")
+    fields = dict.fromkeys((*texts, *more), "")
+    keys = ("x-opt-partition-key", "x-opt-via-partition-key")
+    for session_id in ("", "s", None):
+        properties = Properties(**{**fields, "group_id": session_id})  # type: ignore[arg-type]
+        raw = (
+            encode_message_annotations({Symbol(key): "" for key in keys})
+            + encode_properties(properties)
+            + BODY
+        )
+        message = read_message(raw, PROPERTY_MAX)
+        assert (message.message_id, message.session_id) == ("", session_id)
+        out = delivered(message, raw)
+        back = read_properties(out, scan(out))
+        assert {name: getattr(back, name) for name in fields} == {**fields, "group_id": session_id}
+        assert [read_annotations(out, scan(out))[key] for key in keys] == ["", ""]
 
 
 def test_one_property_may_not_be_larger_than_its_bound() -> None:
