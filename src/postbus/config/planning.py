@@ -25,7 +25,7 @@ from postbus.config.places import Wrong, inside
 from postbus.config.steps import Change, Step, Verb
 from postbus.config.toml_writing import rule_values
 from postbus.model.authorization import settle_rules
-from postbus.model.fields import FIXED, Field, fixed_text
+from postbus.model.fields import FIXED, Field, Kind, fixed_text
 from postbus.model.rule import CorrelationFilter, RuleDescription
 
 _TTL: Final = "default_ttl_ms"
@@ -240,6 +240,8 @@ def _with_field(present: Chosen, field: Field, wanted: Chosen) -> Chosen:
         value = settle_rules(value, getattr(present, name), 0, str)
     elif name == _TTL:
         return replace(present, default_ttl_ms=value, default_ttl_sent=wanted.default_ttl_sent)
+    elif field.kind is Kind.ENTITY:
+        return replace(present, **{name: value, field.sent: getattr(wanted, field.sent)})
     return replace(present, **{name: value})
 
 

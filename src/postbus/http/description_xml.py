@@ -14,6 +14,7 @@ from postbus.http.authorization import read_rules, write_rules
 from postbus.http.namespace import Entity, TopicEntity
 from postbus.http.notation import COUNTS, time_text
 from postbus.model.description import Description, EntityStatus, QueueCounts
+from postbus.model.destination import written
 from postbus.model.duration import INFINITE, TICKS_PER_MS, format_iso
 from postbus.model.fields import Field, Form, Kind, Value, read_text
 
@@ -119,7 +120,7 @@ def _chosen(field: Field, description: Description, site: Site) -> str:
     if value is None:
         return ""
     if field.kind is Kind.ENTITY:
-        value = site.address(value)
+        value = written(value, getattr(description, field.sent), site.address(""))
     return element(field.element, value.value if isinstance(value, EntityStatus) else value)
 
 

@@ -1,7 +1,7 @@
 """Where messages are to be forwarded to: it must be there, and be the caller's to manage."""
 
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from postbus.http.caller import Asked
 from postbus.http.namespace import Namespace
@@ -19,13 +19,15 @@ async def with_destinations(description: D, namespace: Namespace, asked: Asked) 
     An entity may forward to itself, as in Azure (semantics part A §5.2): the hops of a message are
     counted, so that none goes round for ever. Raises Unauthorized, or 400 for one that is missing.
     """
-    return replace(
-        description,
-        forward_to=await _found(FORWARD.element, description.forward_to, namespace, asked),
-        forward_dead_letters_to=await _found(
-            FORWARD_DEAD.element, description.forward_dead_letters_to, namespace, asked
-        ),
-    )
+    found: dict[str, Any] = {}
+    for field in (FORWARD, FORWARD_DEAD):
+        given = getattr(description, str(field.attribute))
+        name = await _found(field.element, given, namespace, asked)
+        found[str(field.attribute)] = name
+        if given != name:
+            # In its own case: the client is given back what it gave.
+            found[field.sent] = getattr(description, field.sent) or given
+    return replace(description, **found)
 
 
 async def _found(element: str, name: str | None, namespace: Namespace, asked: Asked) -> str | None:

@@ -7,7 +7,7 @@ the duplicate window, which Azure checks and keeps even where detection is off.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any, ClassVar, Final, NamedTuple, Self, get_args
 
@@ -40,6 +40,7 @@ NOT_IN_XML: Final = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ff
 """Characters that no XML document can hold, and so no description that is given back in one."""
 
 
+FORWARDING_SPELLINGS: Final = ("forward_to_sent", "forward_dead_letters_to_sent")
 _READ_APART: Final = ("status", "authorization_rules")
 
 
@@ -88,6 +89,7 @@ class Description:
 
     WORD: ClassVar[str] = "entity"
     """What a text calls it."""
+    _SPELLINGS: ClassVar[tuple[str, ...]] = ("default_ttl_sent",)
 
     default_ttl_ms: int | None = None
     """None: messages do not expire unless they say so themselves."""
@@ -110,6 +112,12 @@ class Description:
         if self.default_ttl_ms is None:
             return INFINITE
         return format_iso(self.default_ttl_ms * TICKS_PER_MS)
+
+    @property
+    def meaning(self) -> Self:
+        """The same without the spellings that are kept only to be given back."""
+        unspelled: dict[str, Any] = dict.fromkeys(self._SPELLINGS)
+        return replace(self, **unspelled)
 
     def validate(self) -> None:
         """Raise InvalidArgument, in Azure's words where they are known, for the first bad value."""
@@ -157,6 +165,7 @@ class QueueDescription(Description):
     """Everything about a queue that its owner chooses."""
 
     WORD: ClassVar[str] = "queue"
+    _SPELLINGS: ClassVar[tuple[str, ...]] = ("default_ttl_sent", *FORWARDING_SPELLINGS)
 
     lock_duration_ms: int = 30_000
     max_size_mb: int = 1_024
@@ -167,7 +176,10 @@ class QueueDescription(Description):
     requires_session: bool = False
     forward_to: str | None = None
     """The queue or topic that takes what arrives; its name, without scheme and host."""
+    forward_to_sent: str | None = None
+    """The same as the client wrote it, which it is given back (`model.destination`)."""
     forward_dead_letters_to: str | None = None
+    forward_dead_letters_to_sent: str | None = None
     max_message_size_kb: int = 256
     enable_express: bool = False
     support_ordering: bool = True

@@ -14,9 +14,9 @@ from reprlib import repr as brief
 from typing import Any, Final, NamedTuple, TypeVar
 
 from postbus.errors import InvalidArgument, NotSupported
-from postbus.model.address import SubQueue, check_entity_name, resolve_address
 from postbus.model.authorization import Rules, read_rules
 from postbus.model.description import Description, EntityStatus, finite_ms
+from postbus.model.destination import read_destination
 from postbus.model.duration import (
     MAX_TICKS,
     TICKS_PER_MS,
@@ -56,6 +56,11 @@ class Field(NamedTuple):
     """Where the description keeps it; None where only one value is taken."""
     since: str = ""
     """The first version of the API whose replies have it."""
+
+    @property
+    def sent(self) -> str:
+        """Where the description keeps the text that a client sent, of those kinds it keeps it."""
+        return f"{self.attribute}_sent"
 
     @property
     def key(self) -> str:
@@ -231,7 +236,7 @@ def describe(form: Form, values: Mapping[str, Value], defaults: D) -> D:
         elif field.kind is Kind.DURATION:
             changes[field.attribute] = _ticks(value) // TICKS_PER_MS
         elif field.kind is Kind.ENTITY:
-            changes[field.attribute] = _entity_of(element, str(value))
+            changes.update(_forward_of(field, str(value)))
         else:
             changes[field.attribute] = value
     if _MESSAGE_SIZE.element in values:
@@ -315,23 +320,9 @@ def _ttl_of(value: Value) -> dict[str, object]:
     }
 
 
-def _entity_of(element: str, text: str) -> str | None:
-    """The name in `sb://host/name`, or in a bare `name`; None where there is none.
-
-    The host is not looked at: a broker is reached by more names than it knows of.
-    """
-    if not text:
-        return None
-    try:
-        address = resolve_address(text)
-        check_entity_name(address.entity)
-    except InvalidArgument as error:
-        raise InvalidArgument(f"The property '{element}' is not valid: {error}") from None
-    if address.subscription or address.management or address.subqueue is not SubQueue.MAIN:
-        raise InvalidArgument(
-            f"The property '{element}' must name a queue or a topic, not '{address.path}'."
-        )
-    return address.entity
+def _forward_of(field: Field, text: str) -> dict[str, object]:
+    destination = read_destination(field.element, text)
+    return {str(field.attribute): destination.name, field.sent: destination.sent}
 
 
 def _ticks(value: Value) -> int:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from postbus.model.description import Description
+from postbus.model.description import FORWARDING_SPELLINGS, Description
 from postbus.model.limits import (
     check_lock_duration,
     check_max_delivery_count,
@@ -16,6 +16,7 @@ class SubscriptionDescription(Description):
     """Everything about a subscription that its owner chooses."""
 
     WORD: ClassVar[str] = "subscription"
+    _SPELLINGS: ClassVar[tuple[str, ...]] = ("default_ttl_sent", *FORWARDING_SPELLINGS)
 
     lock_duration_ms: int = 30_000
     dead_lettering_on_expiration: bool = False
@@ -25,7 +26,10 @@ class SubscriptionDescription(Description):
     requires_session: bool = False
     forward_to: str | None = None
     """The queue or topic that takes what arrives; its name, without scheme and host."""
+    forward_to_sent: str | None = None
+    """The same as the client wrote it, which it is given back (`model.destination`)."""
     forward_dead_letters_to: str | None = None
+    forward_dead_letters_to_sent: str | None = None
 
     def validate(self) -> None:
         Description.validate(self)

@@ -63,7 +63,9 @@ def _aimed(wanted: QueueDescription, present: QueueDescription) -> QueueDescript
     return replace(
         present,
         forward_to=wanted.forward_to,
+        forward_to_sent=wanted.forward_to_sent,
         forward_dead_letters_to=wanted.forward_dead_letters_to,
+        forward_dead_letters_to_sent=wanted.forward_dead_letters_to_sent,
     )
 
 

@@ -53,20 +53,30 @@ def description(
 @source
 @element
 @pytest.mark.parametrize(
-    "destination",
-    ["eu/orders", "/EU/ORDERS", "sb://localhost:5300/eu/orders", "sb://elsewhere/eu%2Forders/"],
+    ("destination", "given_back"),
+    [
+        ("eu/Orders", "sb://localhost:5300/eu/Orders"),
+        ("eu/orders", "sb://localhost:5300/eu/orders"),
+        ("/EU/ORDERS", "sb://localhost:5300/EU/ORDERS"),
+        ("sb://localhost:5300/eu/Orders", "sb://localhost:5300/eu/Orders"),
+        ("https://Elsewhere/EU/orders", "https://Elsewhere/EU/orders"),
+        ("sb://elsewhere/eu%2Forders/", "sb://elsewhere/eu%2Forders/"),
+    ],
 )
-async def test_a_destination_is_given_by_name_or_url_and_given_back_as_url(
+async def test_a_destination_is_given_back_as_a_url_in_the_clients_own_spelling(
     client: Client,
     namespace: MemoryNamespace,
     path: str,
     kind: str,
     element: str,
     destination: str,
+    given_back: str,
 ) -> None:
     reply = await client.put(path + V, to(element, destination, kind))
     assert reply.status == 201
-    assert reply.value(element) == "sb://localhost:5300/eu/Orders"
+    assert reply.value(element) == given_back
+    again = await client.put(path + V, to(element, given_back, kind), headers={"If-Match": "*"})
+    assert (again.status, again.value(element)) == (200, given_back)
     held = description(namespace, path)
     assert "eu/Orders" in (held.forward_to, held.forward_dead_letters_to)
     assert None in (held.forward_to, held.forward_dead_letters_to)
