@@ -164,7 +164,8 @@ class Subscribing(ABC):
         async with self._changing:
             subscription = self._existing(topic, name)
             check(subscription)
-            description = change(subscription.description)
+            before = subscription.description
+            description = change(before)
             description.validate()
             now = self.later_than(subscription.updated_at)
             record = await self._thread.run(
@@ -179,8 +180,9 @@ class Subscribing(ABC):
             subscription.description = description
             subscription.updated_at = record.updated_at
             subscription.used_at = now
-            self.aim(subscription)
-            await self.apply(subscription)
+            if description.meaning != before.meaning:
+                self.aim(subscription)
+                await self.apply(subscription)
         log.info("entity updated", entity=subscription.path)
         return subscription
 
