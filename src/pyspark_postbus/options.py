@@ -109,6 +109,13 @@ DECLARED: Final = (
         "what `postbus feed status` calls this reader",
         frozenset({"stream"}),
     ),
+    Option(
+        "writeId",
+        "the micro-batch, or one of its own",
+        "what rows without a `messageId` have their ids from, beside themselves: give the same one"
+        " to a write that is done again",
+        frozenset({"write"}),
+    ),
 )
 
 _IGNORED_IN_WRITES: Final = frozenset({"checkpointlocation"})
@@ -145,6 +152,8 @@ class WriteOptions:
 
     namespace: Namespace
     entity: str
+    id: str | None
+    """What ids are made from, where the caller says it."""
 
 
 EARLIEST: Final = -2
@@ -208,7 +217,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     )
     values.refuse_others("write")
     entity, _ = values.entity()
-    return WriteOptions(values.namespace(entity), entity)
+    return WriteOptions(values.namespace(entity), entity, values.get("writeId") or None)
 
 
 class _Values:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -35,6 +33,7 @@ from postbus.amqp.sections import (
 )
 from postbus.amqp.types import Int, Long, Symbol, Timestamp
 from pyspark_postbus.options import BadOption
+from pyspark_postbus.row_ids import RowIds
 
 _NUMBERS: Final = (ByteType, ShortType, IntegerType, LongType)
 _VALUES: Final = (
@@ -88,43 +87,49 @@ def check(schema: StructType) -> None:
             raise BadOption(f"the column '{field.name}' cannot be written as {kind}")
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where the rows of a task come from: rows without an id have one from here, the same when the
-    task is run again."""
-
-    write: str
-    """The streaming query and its micro-batch, or one write of a batch."""
-    partition: int
-
-    def message_id(self, row: int) -> str:
-        return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{self.write}/{self.partition}/{row}"))
-
-
-def messages(batches: Iterator[pa.RecordBatch], origin: Origin) -> Iterator[bytes]:
+def messages(batches: Iterator[pa.RecordBatch], ids: RowIds) -> Iterator[bytes]:
     """Each row as an encoded message."""
-    row = 0
     for batch in batches:
         columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
-        for place in range(batch.num_rows):
-            values = {name: column[place] for name, column in columns.items()}
-            yield encode(values, lambda row=row: origin.message_id(row))  # type: ignore[misc]
-            row += 1
+        rows = [
+            _parts({name: column[place] for name, column in columns.items()})
+            for place in range(batch.num_rows)
+        ]
+        nameless = [parts for parts in rows if parts.properties.message_id is None]
+        made = ids.of([_joined(parts) for parts in nameless])
+        for parts, message_id in zip(nameless, made, strict=True):
+            parts.properties.message_id = message_id
+        yield from map(_joined, rows)
 
 
 def encode(values: dict[str, Any], make_id: Callable[[], str]) -> bytes:
     """One message."""
-    parts: list[bytes] = []
-    created: int | None = None
-    expires: int | None = None
+    parts = _parts(values)
+    if parts.properties.message_id is None:
+        parts.properties.message_id = make_id()
+    return _joined(parts)
+
+
+class _Parts(NamedTuple):
+    """A message that has yet to get its id."""
+
+    head: bytes
+    properties: Properties
+    tail: bytes
+
+
+def _joined(parts: _Parts) -> bytes:
+    return b"".join((parts.head, encode_properties(parts.properties), parts.tail))
+
+
+def _parts(values: dict[str, Any]) -> _Parts:
+    head = tail = b""
     ttl = values.get("timeToLive")
     if ttl is not None:
         if ttl <= 0:
             raise BadRow(f"a timeToLive of {ttl} ms: it must be above 0")
         # The header has 32 bits for it. A longer one is the time between two of the properties.
-        parts.append(encode_header(ttl=min(ttl, _TTL_MAX)))
-        if ttl >= _TTL_MAX:
-            created, expires = 0, ttl
+        head = encode_header(ttl=min(ttl, _TTL_MAX))
     annotations: dict[Any, Any] = {}
     scheduled = values.get("scheduledEnqueueTime")
     if scheduled is not None:
@@ -132,33 +137,27 @@ def encode(values: dict[str, Any], make_id: Callable[[], str]) -> bytes:
     if values.get("partitionKey") is not None:
         annotations[_PARTITION_KEY] = values["partitionKey"]
     if annotations:
-        parts.append(encode_message_annotations(annotations))
-    message_id = values.get("messageId")
-    parts.append(
-        encode_properties(
-            Properties(
-                message_id=make_id() if message_id is None else message_id,
-                to=values.get("to"),
-                subject=values.get("subject"),
-                reply_to=values.get("replyTo"),
-                correlation_id=values.get("correlationId"),
-                content_type=values.get("contentType"),
-                absolute_expiry_time=expires,
-                creation_time=created,
-                group_id=values.get("sessionId"),
-            )
-        )
+        head += encode_message_annotations(annotations)
+    said = Properties(
+        message_id=values.get("messageId"),
+        to=values.get("to"),
+        subject=values.get("subject"),
+        reply_to=values.get("replyTo"),
+        correlation_id=values.get("correlationId"),
+        content_type=values.get("contentType"),
+        group_id=values.get("sessionId"),
     )
+    if ttl is not None and ttl >= _TTL_MAX:
+        said.creation_time, said.absolute_expiry_time = 0, ttl
     properties = values.get("properties")
     if properties:
         # A map comes out of Arrow as pairs.
         typed = {name: _typed(value) for name, value in properties}
-        parts.append(encode_application_properties(typed))
+        tail = encode_application_properties(typed)
     body = values["body"]
     if body is None:
         raise BadRow("a row has no body: it is null")
-    parts.append(encode_data(body.encode() if isinstance(body, str) else body))
-    return b"".join(parts)
+    return _Parts(head, said, tail + encode_data(body.encode() if isinstance(body, str) else body))
 
 
 def _typed(value: Any) -> Any:

@@ -20,7 +20,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_postbus.options import WriteOptions
-from pyspark_postbus.rows import Origin, check, messages
+from pyspark_postbus.row_ids import RowIds
+from pyspark_postbus.rows import check, messages
 from pyspark_postbus.sender import Sender
 
 # What Spark's micro-batches tell their tasks.
@@ -45,7 +46,9 @@ class BatchWriter(DataSourceArrowWriter):
         self._write = str(uuid4())
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
-        return _sent(self._options, iterator, Origin(self._write, _task().partitionId()))
+        # Within `foreachBatch` a write is a part of the micro-batch, and is repeated with it.
+        own = self._write if self._options.id is None else ""
+        return _sent(self._options, iterator, _micro_batch() or own)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -56,11 +59,17 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
-        task = _task()
-        query, batch = task.getLocalProperty(_QUERY), task.getLocalProperty(_BATCH)
-        if query is None or batch is None:
+        batch = _micro_batch()
+        if batch is None:
             raise RuntimeError("Spark has not said which micro-batch this is")
-        return _sent(self._options, iterator, Origin(f"{query}/{batch}", task.partitionId()))
+        return _sent(self._options, iterator, batch)
+
+
+def _micro_batch() -> str | None:
+    """The streaming query and its micro-batch that this task is of, the same after a restart."""
+    task = _task()
+    query, batch = task.getLocalProperty(_QUERY), task.getLocalProperty(_BATCH)
+    return None if query is None or batch is None else f"{query}/{batch}"
 
 
 def _task() -> TaskContext:
@@ -70,9 +79,10 @@ def _task() -> TaskContext:
     return task
 
 
-def _sent(options: WriteOptions, batches: Iterator[pa.RecordBatch], origin: Origin) -> Sent:
+def _sent(options: WriteOptions, batches: Iterator[pa.RecordBatch], write: str) -> Sent:
+    ids = RowIds(f"{write}/{options.id or ''}", _task().partitionId())
     with Sender(options.namespace, options.entity) as sender:
-        for message in messages(batches, origin):
+        for message in messages(batches, ids):
             sender.send(message)
         sender.flush()
         return Sent(sender.settled)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import DataStreamWriter
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from pyspark_postbus.client import Client
 from tests.support.administration import Administration
@@ -158,6 +158,60 @@ def test_a_stream_is_written_and_a_batch_that_is_repeated_is_dropped(
         for row in read(broker, target).groupBy("operation").count().collect()
     }
     assert counts == {"enqueued": 300, "duplicate": 100}
+
+
+def test_a_write_within_a_micro_batch_that_is_run_again_doubles_nothing(
+    spark: SparkSession, broker: Server, queue: str, read: Read, send: Send, tmp_path: Path
+) -> None:
+    """`foreachBatch` with `df.write`, twice in each micro-batch and shuffled, and the function
+    fails after it has written. Rows that are equal are as many messages."""
+    target = Administration(broker.connection_string).make_queue(requires_duplicate_detection=True)
+    send(broker, queue, 200)
+    failures: list[int] = []
+
+    def pass_on(batch: DataFrame, number: int) -> None:
+        kinds = batch.selectExpr("cast(cast(body as string) as int) % 10 as kind")
+        for parity in (0, 1):
+            half = kinds.where(f"kind % 2 = {parity}").repartition(2)
+            write(half.selectExpr("cast(kind as string) as body"), broker, queue=target)
+            if number == 1 and len(failures) < 2:
+                failures.append(number)
+                raise RuntimeError("killed half-way")
+
+    def run() -> StreamingQuery:
+        stream = (
+            spark.readStream.format("postbus")
+            .options(connectionString=broker.connection_string, queue=queue)
+            .options(startingOffsets="earliest", maxOffsetsPerTrigger="100")
+            .load()
+        )
+        writer = stream.writeStream.foreachBatch(pass_on)
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        return writer.trigger(availableNow=True).start()
+
+    for _ in range(2):
+        with pytest.raises(PySparkException, match="killed half-way"):
+            run().awaitTermination(WITHIN_S)
+    assert run().awaitTermination(WITHIN_S)
+    counts = {
+        row["operation"]: row["count"]
+        for row in read(broker, target).groupBy("operation").count().collect()
+    }
+    assert counts == {"enqueued": 200, "duplicate": 100}
+
+
+def test_a_write_that_is_done_again_by_its_name_doubles_nothing(
+    spark: SparkSession, broker: Server, read: Read
+) -> None:
+    target = Administration(broker.connection_string).make_queue(requires_duplicate_detection=True)
+    frame = spark.range(0, 100, 1, 2).selectExpr("cast(id as string) as body")
+    for name in ("monday", "monday", "tuesday"):
+        write(frame, broker, queue=target, writeId=name)
+    operations = read(broker, target).groupBy("operation").count().collect()
+    assert {row["operation"]: row["count"] for row in operations} == {
+        "enqueued": 200,
+        "duplicate": 100,
+    }
 
 
 @pytest.mark.parametrize(

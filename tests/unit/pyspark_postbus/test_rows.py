@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -31,9 +35,9 @@ from postbus.amqp.sections import (
 from postbus.amqp.types import Int, Timestamp
 from postbus.server.envelope import read_message
 from pyspark_postbus.options import BadOption
-from pyspark_postbus.rows import BadRow, Origin, check, encode, messages
+from pyspark_postbus.row_ids import Counted, RowIds
+from pyspark_postbus.rows import BadRow, check, encode, messages
 
-ORIGIN = Origin("query/7", 3)
 JANUARY_2 = datetime(1970, 1, 2, tzinfo=UTC)
 
 
@@ -88,16 +92,46 @@ def test_every_column_is_where_a_receiver_looks_for_it() -> None:
     assert [type(each) for each in values.values()] == [Int, int, bool, Timestamp]
 
 
-def test_a_row_without_an_id_has_the_same_one_when_its_task_is_run_again() -> None:
-    def ids(origin: Origin) -> list[object]:
-        rows = iter([pa.record_batch({"body": ["a", "b"]}), pa.record_batch({"body": ["c"]})])
-        made = list(messages(rows, origin))
-        return [read_properties(each, scan(each)).message_id for each in made]
+def ids(*batches: list[str], write: str = "query/7", partition: int = 3) -> list[object]:
+    rows = (pa.record_batch({"body": batch}) for batch in batches)
+    made = messages(rows, RowIds(write, partition))
+    return [read_properties(each, scan(each)).message_id for each in made]
 
-    assert len(set(ids(ORIGIN))) == 3
-    assert ids(ORIGIN) == ids(Origin("query/7", 3))
-    assert not set(ids(ORIGIN)) & set(ids(Origin("query/8", 3)))
-    assert not set(ids(ORIGIN)) & set(ids(Origin("query/7", 2)))
+
+def test_a_row_without_an_id_has_the_same_one_when_its_task_is_run_again() -> None:
+    first = ids(["a", "b"], ["c"])
+    assert len(set(first)) == 3
+    assert ids(["a", "b"], ["c"]) == first
+    assert not set(first) & set(ids(["a", "b"], ["c"], write="query/8"))
+    assert not set(first) & set(ids(["a", "b"], ["c"], partition=2))
+
+
+def test_rows_that_come_in_another_order_keep_their_ids() -> None:
+    """After a shuffle: by its place a row would take the id of another, and be dropped for it."""
+    rows = [str(number % 40) for number in range(100)]
+    first = ids(rows[:30], rows[30:70], rows[70:])
+    assert len(set(first)) == 100, "equal rows are as many messages"
+    again = ids(list(reversed(rows[50:])), rows[:50])
+    assert set(again) == set(first)
+
+
+def test_a_row_keeps_the_id_that_it_has() -> None:
+    batch = pa.record_batch({"body": ["a", "a", "a"], "messageId": ["x", None, "y"]})
+    made = [read_properties(each, scan(each)).message_id
+            for each in messages(iter([batch]), RowIds("w", 0))]  # fmt: skip
+    assert [made[0], made[2]] == ["x", "y"]
+    assert ids(["a"], write="w", partition=0) == made[1:2]
+
+
+@given(st.lists(st.lists(st.integers(0, 5))))
+def test_equal_rows_are_counted_over_all_batches(batches: list[list[int]]) -> None:
+    counted, seen = Counted(), Counter[int]()
+    for batch in batches:
+        expected = []
+        for key in batch:
+            expected.append(seen[key])
+            seen[key] += 1
+        assert counted.before(np.array(batch, np.uint64)).tolist() == expected
 
 
 @pytest.mark.parametrize(
