@@ -31,6 +31,8 @@ _NO_SESSION: Final = 0xFFFF
 _EXTRA_SIZE: Final = 5
 PROPERTIES, REASON, DESCRIPTION, SOURCE, TRAIL = 1, 2, 3, 4, 5
 """Tags of extras."""
+ORIGIN_AT, ORIGIN_NUMBER_AT = 21, 29
+"""Places in a trail (`postbus.broker.message`)."""
 _KNOWN: Final[Flags] = np.isin(np.arange(256), [int(kind) for kind in [*OPERATIONS, *HOUSEKEEPING]])
 
 

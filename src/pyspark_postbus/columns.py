@@ -25,6 +25,7 @@ TYPES: Final[dict[str, tuple[str, pa.DataType]]] = {
     "timestamp": ("timestamp", _TIME),
     "operation": ("string", pa.string()),
     "sequenceNumber": ("bigint", pa.int64()),
+    "originalSequenceNumber": ("bigint", pa.int64()),
     "enqueuedTime": ("timestamp", _TIME),
     "messageId": ("string", pa.string()),
     "sessionId": ("string", pa.string()),

@@ -244,7 +244,7 @@ def message_row(options: ReadOptions, payload: bytes) -> dict[str, Any]:
         "sequenceNumber": int(annotations["x-opt-sequence-number"]),
         "enqueuedTime": None if is_scheduled else _micros(enqueued),
         "scheduledEnqueueTime": _micros(enqueued) if is_scheduled else None,
-        "messageId": id_text(properties.message_id),
+        "messageId": id_text(properties.message_id) or None,
         "sessionId": properties.group_id,
         "partitionKey": text_of(annotations.get("x-opt-partition-key")),
         "correlationId": id_text(properties.correlation_id),

@@ -14,7 +14,15 @@ from postbus.broker.message import KIND_MASK, OWNER_BITS, SCHEDULED
 from postbus.broker.records import Kind
 from postbus.feed import events
 from postbus.feed.operations import OPERATIONS
-from pyspark_postbus.chunk_records import DESCRIPTION, REASON, SOURCE, Records
+from pyspark_postbus.chunk_records import (
+    DESCRIPTION,
+    ORIGIN_AT,
+    ORIGIN_NUMBER_AT,
+    REASON,
+    SOURCE,
+    TRAIL,
+    Records,
+)
 from pyspark_postbus.columns import TYPES
 from pyspark_postbus.spans import Flags, numbers, texts
 
@@ -92,6 +100,17 @@ def _sub_queue(found: Records, place: events.Place) -> pa.Array:
     return _looked_up(found.rows["subqueue"] & KIND_MASK, dict(enumerate(_SUB_QUEUES)))
 
 
+def _original(found: Records, place: events.Place) -> pa.Array:
+    """`Message.first_number`: in the trail of a message that has another number now."""
+    numbers_now = found.rows["number"].astype(np.int64)
+    if not found.rows["extras_length"].any():
+        return numbers(numbers_now, pa.int64())
+    trails, buffer = found.extras()[TRAIL], found.buffer
+    first = buffer.numbers(trails.starts + ORIGIN_NUMBER_AT, "<u8")
+    renumbered = trails.known & (buffer.numbers(trails.starts + ORIGIN_AT, "<i8") < 0) & (first > 0)
+    return numbers(np.where(renumbered, first, numbers_now), pa.int64())
+
+
 def _enqueued(found: Records, place: events.Place) -> pa.Array:
     return _times(found.rows["enqueued_at"], found.rows["lane"] != SCHEDULED)
 
@@ -141,9 +160,10 @@ OF_RECORD: Final[dict[str, Column]] = {
     "timestamp": lambda found, place: _times(found.times),
     "operation": _operation,
     "sequenceNumber": lambda found, place: _whole(found.rows["number"]),
+    "originalSequenceNumber": _original,
     "enqueuedTime": _enqueued,
     "messageId": lambda found, place: found.buffer.column(
-        found.id_starts, found.id_ends, None, pa.string()
+        found.id_starts, found.id_ends, found.id_ends > found.id_starts, pa.string()
     ),
     "sessionId": _session,
     "timeToLive": _ttl,

@@ -106,6 +106,8 @@ def any_records(draw: Callable[..., Any]) -> bytes:
         message.properties = encode_application_properties({"changed": "yes"})
     if draw(st.integers(0, 3)) == 0:
         message.trail = Trail(9)
+        message.trail.origin = draw(st.integers(-1, 5))
+        message.trail.origin_number = draw(st.integers(0, 1 << 50))
         if draw(st.booleans()):
             message.trail.envelope = encode_properties(Properties(subject="changed"))
         if draw(st.booleans()):

@@ -87,7 +87,8 @@ def test_an_event_without_a_body_says_what_its_record_says(
     assert found is not None
     assert tuple(found) == COLUMNS
     assert found["operation"] == OPERATIONS[kind]
-    assert (found["messageId"], found["sessionId"]) == ids
+    assert (found["messageId"] or "", found["sessionId"]) == ids
+    assert found["messageId"] != "", "no id is null"
     assert found["subscription"] == {1: "audit", 2: "billing"}.get(subqueue >> 2)
     assert found["subQueue"] == ("", "deadletter", "transferdeadletter")[subqueue & KIND_MASK]
     time = "scheduledEnqueueTime" if lane == SCHEDULED else "enqueuedTime"
@@ -106,6 +107,7 @@ def test_a_session_state_is_told_as_given(state: bytes, session: str) -> None:
     found = event(PLACE, 7, 8, records.encode_with_body(Kind.STATE_SET, message, state))
     assert found is not None
     assert (found["body"], found["sessionId"]) == (state, session)
+    assert found["messageId"] is None
 
 
 def test_a_property_becomes_the_text_of_its_json_where_it_is_none() -> None:

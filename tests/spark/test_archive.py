@@ -86,6 +86,19 @@ def test_small_files_are_put_together_and_readers_see_the_same(
     assert lake.ends(ORDERS) == {0: 2_000}, "the log's checkpoint keeps it"
 
 
+def test_a_table_of_an_earlier_version_gets_the_columns_that_came_since(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(str(tmp_path / "lake"))
+    lake.append(events(spark, 0, 5), ORDERS)
+    later = events(spark, 5, 10).withColumn("originalSequenceNumber", F.col("offset") + 100)
+    lake.append(later, ORDERS)
+    Lake(lake.uri).append(later, ORDERS)
+    rows = Lake(lake.uri).read(spark).orderBy("offset").collect()
+    numbers = [row.originalSequenceNumber for row in rows]
+    assert numbers == [None] * 5 + [number + 100 for number in range(5, 10)]
+
+
 def test_a_table_is_read_by_entity_time_and_column(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(str(tmp_path / "lake"))
     lake.append(events(spark, 0, 2_000), ORDERS)

@@ -14,7 +14,7 @@ PAGE = ROOT / "docs" / "spark.md"
 
 
 def test_the_quick_start_runs_as_pasted(make_server: Callable[..., Server], tmp_path: Path) -> None:
-    [text] = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    text, _ = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     server = make_server().start()
     administration_client(server.connection_string).create_queue("orders")
     script = tmp_path / "snippet.py"

@@ -139,6 +139,8 @@ class Ledger:
         """A message changes place; its other fields are as they shall be already."""
         from_subqueue, from_lane, from_number = message.subqueue, message.lane, message.number
         assert (subqueue, lane, number) != (from_subqueue, from_lane, from_number)
+        if number != from_number:
+            message.keep_first_number()
         message.subqueue, message.lane, message.number = subqueue, lane, number
         self._emit(records.encode(kind, message, from_subqueue, from_lane, from_number))
         self._removed(message, from_subqueue, from_lane, from_number, message.indexed)

@@ -91,8 +91,9 @@ class Trail:
         self.destination = -1
         """The fragment it is on its way to; -1 for none."""
         self.origin = -1
-        """The outbox that it came here from, and its number there; -1 for none."""
+        """The outbox that it came here from; -1 for none."""
         self.origin_number = 0
+        """Its number there. Without an outbox, its first number here if it has another now."""
         self.envelope = b""
         """The properties section in place of its own, where an action has changed it."""
         self.annotations = b""
@@ -195,6 +196,22 @@ class Message:
     def charge(self) -> int:
         """Bytes it counts with in the size of its entity."""
         return self.length if self.trail is None else self.trail.size
+
+    @property
+    def first_number(self) -> int:
+        """The one it came into this fragment under. A scheduled message, a forwarded dead letter
+        and a subscription's copy have others; the record with the body has this one."""
+        trail = self.trail
+        if trail is not None and trail.origin < 0 and trail.origin_number:
+            return trail.origin_number
+        return self.number
+
+    def keep_first_number(self) -> None:
+        """It is about to get another number."""
+        first = self.first_number
+        if self.trail is None:
+            self.trail = Trail(self.length)
+        self.trail.origin, self.trail.origin_number = -1, first
 
     @property
     def wake_at(self) -> Instant | None:

@@ -210,6 +210,7 @@ def _copy_of(message: Message, raw: bytes, copy: Copy, size: int) -> Message:
     if copy.annotations is not None:
         trail.annotations = copy.annotations
     trail.size += len(trail.envelope) + len(trail.annotations) + len(made.properties or b"")
+    trail.origin_number = message.first_number
     made.trail = trail
     return made
 

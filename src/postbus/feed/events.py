@@ -41,6 +41,7 @@ COLUMNS: Final = (
     "timestamp",
     "operation",
     "sequenceNumber",
+    "originalSequenceNumber",
     "enqueuedTime",
     "messageId",
     "sessionId",
@@ -107,10 +108,12 @@ def event(place: Place, offset: int, at: Instant, data: bytes) -> Event | None:
         "timestamp": at,
         "operation": OPERATIONS[record.kind],
         "sequenceNumber": message.number,
+        "originalSequenceNumber": message.first_number,
         # In that lane it is when the message will be enqueued.
         "enqueuedTime": None if is_scheduled else message.enqueued_at,
         "scheduledEnqueueTime": message.enqueued_at if is_scheduled else None,
-        "messageId": message.message_id,
+        # A session's state has none, and a message need not have one.
+        "messageId": message.message_id or None,
         "sessionId": message.session_id,
         "timeToLive": None if message.ttl < 0 else message.ttl,
         "expiresAt": message.expires_at,

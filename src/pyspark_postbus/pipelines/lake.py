@@ -116,6 +116,7 @@ class Lake:
         """Add the events of these fragments that are not in the table yet."""
         floors = self.ends(sources)
         table = self._table or self._create(events.schema)
+        self._widen(table, events.schema)
         rows = events.mapInArrow(writing(self.uri, self.storage, floors), WRITTEN).collect()
         if not rows:
             return Added(0, 0, 0, table.version())
@@ -152,13 +153,9 @@ class Lake:
 
     def _create(self, events: StructType) -> DeltaTable:
         """An empty table. Two that make it at once end up with the same one."""
-        columns = [
-            pa.field("envelope", pa.binary()) if field.name == "message" else field
-            for field in to_arrow_schema(events, timezone="UTC")
-        ]
         DeltaTable.create(
             self.uri,
-            Schema.from_arrow(pa.schema([*columns, _DATE])),
+            Schema.from_arrow(pa.schema([*_columns(events), _DATE])),
             mode="ignore",
             partition_by=list(PARTITION_BY),
             name="postbus events",
@@ -166,6 +163,13 @@ class Lake:
         )
         self._table = self._opened()
         return self._table
+
+    def _widen(self, table: DeltaTable, events: StructType) -> None:
+        """Columns that came with a later version: null in the events before it."""
+        known = {field.name for field in table.schema().fields}
+        new = [each.with_nullable(True) for each in _columns(events) if each.name not in known]
+        if new:
+            table.alter.add_columns(Schema.from_arrow(pa.schema(new)).fields)
 
     def compact(self, file_size: int = _FILE_SIZE) -> dict[str, Any]:
         """Put small files together; readers see the same rows before and after."""
@@ -222,6 +226,13 @@ class Lake:
         if until is not None:
             read = read.where(read["timestamp"] < until)
         return read
+
+
+def _columns(events: StructType) -> list[pa.Field]:
+    return [
+        pa.field("envelope", pa.binary()) if field.name == "message" else field
+        for field in to_arrow_schema(events, timezone="UTC")
+    ]
 
 
 def instant(at: datetime) -> datetime:

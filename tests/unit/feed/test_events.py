@@ -103,6 +103,7 @@ def test_an_enqueued_message_is_told_with_all_that_it_says() -> None:
         "timestamp": T0 + 9,
         "operation": "enqueued",
         "sequenceNumber": 5,
+        "originalSequenceNumber": 5,
         "enqueuedTime": T0,
         "messageId": "m1",
         "partitionKey": "p1",
