@@ -109,7 +109,7 @@ def _deliver(message: Message) -> None:
     message.token = bytes(range(16))
     forms = [write_delivery(message, raw), write_delivery(message, raw, True, False)]
     forms += [rewrite(message, raw)]
-    message.properties = change_properties(message, raw, {"added": 1})
+    message.properties = change_properties(message, raw, {"added": 1}).section
     forms += [rewrite(message, raw)]
     forms.append(write_delivery(message, raw, with_state=True))
     message.reason, message.description, message.source = "why", "because", "orders"

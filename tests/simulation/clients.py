@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from postbus.broker import browse
-from postbus.broker.message import DEAD_LETTER, MAIN, NO_TTL, Message
+from postbus.broker.message import DEAD_LETTER, MAIN, NO_TTL, Message, NewProperties
 from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
@@ -171,7 +171,8 @@ class Clients:
     def _settle(self, verb: str, token: bytes, names: Sequence[str] = ()) -> None:
         extra: tuple[Any, ...] = ()
         if verb in ("abandon", "defer") and self._chance.random() < 0.3:
-            extra = (b"p%d" % self._chance.randrange(100),)
+            section = b"p%d" % self._chance.randrange(100)
+            extra = (NewProperties(section, len(section)),)
         elif verb == "dead_letter":
             extra = (self._chance.choice([None, "broken"]), "because")
         self._broker.ask(

@@ -91,7 +91,7 @@ def _check_totals(ledger: Ledger, rows: list[Message]) -> None:
     counts = dict(Counter((row.subqueue, row.lane) for row in rows))
     if counts != {place: n for place, n in ledger.counts.items() if n}:
         raise Violation(TOTALS, None, f"counts {ledger.counts}, there are {counts}")
-    size = sum(row.charge for row in rows)
+    size = sum(row.weight for row in rows)
     if ledger.size_bytes != size:
         raise Violation(TOTALS, None, f"{ledger.size_bytes} bytes, there are {size}")
 

@@ -34,6 +34,7 @@ class Entry:
     ttl: int
     reason: str | None
     properties: bytes | None
+    description: str | None
 
     def expired(self, now: int) -> bool:
         return self.subqueue == MAIN and 0 <= self.ttl <= now - self.enqueued_at
@@ -51,6 +52,7 @@ def entry_of(message: Message) -> Entry:
         message.ttl,
         message.reason,
         message.properties,
+        message.description,
     )
 
 
@@ -186,4 +188,10 @@ class Model:
         return dict(Counter((entry.subqueue, entry.lane) for entry in self.live.values()))
 
     def size_bytes(self) -> int:
-        return sum(entry.length for entry in self.live.values())
+        return sum(
+            entry.length
+            + len(entry.properties or b"")
+            + len(entry.reason or "")
+            + len(entry.description or "")
+            for entry in self.live.values()
+        )

@@ -13,7 +13,7 @@ from postbus.broker import engine as broker
 from postbus.broker.fragment import Fragment
 from postbus.broker.history import History
 from postbus.broker.ledger import Layout, Ledger
-from postbus.broker.message import MAIN, Message
+from postbus.broker.message import MAIN, Message, NewProperties
 from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
@@ -178,7 +178,7 @@ class Engine:
         assert token is not None
         self.turn(lambda: self.queue.complete(token, self.now))
 
-    def abandon(self, message: Message, properties: bytes | None = None) -> None:
+    def abandon(self, message: Message, properties: NewProperties | None = None) -> None:
         token = message.token
         assert token is not None
         self.turn(lambda: self.queue.abandon(token, self.now, properties))

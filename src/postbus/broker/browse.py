@@ -52,7 +52,7 @@ def peek(
         start = horizon + 1  # a page of nothing but what is gone since: go on behind it
     chosen: list[Message] = []
     for message in messages[:count]:
-        bytes_max -= message.length
+        bytes_max -= message.weight
         if chosen and bytes_max < 0:
             break
         chosen.append(message)
@@ -127,7 +127,7 @@ def receive_deferred(
             "Failed to lock one or more specified messages. Either the message is already "
             "locked or does not exist."
         )
-    size = sum(message.length for message in found)
+    size = sum(message.weight for message in found)
     if size > RECEIVE_BYTES_MAX and len(found) > 1:
         raise MessageSizeExceeded(
             f"The messages asked for take {size} bytes, {RECEIVE_BYTES_MAX} bytes are allowed in "

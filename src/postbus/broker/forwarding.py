@@ -197,7 +197,6 @@ def _take_in(engine: Engine, origin: int, sent: Message, raw: bytes, now: Instan
     trail.origin, trail.origin_number = origin, sent.number
     made.trail = trail
     made.properties, made.source = sent.properties, sent.source
-    trail.size += len(trail.envelope) + len(trail.annotations) + len(made.properties or b"")
     made.reason, made.description = sent.reason, sent.description
     made.number = engine.ledger.next_number()
     # The first number it was ever given stays with it (semantics B §8).

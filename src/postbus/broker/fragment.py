@@ -41,6 +41,7 @@ class Fragment:
         "outboxes",
         "stirred",
         "stirred_sessions",
+        "toil",
         "transactions",
     )
 
@@ -69,6 +70,9 @@ class Fragment:
         """Those that have work to do here when they are committed."""
         self.enlisted: dict[bytes, Transaction] = {}
         """Locks whose messages are settled by a transaction, if it is committed."""
+        self.toil = 0
+        """Work beyond the usual since whoever ends the turn by it has looked: values of properties
+        that were read and written anew, steps of rules."""
         # A lock token names fragment and epoch, so that one of an earlier owner is lock-lost at
         # once. The rest is a counter, which makes it the only one, and a proof that we made it:
         # whoever has seen some tokens must not be able to tell others.
@@ -76,6 +80,11 @@ class Fragment:
         self._secret = secret.to_bytes(8, "big")
         self._issued = 0
         self._proofs = b""
+
+    def take_toil(self) -> int:
+        """The toil until now, which is begun anew."""
+        toil, self.toil = self.toil, 0
+        return toil
 
     def next_token(self, in_session: bool = False) -> bytes:
         """Of a message, and of one of a session if told so: that is read off it when the lock is

@@ -10,7 +10,13 @@ from typing import Final, NamedTuple
 from postbus.broker import records
 from postbus.broker.delta import Delta
 from postbus.broker.history import NO_SEGMENTS, History, check_none
-from postbus.broker.message import ACTIVE, CorruptRow, Message
+from postbus.broker.message import (
+    ACTIVE,
+    PUBLISHING,
+    CorruptRow,
+    Message,
+    has_extras,
+)
 from postbus.broker.records import ADDS, BRINGS_BODY, BRINGS_ID, REMOVES, Kind, Record
 from postbus.broker.seen import digest_of
 from postbus.model.instant import Instant
@@ -93,6 +99,8 @@ class Ledger:
 
     def add(self, kind: Kind, message: Message, body: bytes) -> None:
         """A message comes in, with its body."""
+        if kind is Kind.PUT_BACK:
+            message.weigh()  # all others come with nothing but their bodies
         self._write_body(kind, message, body)
         self._added(message)
 
@@ -102,6 +110,7 @@ class Ledger:
 
     def place(self, message: Message) -> None:
         """A copy of a message whose body is written already comes in."""
+        message.weigh()
         self._emit(
             records.encode(
                 Kind.DISTRIBUTED, message, message.subqueue, message.lane, message.number
@@ -112,6 +121,7 @@ class Ledger:
     def arrive(self, message: Message, body: bytes) -> None:
         """A forwarded message comes in: whatever its source says again of it has happened."""
         assert message.trail is not None
+        message.weigh()
         self._write_body(Kind.ARRIVED, message, body)
         self.marks[message.trail.origin] = message.trail.origin_number
         self._added(message)
@@ -142,6 +152,7 @@ class Ledger:
         if number != from_number:
             message.keep_first_number()
         message.subqueue, message.lane, message.number = subqueue, lane, number
+        _weigh(message)
         self._emit(records.encode(kind, message, from_subqueue, from_lane, from_number))
         self._removed(message, from_subqueue, from_lane, from_number, message.indexed)
         # The index does not have it in its new place, which is never its old one.
@@ -150,13 +161,14 @@ class Ledger:
 
     def change(self, kind: Kind, message: Message) -> None:
         """A message stays in its place with other fields."""
+        _weigh(message)
         self._emit(records.encode(kind, message, message.subqueue, message.lane, message.number))
-        self.delta.put(message)
+        self._changed(message)
 
     def copy(self, message: Message, body: bytes) -> None:
         """The same message, its body in a new batch (design §2: copy-forward)."""
         self._write_body(Kind.COPIED, message, body)
-        self.delta.put(message)
+        self._changed(message)
 
     def _emit(self, record: bytes) -> None:
         self.pending.append(record)
@@ -171,6 +183,10 @@ class Ledger:
         self.size_bytes += message.charge
         self.delta.put(message)
 
+    def _changed(self, message: Message) -> None:
+        self.size_bytes += message.charge - _counted(message)
+        self.delta.put(message)
+
     def _removed(
         self, message: Message, subqueue: int, lane: int, number: int, indexed: bool
     ) -> None:
@@ -180,7 +196,7 @@ class Ledger:
             self.counts[place] = left
         else:
             del self.counts[place]  # subscriptions come and go, and their numbers with them
-        self.size_bytes -= message.charge
+        self.size_bytes -= _counted(message)
         self.delta.remove(subqueue, lane, number, indexed, message.session_id)
 
     # -- recovery ----------------------------------------------------------------------------
@@ -218,7 +234,7 @@ class Ledger:
         if moved or kind in ADDS:
             self._added(message)
         else:
-            self.delta.put(message)
+            self._changed(message)
 
     # -- commit and checkpoint ---------------------------------------------------------------
 
@@ -286,3 +302,24 @@ class Ledger:
             check_none(state, at)
         else:
             self.history.restore(state, at)
+
+
+def _weigh(message: Message) -> None:
+    """Have a message that is here already count with all that it has become, on every path that
+    changes it. What it counted with so far goes into the record: a replay has nothing else to
+    know it by."""
+    if message.lane == PUBLISHING or not has_extras(message):
+        return
+    counted = message.charge
+    message.weigh()
+    if message.trail is not None and message.trail.size != counted:
+        message.trail.former_size = counted
+
+
+def _counted(message: Message) -> int:
+    """The bytes that a message has been counted with until now. Asked once for each record."""
+    trail = message.trail
+    if trail is None or not trail.former_size:
+        return message.charge
+    former, trail.former_size = trail.former_size, 0
+    return former

@@ -4,7 +4,7 @@ The body is kept as received and never re-encoded; the engine does not look into
 """
 
 import struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from postbus.model.instant import Instant
 from postbus.model.rows import Row
@@ -45,9 +45,14 @@ _DESCRIPTION: Final = 3
 _SOURCE: Final = 4
 _TRAIL: Final = 5
 
-# hops with _AGAIN, size, cursor, newest, destination, source fragment and number, envelope length
+# hops with _AGAIN, size, cursor or former size, newest, destination, source fragment and number,
+# envelope length
 _TRAIL_HEAD = struct.Struct("<BIIIqqQI")
 _AGAIN: Final = 0x80
+
+COPY_BYTES: Final = 128
+"""What a copy in a subscription counts with at the least, however small its body is: it has a
+row."""
 
 
 class CorruptRow(Exception):
@@ -69,6 +74,7 @@ class Trail:
         "cursor",
         "destination",
         "envelope",
+        "former_size",
         "hops",
         "newest",
         "origin",
@@ -79,6 +85,10 @@ class Trail:
     def __init__(self, size: int) -> None:
         self.size = size
         """Bytes it counts with: its body, and what has been written to go with it."""
+        self.former_size = 0
+        """Bytes it counted with until now, while the record of the event that has changed them is
+        written or read; 0 where nothing has changed. Stored in the place of the cursor, which only
+        a message that is being published has."""
         self.hops = 0
         """How often it was forwarded (semantics B §8)."""
         self.again = False
@@ -105,6 +115,16 @@ class Trail:
         other.hops, other.again = self.hops, self.again
         other.envelope, other.annotations = self.envelope, self.annotations
         return other
+
+
+class NewProperties(NamedTuple):
+    """Application properties in place of those that a message has."""
+
+    section: bytes
+    header_size: int
+    """Bytes of everything but the body, with them."""
+    values: int = 0
+    """Values in the section: what it takes to read and write it goes by them."""
 
 
 class Message:
@@ -194,7 +214,7 @@ class Message:
 
     @property
     def charge(self) -> int:
-        """Bytes it counts with in the size of its entity."""
+        """Bytes it counts with in the size of its entity, since the ledger weighed it last."""
         return self.length if self.trail is None else self.trail.size
 
     @property
@@ -212,6 +232,28 @@ class Message:
         if self.trail is None:
             self.trail = Trail(self.length)
         self.trail.origin, self.trail.origin_number = -1, first
+
+    @property
+    def weight(self) -> int:
+        """Bytes it has to count with: those of its body, and all that was put on it since."""
+        size = len(self.properties or b"")
+        for text in (self.reason, self.description, self.source):
+            if text is not None:
+                size += len(text.encode())
+        trail = self.trail
+        if trail is None:
+            return size + self.length
+        size += len(trail.envelope) + len(trail.annotations)
+        # The body of a copy may be kept for it alone.
+        return size + max(self.length, COPY_BYTES if self.subqueue >> OWNER_BITS else 0)
+
+    def weigh(self) -> None:
+        """Have it count with its weight from now on."""
+        trail = self.trail
+        if trail is None and self.weight != self.length:
+            trail = self.trail = Trail(self.length)
+        if trail is not None:
+            trail.size = self.weight
 
     @property
     def wake_at(self) -> Instant | None:
@@ -244,7 +286,7 @@ def encode_extras(message: Message) -> bytes:
             _TRAIL_HEAD.pack(
                 trail.hops | _AGAIN if trail.again else trail.hops,
                 trail.size,
-                trail.cursor,
+                trail.former_size or trail.cursor,
                 trail.newest,
                 trail.destination,
                 trail.origin,
@@ -256,7 +298,7 @@ def encode_extras(message: Message) -> bytes:
     return b"".join(parts)
 
 
-def _decode_trail(value: bytes) -> Trail:
+def _decode_trail(value: bytes, lane: int) -> Trail:
     trail = Trail(0)
     (
         hops,
@@ -269,6 +311,8 @@ def _decode_trail(value: bytes) -> Trail:
         length,
     ) = _TRAIL_HEAD.unpack_from(value)
     trail.hops, trail.again = hops & ~_AGAIN, hops & _AGAIN != 0
+    if lane != PUBLISHING:
+        trail.former_size, trail.cursor = trail.cursor, 0
     end = _TRAIL_HEAD.size + length
     trail.envelope, trail.annotations = value[_TRAIL_HEAD.size : end], value[end:]
     return trail
@@ -290,7 +334,7 @@ def decode_extras(message: Message, data: bytes) -> None:
         elif tag == _SOURCE:
             message.source = value.decode()
         elif tag == _TRAIL:
-            message.trail = _decode_trail(value)
+            message.trail = _decode_trail(value, message.lane)
         else:
             raise CorruptRow(f"unknown extra {tag} on message {message.number}")
 

@@ -24,6 +24,7 @@ from postbus.broker.message import (
     SCHEDULED,
     TRANSFER_DEAD_LETTER,
     Message,
+    NewProperties,
 )
 from postbus.broker.outbox import Outbox
 from postbus.broker.placing import choose_place, passes_on
@@ -32,7 +33,12 @@ from postbus.broker.records import Kind
 from postbus.broker.session import Session, Sessions
 from postbus.broker.taking import Taken
 from postbus.broker.window import Window
-from postbus.errors import EntityDisabled, InvalidOperation, MessageLockLost
+from postbus.errors import (
+    EntityDisabled,
+    InvalidOperation,
+    MessageLockLost,
+    MessageSizeExceeded,
+)
 from postbus.model.instant import NEVER, Instant
 
 HEADERS_TOO_LARGE: Final = "HeaderSizeExceeded", "The size quota for this stream was exceeded."
@@ -231,29 +237,27 @@ class Queue:
         self._forget(message)
         self.ledger.remove(Kind.COMPLETED, message)
 
-    def abandon(self, token: bytes, now: Instant, properties: bytes | None = None) -> None:
+    def abandon(self, token: bytes, now: Instant, properties: NewProperties | None = None) -> None:
         """Back to where it was, one failed delivery more; with `properties` in place of its own."""
+        self.check_properties(self._held(token, now), properties)
         message = self._unlock(token, now)
-        if properties is not None:
-            message.properties = properties
-        self._fail(Kind.ABANDONED, message, now)
+        if self._change(message, properties):
+            self._fail(Kind.ABANDONED, message, now)
 
     def release(self, token: bytes, now: Instant) -> None:
         """Back unread: the count does not rise (wire contract §4.2)."""
         message = self._unlock(token, now)
         self._give_back(message, now)
 
-    def defer(self, token: bytes, now: Instant, properties: bytes | None = None) -> None:
+    def defer(self, token: bytes, now: Instant, properties: NewProperties | None = None) -> None:
         """Set aside until asked for by its number. Counts as a failed delivery (semantics B §2)."""
+        self.check_properties(self._held(token, now), properties)
         message = self._unlock(token, now)
-        if properties is not None:
-            message.properties = properties
+        if not self._change(message, properties):
+            return
         self._count(message)
         if self._over_count(message):
             self._dead_letter_over_count(message)
-            return
-        if self.over_size(message):
-            self.bury(message, *HEADERS_TOO_LARGE)
             return
         self._forget(message)
         if message.lane == DEFERRED:
@@ -267,15 +271,11 @@ class Queue:
         now: Instant,
         reason: str | None = None,
         description: str | None = None,
-        properties: bytes | None = None,
+        properties: NewProperties | None = None,
     ) -> None:
         self.check_dead_letter(self._held(token, now))
         message = self._unlock(token, now)
-        if properties is not None:
-            message.properties = properties
-        if self.over_size(message):
-            self.bury(message, *HEADERS_TOO_LARGE)
-        else:
+        if self._change(message, properties):
             self.bury(message, reason, description)
 
     def check_dead_letter(self, message: Message) -> None:
@@ -283,6 +283,17 @@ class Queue:
             # The lock stays: the message can still be completed there (semantics B §2).
             raise InvalidOperation(
                 "A message in a dead-letter queue cannot be dead-lettered again."
+            )
+
+    def check_properties(self, message: Message, properties: NewProperties | None) -> None:
+        """Raise the reason why a message cannot have these. One in the main subqueue becomes a dead
+        letter by them; one that is dead goes nowhere else, so it stays as it is, and locked."""
+        if message.subqueue != self.main and self._too_large(properties):
+            assert properties is not None
+            raise MessageSizeExceeded(
+                f"The headers of the message would take {properties.header_size} bytes, "
+                f"{self.policy.header_size_max} bytes are allowed on the entity '{self.name}', and "
+                "a message in a dead-letter queue cannot be dead-lettered again."
             )
 
     def renew(self, token: bytes, now: Instant) -> Instant:
@@ -352,8 +363,6 @@ class Queue:
         self._count(message)
         if self._over_count(message):
             self._dead_letter_over_count(message)
-        elif self.over_size(message):
-            self.bury(message, *HEADERS_TOO_LARGE)
         else:
             self.ledger.change(kind, message)
             self._give_back(message, now)
@@ -366,13 +375,18 @@ class Queue:
             f"{self.policy.max_delivery_count} delivery attempts.",
         )
 
-    def over_size(self, message: Message) -> bool:
-        """Headers that grew by property changes; one that is dead already goes nowhere else."""
-        return (
-            message.subqueue == self.main
-            and message.properties is not None
-            and len(message.properties) > self.policy.header_size_max
-        )
+    def _change(self, message: Message, properties: NewProperties | None) -> bool:
+        """Put the properties in place of the message's own. Where they are too large it becomes a
+        dead letter without them, and nothing is left to settle."""
+        if self._too_large(properties):
+            self.bury(message, *HEADERS_TOO_LARGE)
+            return False
+        if properties is not None:
+            message.properties, message.header_size = properties.section, properties.header_size
+        return True
+
+    def _too_large(self, properties: NewProperties | None) -> bool:
+        return properties is not None and properties.header_size > self.policy.header_size_max
 
     def _give_back(self, message: Message, now: Instant) -> None:
         if message.lane == DEFERRED:

@@ -21,8 +21,6 @@ from postbus.model.instant import Instant
 COPIES_AT_ONCE: Final = 512
 """Copies that one turn makes. Those of a single message may be a few more where several rules of
 one subscription match."""
-COPY_BYTES: Final = 128
-"""What a copy counts with at the least, however small the body is: it has a row."""
 NO_SESSION: Final = (
     "Session ID is null",
     "Session enabled entity doesn't allow a message whose session identifier is null.",
@@ -166,13 +164,11 @@ class Topic:
 
     def _place(self, message: Message, raw: bytes, copies: list[Copy]) -> None:
         ledger = self._own.ledger
-        # Each counts with all of the body, for any of them may be the last that keeps it.
-        size = max(message.length, COPY_BYTES)
         for copy in copies:
             queue = self._queues.get(copy.owner)
             if queue is None:
                 continue
-            made = _copy_of(message, raw, copy, size)
+            made = _copy_of(message, raw, copy)
             queue.limit_ttl(made)
             if copy.failure is not None:
                 if not queue.policy.dead_letter_on_filter_errors:
@@ -189,7 +185,7 @@ class Topic:
             queue.placed(made)
 
 
-def _copy_of(message: Message, raw: bytes, copy: Copy, size: int) -> Message:
+def _copy_of(message: Message, raw: bytes, copy: Copy) -> Message:
     made = Message(
         raw,
         message.message_id if copy.message_id is None else copy.message_id,
@@ -204,12 +200,12 @@ def _copy_of(message: Message, raw: bytes, copy: Copy, size: int) -> Message:
     made.properties = message.properties if copy.properties is None else copy.properties
     made.reason, made.description = message.reason, message.description
     made.source = message.source
-    trail = Trail(size) if message.trail is None else message.trail.next_leg(size)
+    # The ledger will weigh it: each counts with all of the body, for any may keep it last.
+    trail = Trail(0) if message.trail is None else message.trail.next_leg(0)
     if copy.envelope is not None:
         trail.envelope = copy.envelope
     if copy.annotations is not None:
         trail.annotations = copy.annotations
-    trail.size += len(trail.envelope) + len(trail.annotations) + len(made.properties or b"")
     trail.origin_number = message.first_number
     made.trail = trail
     return made

@@ -10,19 +10,19 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from postbus.broker.admission import admit
-from postbus.broker.browse import RECEIVE_BYTES_MAX, find_scheduled
+from postbus.broker.browse import find_scheduled
 from postbus.broker.chores import missing
 from postbus.broker.engine import Engine
-from postbus.broker.message import Message, no_body
+from postbus.broker.message import Message, NewProperties, no_body
 from postbus.broker.pages import BodyPage, Need, Page, Pages
 from postbus.broker.posting import admit_posts, post
 from postbus.broker.queue import Queue
 from postbus.broker.records import Kind
+from postbus.broker.rewriting import Rewriting, check_together
 from postbus.errors import (
     InvalidOperation,
     MessageLockLost,
     MessageNotFound,
-    MessageSizeExceeded,
     QuotaExceeded,
     TransactionRolledBack,
 )
@@ -34,7 +34,7 @@ SETTLEMENTS_MAX: Final = 2_048
 """Messages that it settles: as many as an AMQP session can have unsettled."""
 CANCELLATIONS_MAX: Final = 2_048
 
-Rewrite = Callable[[Message, bytes | None], bytes]
+Rewrite = Callable[[Message, bytes | None], NewProperties]
 """Makes the new properties of a message from itself and its body, where that is needed."""
 
 
@@ -62,7 +62,7 @@ class _Ruling(NamedTuple):
 
     queue: Queue
     settlement: Settlement
-    properties: bytes | None
+    properties: NewProperties | None
 
 
 class Transaction:
@@ -161,12 +161,8 @@ class Transaction:
             _, message = _held(engine, settlement, now)
             if settlement.rewrite is not None:
                 rewritten += message.length
-                if rewritten > RECEIVE_BYTES_MAX and rewritten > message.length:
-                    raise MessageSizeExceeded(
-                        "The messages whose properties are to be changed take "
-                        f"{rewritten} bytes, {RECEIVE_BYTES_MAX} bytes are allowed in one "
-                        "transaction."
-                    )
+                if rewritten > message.length:
+                    check_together(rewritten)
         self._rewritten_bytes = rewritten
         self._settlements += settlements
         for settlement in settlements:
@@ -258,6 +254,7 @@ class Transaction:
         if need := missing(pages, bodies):
             return need
         rulings = []
+        rewriting = Rewriting()
         for settlement, (queue, message) in zip(self._settlements, held, strict=True):
             properties = None
             if settlement.rewrite is not None:
@@ -267,6 +264,8 @@ class Transaction:
                     if raw is None:
                         raise no_body(message)
                 properties = settlement.rewrite(message, raw)
+                rewriting.add(properties)
+                queue.check_properties(message, properties)
             rulings.append(_Ruling(queue, settlement, properties))
         return rulings
 

@@ -6,7 +6,7 @@ committed, or with the reason why they are not part of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -17,10 +17,10 @@ from postbus.amqp.outcomes import Accepted, Modified, Outcome, Rejected, Release
 from postbus.amqp.performatives import DeliveryState
 from postbus.amqp.transactions import TransactionalState
 from postbus.broker.engine import Engine
-from postbus.broker.message import Message
+from postbus.broker.message import Message, NewProperties
 from postbus.broker.pages import Pages
 from postbus.broker.posting import send_through
-from postbus.broker.transaction import Settlement, Transaction, Verdict
+from postbus.broker.transaction import Rewrite, Settlement, Transaction, Verdict
 from postbus.errors import (
     EntityNotFound,
     InvalidArgument,
@@ -149,7 +149,7 @@ def settlements_of(
         kind = Verdict.DEAD_LETTER
     elif changes.defer:
         kind = Verdict.DEFER
-    rewrite: Callable[[Message, bytes | None], bytes] | None = None
+    rewrite: Rewrite | None = None
     size = 0
     if changes.properties:
         # As bytes, for how long its transaction takes: as objects they are ten times as large.
@@ -160,7 +160,7 @@ def settlements_of(
                 f"The properties to change take {size} bytes, {size_max} bytes are allowed."
             )
 
-        def rewrite(message: Message, raw: bytes | None) -> bytes:
+        def rewrite(message: Message, raw: bytes | None) -> NewProperties:
             properties, _ = decode(encoded, 0)
             return change_properties(message, raw, text_keys(cast("dict[Any, Any]", properties)))
 

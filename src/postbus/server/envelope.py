@@ -31,8 +31,8 @@ from postbus.amqp.sections import (
     scan,
     split_batch,
 )
-from postbus.amqp.types import Int, Long, Symbol, Timestamp
-from postbus.broker.message import NO_TTL, Message
+from postbus.amqp.types import AmqpArray, Described, Int, Long, Symbol, Timestamp
+from postbus.broker.message import NO_TTL, Message, NewProperties
 from postbus.errors import InvalidArgument, InvalidOperation, MessageSizeExceeded
 from postbus.model.duration import MAX_TICKS, TICKS_PER_MS
 from postbus.model.instant import Instant
@@ -67,6 +67,7 @@ _DEAD_LETTER: Final = "com.microsoft:dead-letter"
 _LOCK_TOKEN: Final = b"\x00\x53\x71\xc1\x24\x02\xa3\x10x-opt-lock-token\x98"
 _NO_DELIVERY_ANNOTATIONS: Final = b"\x00\x53\x71\xc1\x01\x00"
 _LOCK_TOKEN_KEY: Final = Symbol("x-opt-lock-token")
+_NESTED: Final = (list, dict, AmqpArray, Described)
 _EMPTY_PROPERTIES: Final = b"\x00\x53\x73\x45"
 
 # What we write ourselves; whatever a client sent under these names is dropped (wire contract
@@ -331,7 +332,9 @@ def _application_properties(message: Message, raw: bytes, sections: Sections) ->
     return encode_application_properties(properties)
 
 
-def change_properties(message: Message, raw: bytes | None, changes: dict[str, Any]) -> bytes:
+def change_properties(
+    message: Message, raw: bytes | None, changes: dict[str, Any]
+) -> NewProperties:
     """The application-properties section with these values in place of its own."""
     stored = message.properties
     if stored is None:
@@ -340,7 +343,11 @@ def change_properties(message: Message, raw: bytes | None, changes: dict[str, An
         stored = raw[sections.application_properties : sections.body]
     properties = read_application_properties(stored, scan(stored)) if stored else {}
     properties.update(changes)
-    return encode_application_properties(properties)
+    section = encode_application_properties(properties)
+    # The size of a message that an older version changed does not have its properties in it.
+    header_size = max(message.header_size - len(stored), 0) + len(section)
+    simple = not any(isinstance(value, _NESTED) for value in properties.values())
+    return NewProperties(section, header_size, len(properties) if simple else len(section))
 
 
 class Changes(NamedTuple):

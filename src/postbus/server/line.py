@@ -17,9 +17,11 @@ class Parcel:
     """A message on its way to a receiver, as it was when it was taken: it leaves after the commit,
     and by then more may have been decided about it."""
 
-    __slots__ = ("delivered_at", "message", "payload", "raw", "token")
+    __slots__ = ("delivered_at", "message", "payload", "raw", "share", "size", "token")
 
-    def __init__(self, message: Message, raw: bytes, payload: tuple[bytes, ...] | None) -> None:
+    def __init__(
+        self, message: Message, raw: bytes, payload: tuple[bytes, ...] | None, share: int = 1
+    ) -> None:
         self.message = message
         self.raw = raw
         self.payload = payload
@@ -27,6 +29,15 @@ class Parcel:
         self.token = message.token
         """Its lock; None if it was removed for good."""
         self.delivered_at = message.delivered_at
+        self.size = parcel_size(message, raw)
+        self.share = share
+        """What it takes of a turn, in messages that are passed on as they came."""
+
+
+def parcel_size(message: Message, raw: bytes) -> int:
+    """Bytes of a message and of the properties in place of its own."""
+    changed = message.properties
+    return len(raw) if changed is None else len(raw) + len(changed)
 
 
 class Receiver(Protocol):
@@ -96,12 +107,14 @@ class Line:
         window = queue.windows[subqueue]
         while waiting and self.given < limit:
             receiver = next(iter(waiting))
-            served = min(receiver.capacity(), SERVED_AT_ONCE, limit - self.given)
-            taken = _take(queue, subqueue, receiver, served, now)
+            left = limit - self.given
+            served = min(receiver.capacity(), SERVED_AT_ONCE, left)
+            taken = _take(queue, subqueue, receiver, served, left, now)
+            shares = sum([parcel.share for parcel in taken])
             if taken:
                 outputs.append(partial(receiver.deliver, taken))
-                self.given += len(taken)
-            if len(taken) == served:
+                self.given += shares
+            if len(taken) == served or shares >= left:
                 if receiver.capacity() > 0:
                     waiting.move_to_end(receiver)
                     continue
@@ -125,16 +138,18 @@ class Line:
 
 
 def _take(
-    queue: Queue, subqueue: int, receiver: Receiver, wanted: int, now: Instant
+    queue: Queue, subqueue: int, receiver: Receiver, wanted: int, shares: int, now: Instant
 ) -> list[Parcel]:
-    """As many messages as are wanted, or as can be had now."""
+    """As many messages as are wanted, or as can be had now and the turn has shares for."""
     taken: list[Parcel] = []
     deletes, holder = receiver.deletes, receiver.holder
-    while len(taken) < wanted:
+    while len(taken) < wanted and shares > 0:
         found = (
             queue.take_and_delete(subqueue, now) if deletes else queue.take(subqueue, holder, now)
         )
         if found is None:
             break
-        taken.append(receiver.reserve(*found))
+        parcel = receiver.reserve(*found)
+        taken.append(parcel)
+        shares -= parcel.share
     return taken

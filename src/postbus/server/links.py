@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -16,13 +16,18 @@ from postbus.amqp.transactions import TransactionalState
 from postbus.broker.message import Message
 from postbus.errors import InvalidArgument, NotSupported, ServiceBusError
 from postbus.server import enlisting
-from postbus.server.envelope import read_transfer, write_delivery
-from postbus.server.line import Parcel
+from postbus.server.envelope import Changes, read_transfer, write_delivery
+from postbus.server.line import Parcel, parcel_size
 from postbus.server.requests import GiveBack, Send, Settle
 
 if TYPE_CHECKING:
     from postbus.server.entities import Entity, QueueEntity, Received, TopicEntity
     from postbus.server.gateway import Gateway
+
+USUAL_ANNOTATIONS: Final = 256
+"""Bytes of annotations that cost no more than others."""
+BYTES_OF_A_SHARE: Final = 32
+"""Bytes of a section that take as long to write anew as a message takes to be passed on."""
 
 log = structlog.get_logger("links")
 
@@ -181,19 +186,20 @@ class Outlet:
 
     def reserve(self, message: Message, raw: bytes) -> Parcel:
         self._reserved += 1
-        self._reserved_bytes += len(raw)
+        size = parcel_size(message, raw)
+        self._reserved_bytes += size
         self._promises.count += 1
-        self.gateway.promised_bytes += len(raw)
+        self.gateway.promised_bytes += size
         payload: tuple[bytes, ...] | None = None
         try:
             payload = write_delivery(message, raw)
         except Exception:  # whatever is wrong with one, the others must go out
             log.exception("message unreadable", entity=self.entity.path, number=message.number)
-        return Parcel(message, raw, payload)
+        return Parcel(message, raw, payload, 1 if payload is None else _share(message, payload))
 
     def deliver(self, parcels: list[Parcel]) -> None:
         if self._reserved:  # and not returned by a close
-            self._return(len(parcels), sum([len(parcel.raw) for parcel in parcels]))
+            self._return(len(parcels), sum([parcel.size for parcel in parcels]))
         for parcel in parcels:
             self._deliver(parcel)
         self.gateway.touch()
@@ -263,9 +269,14 @@ class Outlet:
         now = gateway.now
         for delivery in deliveries:
             watch.settled(now - delivery.context)
-        self._runtime.submit(
-            Settle(self.host, self._link, deliveries, state, gateway.refusals, self)
+        # One by one where each has properties to be written: a turn may have no time for all.
+        changing = (
+            len(deliveries) > 1
+            and isinstance(state, (Modified, Rejected))
+            and Changes.of(state).properties is not None
         )
+        for each in [[delivery] for delivery in deliveries] if changing else [deliveries]:
+            self._runtime.submit(Settle(self.host, self._link, each, state, gateway.refusals, self))
 
     def settled(self, deliveries: list[OutgoingDelivery]) -> None:
         for delivery in deliveries:
@@ -277,3 +288,11 @@ class Outlet:
             owner = link.owner
             if isinstance(owner, Outlet) and link.credit > 0:
                 owner.wake()
+
+
+def _share(message: Message, payload: tuple[bytes, ...]) -> int:
+    """What a delivery has taken of its turn: some of its sections were read and written anew."""
+    rewritten = max(len(payload[1]) - USUAL_ANNOTATIONS, 0)
+    if message.reason is not None or message.description is not None:
+        rewritten += len(payload[3])
+    return 1 + rewritten // BYTES_OF_A_SHARE

@@ -15,6 +15,7 @@ from postbus.broker.engine import Engine
 from postbus.broker.message import KIND_MASK, MAIN, Message
 from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
+from postbus.broker.rewriting import Rewriting
 from postbus.broker.transaction import Transaction
 from postbus.errors import (
     InvalidArgument,
@@ -36,7 +37,7 @@ from postbus.server.envelope import (
 )
 from postbus.server.fields import Fields, check_number
 from postbus.server.nodes import NodeRequest
-from postbus.server.requests import Call, bodies_needed, settle_with
+from postbus.server.requests import Call, bodies_needed, rewritten, settle_with
 from postbus.server.rule_node import RULE_OPERATIONS, RuleNode
 from postbus.server.session_node import SESSION_OPERATIONS, SessionNode, held_here
 from postbus.server.transactions import Operation
@@ -219,11 +220,20 @@ class ManagementNode:
                 need = bodies_needed(queue, tokens, now, pages)
                 if need is not None:
                     return need
-            for token in tokens:
-                if status == "completed":
+            if status == "completed":
+                for token in tokens:
                     queue.complete(token, now)
-                else:
-                    settle_with(queue, token, changes, now, pages)
+                return None
+            # Whatever is refused is refused before the first of them is settled.
+            rewriting = Rewriting()
+            properties = []
+            for token in tokens:
+                made = rewritten(queue, token, changes, now, pages)
+                if made is not None:
+                    rewriting.add(made)
+                properties.append(made)
+            for token, made in zip(tokens, properties, strict=True):
+                settle_with(queue, token, changes, now, made)
             return None
 
         def done(result: None) -> None:

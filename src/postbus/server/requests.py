@@ -9,12 +9,12 @@ from postbus.amqp.deliveries import IncomingDelivery, OutgoingDelivery
 from postbus.amqp.outcomes import Accepted, Modified, Outcome, Rejected, Released
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sending import SenderLink
-from postbus.broker.browse import RECEIVE_BYTES_MAX
 from postbus.broker.engine import Engine
-from postbus.broker.message import OWNER_BITS, CorruptRow, Message
+from postbus.broker.message import OWNER_BITS, CorruptRow, Message, NewProperties
 from postbus.broker.pages import BodyPage, Need, Pages
 from postbus.broker.queue import Queue
-from postbus.errors import MessageSizeExceeded, ServiceBusError
+from postbus.broker.rewriting import check_together
+from postbus.errors import ServiceBusError
 from postbus.model.instant import Instant
 from postbus.server.envelope import Changes, change_properties
 from postbus.server.holding import Ordered
@@ -148,7 +148,8 @@ class Settle:
                 return need
         for delivery in self._deliveries:
             try:
-                settle_with(queue, delivery.tag, changes, now, self.pages)
+                properties = rewritten(queue, delivery.tag, changes, now, self.pages)
+                settle_with(queue, delivery.tag, changes, now, properties)
             except ServiceBusError as error:
                 self._failures[delivery.delivery_id] = error
         return None
@@ -281,29 +282,38 @@ def bodies_needed(
         message = queue.locked(token)
         if message is not None and message.raw is None and message.properties is None:
             bodies.append(BodyPage(message.base, message.position, message.length))
-    size = sum(page.length for page in bodies)
-    if size > RECEIVE_BYTES_MAX and len(bodies) > 1:
-        raise MessageSizeExceeded(
-            f"The messages whose properties are to be changed take {size} bytes, "
-            f"{RECEIVE_BYTES_MAX} bytes are allowed in one request: name fewer at a time."
-        )
+    if len(bodies) > 1:
+        check_together(sum(page.length for page in bodies))
     wanted = [page for page in bodies if pages is None or page not in pages]
     return Need(tuple(wanted)) if wanted else None
 
 
-def settle_with(
+def rewritten(
     queue: Queue, token: bytes, changes: Changes, now: Instant, pages: Pages | None
+) -> NewProperties | None:
+    """The properties that a message shall have from now on; None where they stay as they are."""
+    message = queue.held(token, now)
+    if not changes.properties:
+        return None
+    raw = message.raw
+    if raw is None and pages is not None and message.properties is None:
+        raw = pages.body(BodyPage(message.base, message.position, message.length))
+        if raw is None:
+            raise CorruptRow(f"the journal has no body for message {message.number}")
+    properties = change_properties(message, raw, changes.properties)
+    queue.fragment.toil += properties.values
+    queue.check_properties(message, properties)
+    return properties
+
+
+def settle_with(
+    queue: Queue,
+    token: bytes,
+    changes: Changes,
+    now: Instant,
+    properties: NewProperties | None,
 ) -> None:
     """Abandon, defer or dead-letter, with the properties as they shall be from now on."""
-    message = queue.held(token, now)
-    properties = None
-    if changes.properties:
-        raw = message.raw
-        if raw is None and pages is not None and message.properties is None:
-            raw = pages.body(BodyPage(message.base, message.position, message.length))
-            if raw is None:
-                raise CorruptRow(f"the journal has no body for message {message.number}")
-        properties = change_properties(message, raw, changes.properties)
     if changes.dead_letter:
         queue.dead_letter(token, now, changes.reason, changes.description, properties)
     elif changes.defer:

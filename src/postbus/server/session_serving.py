@@ -82,12 +82,12 @@ def _dispatch(
         if session is None or session.lost:
             continue
         served = min(outlet.capacity(), SERVED_AT_ONCE, left)
-        taken = _take(queue, session, outlet, served, now)
+        taken = _take(queue, session, outlet, served, left, now)
         if taken:
             outputs.append((host, partial(outlet.deliver, taken)))
-            left -= len(taken)
+            left -= sum([parcel.share for parcel in taken])
             _read_ahead(host, queue, session, found)
-        if len(taken) == served:
+        if len(taken) == served or left <= 0:
             if outlet.capacity() > 0:
                 wanting[outlet] = None
             elif outlet.draining:
@@ -117,10 +117,10 @@ def _read_ahead(host: Host, queue: Queue, session: Session, found: list[Request]
 
 
 def _take(
-    queue: Queue, session: Session, outlet: SessionOutlet, wanted: int, now: Instant
+    queue: Queue, session: Session, outlet: SessionOutlet, wanted: int, shares: int, now: Instant
 ) -> list[Parcel]:
     taken: list[Parcel] = []
-    while len(taken) < wanted:
+    while len(taken) < wanted and shares > 0:
         message = (
             queue.take_and_delete_in_session(session, now)
             if outlet.deletes
@@ -128,7 +128,9 @@ def _take(
         )
         if message is None:
             break
-        taken.append(outlet.reserve(*message))
+        parcel = outlet.reserve(*message)
+        taken.append(parcel)
+        shares -= parcel.share
     return taken
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from postbus.broker.message import DEAD_LETTER, MAIN, Message
+from postbus.broker.message import DEAD_LETTER, MAIN, Message, NewProperties
 from postbus.broker.policy import Policy
 from postbus.broker.window import WindowLimits
 from postbus.errors import ServiceBusError
@@ -33,7 +33,7 @@ def snapshot(engine: Engine) -> tuple[Snapshot, int]:
                 (m.subqueue, m.lane, m.number, m.message_id, m.delivery_count, m.reason)
                 for m in page
             ]
-            found_bytes += sum(m.length for m in page)
+            found_bytes += sum(m.weight for m in page)
             start = page[-1].number + 1
     return found, found_bytes
 
@@ -94,7 +94,11 @@ class Client:
             return
         number = message.number
         action = self.chance.choice(["complete", "complete", "abandon", "defer", "dead_letter"])
-        getattr(self.engine, action)(message)
+        if action == "abandon" and self.chance.random() < 0.5:
+            section = b"p" * self.chance.randrange(20)
+            self.engine.abandon(message, NewProperties(section, len(section)))
+        else:
+            getattr(self.engine, action)(message)
         if action == "defer":
             self.deferred.append(number)
 

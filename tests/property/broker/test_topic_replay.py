@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 
 from postbus.broker import chores, forwarding, topic
 from postbus.broker.ledger import Layout, Ledger
-from postbus.broker.message import DEAD_LETTER, KIND_MASK, MAIN, OWNER_BITS, Message, Trail
+from postbus.broker.message import (
+    ACTIVE,
+    DEAD_LETTER,
+    KIND_MASK,
+    MAIN,
+    OWNER_BITS,
+    PUBLISHING,
+    Message,
+    Trail,
+)
 from postbus.broker.policy import Policy
 from postbus.broker.records import BRINGS_BODY, Kind, decode, encode, encode_with_body
 from postbus.errors import ServiceBusError
@@ -32,7 +41,7 @@ def told(ledger: Ledger, place: Place | None) -> list[tuple[object, ...]]:
         stored = place.store.load_lane(place.fragment, subqueue, lane, 0, _ALL) if place else []
         messages, _ = ledger.delta.over_lane(stored, subqueue, lane, 0, _ALL)
         assert len(messages) == count
-        size += sum(message.charge for message in messages)
+        size += sum(message.weight for message in messages)
         found += [
             (subqueue, lane, message.number, message.base, message.position, encode_of(message))
             for message in messages
@@ -160,8 +169,17 @@ def test_a_crash_leaves_what_was_committed(seed: int, checkpoint_every: int) -> 
                     assert told(place.queue.ledger, place) == live
 
 
-FIELDS = ["hops", "size", "cursor", "newest", "destination", "origin", "origin_number"]
-FIELDS += ["envelope", "annotations"]
+FIELDS = [
+    "hops",
+    "size",
+    "former_size",
+    "cursor",
+    "newest",
+    "destination",
+    "origin",
+    "origin_number",
+]
+FIELDS += ["origin_number", "envelope", "annotations"]
 texts = st.none() | st.text(max_size=8)
 
 
@@ -175,8 +193,15 @@ def test_every_kind_of_record_brings_back_the_trail_of_its_message(
     message.subqueue = draw(st.integers(0, 2_000)) << OWNER_BITS | draw(st.integers(0, KIND_MASK))
     message.number = draw(st.integers(1, 1 << 48))
     message.reason, message.source = draw(texts), draw(texts)
+    message.lane = draw(st.sampled_from([ACTIVE, PUBLISHING]))
     trail = message.trail = Trail(draw(st.integers(0, 1 << 20)))
-    trail.hops, trail.cursor = draw(st.integers(0, 4)), draw(st.integers(0, 1 << 20))
+    trail.hops = draw(st.integers(0, 4))
+    # Stored in one place, for no message has both.
+    setattr(
+        trail,
+        "cursor" if message.lane == PUBLISHING else "former_size",
+        draw(st.integers(0, 1 << 20)),
+    )
     trail.newest = draw(st.integers(0, 1 << 20))
     trail.destination, trail.origin = draw(st.integers(-1, 99)), draw(st.integers(-1, 1 << 60))
     trail.origin_number = draw(st.integers(0, 1 << 60))

@@ -21,6 +21,7 @@ from postbus.broker.message import (
     SCHEDULED,
     TRANSFER_DEAD_LETTER,
     Message,
+    NewProperties,
 )
 from postbus.broker.transaction import Settlement, Transaction, Verdict
 from postbus.errors import InvalidArgument, ServiceBusError
@@ -104,10 +105,10 @@ class Scene:
         assert message.token is not None
         return bytes(message.token)
 
-    def rewrite(self, message: Message, raw: bytes | None) -> bytes:
+    def rewrite(self, message: Message, raw: bytes | None) -> NewProperties:
         if not self.readable:
             raise InvalidArgument("unreadable")
-        return b"new properties"
+        return NewProperties(b"new properties", 14)
 
     def do(self, kind: str, argument: Any) -> None:
         place, transaction = self.place, self.transaction

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postbus.broker.message import DEAD_LETTER, MAIN, SCHEDULED, Message
+from postbus.broker.message import DEAD_LETTER, MAIN, SCHEDULED, Message, NewProperties
 from postbus.broker.policy import Policy
 from postbus.errors import (
     EntityDisabled,
@@ -17,6 +17,7 @@ from postbus.errors import (
 from tests.support.engine import Engine
 
 LOCK_MS = 30_000
+LARGE = NewProperties(b"x" * 11, 11)
 
 
 def test_messages_come_out_in_the_order_they_went_in() -> None:
@@ -301,7 +302,7 @@ def test_headers_that_grow_by_property_changes_send_the_message_to_the_dead_lett
     engine.send(b"1")
     message = engine.receive()
     assert message is not None
-    engine.abandon(message, properties=b"x" * 11)
+    engine.abandon(message, LARGE)
     dead = engine.receive(DEAD_LETTER)
     assert dead is not None and dead.reason == "HeaderSizeExceeded"
 
@@ -399,10 +400,10 @@ def test_headers_that_grew_send_a_message_to_the_dead_letter_queue_once() -> Non
         message = engine.receive()
         assert message is not None and message.token is not None
         token = message.token
-        engine.turn(lambda settle=settle, token=token: settle(token, engine.now, b"x" * 11))
+        engine.turn(lambda settle=settle, token=token: settle(token, engine.now, LARGE))
     message = engine.receive()
     assert message is not None and message.token is not None
-    engine.queue.dead_letter(message.token, engine.now, "why", None, b"x" * 11)
+    engine.queue.dead_letter(message.token, engine.now, "why", None, LARGE)
     engine.commit(checkpoint=True)
     for _ in range(3):
         dead = engine.receive(DEAD_LETTER)

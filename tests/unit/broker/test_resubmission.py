@@ -187,7 +187,7 @@ def test_a_queue_that_its_dead_letters_fill_can_be_repaired_but_not_made_larger(
     first, second = bury(engine, "a", "b")
 
     def larger(dead: Message, raw: bytes) -> Message:
-        return Message(raw + b"!", dead.message_id)
+        return Message(raw + b"!" * 64, dead.message_id)
 
     [refused] = send_again(engine, first, revise=larger)
     assert refused.outcome is Outcome.REFUSED and "maximum entity size" in refused.detail

@@ -7,7 +7,14 @@ from functools import partial
 import pytest
 
 from postbus.broker import chores, records, topic
-from postbus.broker.message import DEAD_LETTER, OWNER_BITS, PUBLISHING, SCHEDULED, Message
+from postbus.broker.message import (
+    COPY_BYTES,
+    DEAD_LETTER,
+    OWNER_BITS,
+    PUBLISHING,
+    SCHEDULED,
+    Message,
+)
 from postbus.broker.pages import BodyPage, Pages, PinnedPage
 from postbus.broker.policy import Policy
 from postbus.broker.records import Kind
@@ -258,9 +265,9 @@ def test_a_topic_counts_no_less_than_the_bodies_it_keeps_whoever_goes_first(
     left = [1, 2, 3]
     for owner in order:
         # Any one of them keeps the whole body, and each small copy has a row.
-        assert place.queue.ledger.size_bytes == len(left) * (3_000 + topic.COPY_BYTES)
+        assert place.queue.ledger.size_bytes == len(left) * (3_000 + COPY_BYTES)
         place.crash()
-        assert place.queue.ledger.size_bytes == len(left) * (3_000 + topic.COPY_BYTES)
+        assert place.queue.ledger.size_bytes == len(left) * (3_000 + COPY_BYTES)
         place.unsubscribe(owner)
         while place.purge_slice():
             pass

@@ -13,6 +13,7 @@ from postbus.broker.message import (
     SCHEDULED,
     TRANSFER_DEAD_LETTER,
     Message,
+    NewProperties,
 )
 from postbus.broker.policy import Policy
 from postbus.broker.transaction import (
@@ -92,7 +93,9 @@ def test_a_settlement_does_what_it_does_alone(
     place.publish("a")
     transaction = Transaction()
     settlement = taken(place, verdict)._replace(
-        reason="why", description="because", rewrite=lambda message, raw: b"new:" + (raw or b"")
+        reason="why",
+        description="because",
+        rewrite=lambda message, raw: NewProperties(b"new:" + (raw or b""), 4),
     )
     enlist(place, transaction, settlement)
     commit(place, transaction)
@@ -109,7 +112,9 @@ def test_a_body_that_a_property_change_needs_is_read_first() -> None:
     place.publish("a")
     place.crash()
     transaction = Transaction()
-    settlement = taken(place, Verdict.ABANDON)._replace(rewrite=lambda _, raw: raw or b"none")
+    settlement = taken(place, Verdict.ABANDON)._replace(
+        rewrite=lambda _, raw: NewProperties(raw or b"none", 6)
+    )
     [message] = place.queue.locks.values()
     message.raw = None
     enlist(place, transaction, settlement)

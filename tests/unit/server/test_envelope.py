@@ -248,8 +248,8 @@ def test_a_description_without_a_reason_is_said_too() -> None:
 def test_changed_properties_are_merged_into_those_there_are() -> None:
     raw = encode_application_properties({"a": 1, "b": 2}) + BODY
     message = read_message(raw, PROPERTY_MAX)
-    message.properties = change_properties(message, raw, {"b": 3})
-    message.properties = change_properties(message, None, {"c": 4})
+    message.properties = change_properties(message, raw, {"b": 3}).section
+    message.properties = change_properties(message, None, {"c": 4}).section
     assert message.raw is not None
     out = delivered(message, message.raw)
     assert read_application_properties(out, scan(out)) == {"a": 1, "b": 3, "c": 4}
