@@ -195,8 +195,20 @@ class OperationTimeout(ServiceBusError):
         )
 
 
+class OutcomeUnknown(ServiceBusError):
+    """The disk did not say whether it has the write (failed sync): it may be stored, or not.
+
+    500 and not 504: Go's client tries a management request again after 500 and not after 504.
+    """
+
+    condition = "com.microsoft:timeout"
+    http_status = 500
+    sub_code = 50000
+    transient = True
+
+
 class StoreUnavailable(ServerBusy):
-    """The store did not take the write (disk full, failed sync): nothing was acknowledged."""
+    """The store did not take the write (disk full, or stopped): nothing of it was stored."""
 
 
 class InternalError(ServiceBusError):
@@ -281,4 +293,5 @@ class OffsetAhead(ServiceBusError):
 
 
 class StoreFailed(StoreUnavailable):
-    """The store can no longer be trusted (failed sync, corruption): it is stopped, not retried."""
+    """The store can no longer be trusted (failed sync, corruption): it is stopped, and nothing that
+    was asked for since has happened."""

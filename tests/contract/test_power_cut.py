@@ -18,7 +18,7 @@ import pytest
 
 from postbus.errors import StoreFailed
 from postbus.store.base import Part
-from postbus.store.database import Database, FormatUnknown, Values
+from postbus.store.database import Database, FormatUnknown
 from postbus.store.folder import FolderDamaged
 from postbus.store.sqlite import SqliteStore
 from tests.contract.disk import disk, no_fault
@@ -179,15 +179,10 @@ def test_a_start_that_syncs_nothing_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A start reads the log as the kernel has it; only with the next sync is that certain.
-    Setting auto_vacuum, needless in a file that has it, writes to the log and so syncs it."""
-    run = Database.run
-
-    def run_less(self: Database, statement: str, values: Values = ()) -> Any:
-        return [] if "auto_vacuum" in statement else run(self, statement, values)
-
+    Moving the log into the file syncs both."""
     story = CatalogStory(99, 30)
     recording = record(story, tmp_path / "life")
-    monkeypatch.setattr(Database, "run", run_less)
+    monkeypatch.setattr(Database, "_move_log", lambda _: None)
     with pytest.raises(AssertionError, match="kill at"):
         assert_found_again(story, recording, every(recording), True, tmp_path / "again")
 

@@ -1,8 +1,8 @@
 """The promises, one class each. A checker looks; it never changes anything.
 
 `decided` sees each record as the engine writes it, `locked` and `taken` each message as it is
-given out, `shown`, `delivered` and `confirmed` what clients are told, `seen` everything there is
-at a quiet moment.
+given out, `shown`, `delivered`, `confirmed` and `refused` what clients are told, `seen` everything
+there is at a quiet moment.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class Checker:
     def delivered(self, name: str, count: int, subqueue: int) -> None: ...
 
     def confirmed(self, verb: str, names: Iterable[str]) -> None: ...
+
+    def refused(self, asked: Asked) -> None: ...
 
     def seen(self, inventory: Seen, queue: Queue) -> None: ...
 
@@ -107,6 +109,24 @@ class NothingIsLost(Checker):
         for name in sorted(self._acknowledged):
             if name not in inventory and self.model.gone.get(name) in (None, Kind.RESUBMITTED):
                 raise self.broken(name, "acknowledged, never removed, and not there")
+
+
+class RefusedIsNotThere(Checker):
+    """A client that is refused sends again, with another id if it likes: what it was refused must
+    not come as well. One that was told that nobody knows has to look."""
+
+    promise = "what was refused is not there"
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(model)
+        self._refused: set[str] = set()
+
+    def refused(self, asked: Asked) -> None:
+        self._refused.update(asked.names)
+
+    def seen(self, inventory: Seen, queue: Queue) -> None:
+        for name in sorted(self._refused & (inventory.keys() | self.model.gone.keys())):
+            raise self.broken(name, "refused, and stored")
 
 
 class NothingReturns(Checker):
@@ -318,6 +338,6 @@ def _settled_by_holder(checker: Checker, event: Event, verb: str, now: int) -> N
 
 
 def all_checkers(model: Model) -> list[Checker]:
-    kinds = [DurableFirst, NothingIsLost, NothingReturns, OneHolder, CountIsRight, OrderIsKept]
-    kinds += [TotalsAreRight, BodiesAreRight, TimeIsKept, ModelIsMatched]
+    kinds = [DurableFirst, NothingIsLost, RefusedIsNotThere, NothingReturns, OneHolder]
+    kinds += [CountIsRight, OrderIsKept, TotalsAreRight, BodiesAreRight, TimeIsKept, ModelIsMatched]
     return [kind(model) for kind in kinds]

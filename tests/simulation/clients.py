@@ -123,7 +123,8 @@ class Clients:
             if scheduled:
                 self.known.scheduled += zip(names, numbers, strict=True)
 
-        self._broker.ask(Asked("send"), lambda q, now, _: q.send(messages, now), done)
+        asked = Asked("send", names=tuple(names))
+        self._broker.ask(asked, lambda q, now, _: q.send(messages, now), done)
 
     def cancel(self) -> None:
         if self.known.scheduled:

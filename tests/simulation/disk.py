@@ -2,7 +2,8 @@
 
 The process can be killed, which leaves what it wrote, or the power can go, which leaves what was
 synced and of the rest anything at all (`tests.contract.forgetting`). Either may happen between two
-calls of the store, in the middle of one, and again while the store is opened afterwards.
+calls of the store, in the middle of one, and again while the store is opened afterwards. A sync can
+fail: what was written is there for all to see, and whether it is on the disk nobody knows.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import copy
 import random
 import shutil
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,7 +21,7 @@ import apsw
 from postbus.errors import StoreFailed
 from postbus.store.database import FormatUnknown
 from postbus.store.sqlite import SqliteStore
-from tests.contract.disk import PowerCut
+from tests.contract.disk import SYNC, Operation, PowerCut
 from tests.contract.forgetting import Change, ForgettingDisk, Medium, put
 from tests.simulation.history import STAYS, Violation
 
@@ -35,6 +37,15 @@ class _Doomed(ForgettingDisk):
     """Stops taking anything after some more changes; the last of them still got there."""
 
     left: int | None = None
+    syncs_left: int | None = None
+    """Syncs of the log until one fails."""
+
+    def perform(self, operation: Operation, tear: Callable[[], None] | None = None) -> None:
+        if self.syncs_left is not None and operation == Operation(SYNC, f"{FILE}-wal"):
+            self.syncs_left -= 1
+            if self.syncs_left < 0:
+                raise apsw.exception_for(apsw.SQLITE_IOERR_FSYNC)
+        super().perform(operation, tear)
 
     def record(self, change: Change) -> None:
         super().record(change)
@@ -68,16 +79,28 @@ class SimDisk:
         """Let the process end with one of the next changes it makes."""
         self._disk.left = self._chance.choice([1, 2, 3, 5, 8, 13, 30])
 
+    def spoil(self) -> None:
+        """Let one of the next syncs fail, and all behind it."""
+        if self._disk.syncs_left is None:
+            self._disk.syncs_left = self._chance.choice([0, 1, 2, 5])
+
+    @property
+    def spoilt(self) -> bool:
+        """Has one failed?"""
+        return self._disk.syncs_left is not None and self._disk.syncs_left < 0
+
     def spare(self) -> None:
         """Call off an end that has not come yet."""
         self._disk.left = None
+        if not self.spoilt:
+            self._disk.syncs_left = None
 
     def restart(self) -> str:
         """End the process, one way or another, and start it again; says which."""
-        end = self._chance.choice([CUT, KILL] if self._disk.is_dead else _ENDS)
+        end = self._chance.choice([CUT, KILL] if self._disk.is_dead or self.spoilt else _ENDS)
         ends = [end]
         if end == STOP:
-            self._disk.left = None
+            self.spare()
             self._store.close()
         self._bring_back(end)
         for _ in range(_STARTS_MAX):

@@ -15,6 +15,7 @@ from postbus.broker.message import Message
 from postbus.broker.pages import Pages
 from postbus.broker.queue import Queue
 from postbus.broker.records import Kind
+from postbus.errors import StoreUnavailable
 from postbus.model.instant import NEVER
 from postbus.model.rows import Row
 from postbus.server import commits, residence
@@ -68,6 +69,17 @@ def _hasty() -> Iterator[None]:
     hasty = patched(Runtime, "_schedule", _turns_ahead)
     with hasty(), patched(commits.Commit, "join", _leave_at_once)():
         yield
+
+
+class _SureRuntime(WatchedRuntime):
+    """Takes every commit that fails for one that never was."""
+
+    def _not_committed(self, commit: commits.Commit, error: BaseException) -> None:
+        super()._not_committed(commit, StoreUnavailable(str(error)))
+
+
+class _Sure(Simulation):
+    runtime_class = _SureRuntime
 
 
 class _Early(Simulation):
@@ -205,6 +217,7 @@ class Fault:
 
 _FIRST = "nothing is told before it is durable"
 _LOST = "nothing acknowledged is lost"
+_REFUSED = "what was refused is not there"
 _RETURNS = "nothing completed returns"
 _HOLDER = "one holder per lock"
 _COUNT = "the delivery count is right"
@@ -256,6 +269,7 @@ FAULTS = [
         frozenset({_FIRST}),
         _hasty,
     ),
+    Fault("unknown told as refused", frozenset({_REFUSED}), simulation=_Sure),
     Fault("sync not done", frozenset({STAYS}), simulation=_Unsynced),
     Fault("time forgotten by a restart", frozenset({_TIME}), simulation=_Timeless),
     Fault("engine forgotten for good", frozenset({_DUE}), patched(residence, "_forget", _asleep)),

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from postbus.errors import StoreUnavailable
+from postbus.errors import ServiceBusError, StoreUnavailable
 from postbus.server.clock import SystemClock
 
 T0 = 1_700_000_000_000
@@ -128,8 +128,9 @@ class Thread:
             return
         try:
             result = call()
-        except ValueError as error:
-            # Decided on top of a commit that failed: it does not fit where the journal ends.
+        except (ValueError, ServiceBusError) as error:
+            # Decided on top of a commit that failed: it does not fit where the journal ends. Or a
+            # sync has failed.
             self.answers.append((_is_commit(done), partial(failed, error)))
             return
         self.answers.append((_is_commit(done), lambda: done(result)))

@@ -8,7 +8,7 @@ what the engine has decided; `durable` is what the store has taken, read from it
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from postbus.broker import records
@@ -79,6 +79,8 @@ class Asked:
     verb: str
     token: bytes = b""
     numbers: tuple[int, ...] = ()
+    names: tuple[str, ...] = field(default=(), compare=False)
+    """Messages that it would bring."""
 
 
 class Event(NamedTuple):

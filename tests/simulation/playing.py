@@ -45,6 +45,7 @@ class Playing:
                 self._stage.thread.run_one()
             except PowerCut:
                 self._stage.restart()
+            self._stage.give_up_if_spoilt()
 
     def _answer(self) -> None:
         if self._stage.thread.answers:

@@ -93,6 +93,7 @@ class Run:
                 self._sim.thread.run_one()
             except PowerCut:
                 self._sim.restart()
+            self._sim.give_up_if_spoilt()
 
     def _answer(self) -> None:
         if self._sim.thread.answers:

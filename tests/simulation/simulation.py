@@ -17,7 +17,7 @@ from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
 from postbus.broker.resubmission import Outcome, Result
 from postbus.broker.window import WindowLimits
-from postbus.errors import InternalError, MessageLockLost, ServiceBusError
+from postbus.errors import InternalError, MessageLockLost, OutcomeUnknown, ServiceBusError
 from postbus.server.host import Chore, Host
 from postbus.server.line import Parcel
 from postbus.server.loading import Loader
@@ -118,11 +118,23 @@ class Simulation:
         return [0, 0.15, 0.5] if self._disk is None else [0.15, 0.5, 1.5]
 
     def crash(self) -> None:
-        """Now, or when the disk is next written to."""
-        if self._disk is not None and self.chance.random() < 0.5:
+        """Now, or when the disk is next written to, or after a sync that fails."""
+        how = 1.0 if self._disk is None else self.chance.random()
+        if self._disk is None or how >= 0.6:
+            self.restart()
+        elif how < 0.4:
             self._disk.doom()
         else:
-            self.restart()
+            self._disk.spoil()
+
+    def give_up_if_spoilt(self) -> None:
+        """After a failed sync the store is stopped: all are told, and then somebody restarts."""
+        if self._disk is None or not self._disk.spoilt:
+            return
+        self.note(None, "a sync failed")
+        while self.thread.answers:
+            self.thread.answer_one(in_order=True)
+        self.restart()
 
     def restart(self) -> None:
         self.machine.crash()
@@ -186,6 +198,9 @@ class Simulation:
             if isinstance(error, InternalError):
                 raise fault_of(error)
             self.note(None, f"refused {asked.verb}: {type(error).__name__}")
+            if not isinstance(error, OutcomeUnknown):
+                for checker in self.checkers:
+                    checker.refused(asked)
 
         exclusive = asked.verb in ("peek", "deferred")
         self.runtime.submit(Call(self.host, decide, done, refused, exclusive=exclusive))

@@ -163,11 +163,23 @@ class Stage(ABC):
         self.runtime.survey(list(self.hosts.values()))
 
     def crash(self) -> None:
-        """Now, or when the disk is next written to."""
-        if self._disk is not None and self.chance.random() < 0.5:
+        """Now, or when the disk is next written to, or after a sync that fails."""
+        how = 1.0 if self._disk is None else self.chance.random()
+        if self._disk is None or how >= 0.6:
+            self.restart()
+        elif how < 0.4:
             self._disk.doom()
         else:
-            self.restart()
+            self._disk.spoil()
+
+    def give_up_if_spoilt(self) -> None:
+        """After a failed sync the store is stopped: all are told, and then somebody restarts."""
+        if self._disk is None or not self._disk.spoilt:
+            return
+        self.note(None, "a sync failed")
+        while self.thread.answers:
+            self.thread.answer_one(in_order=True)
+        self.restart()
 
     def restart(self) -> None:
         self.machine.crash()

@@ -56,6 +56,7 @@ def test_a_disk_meets_every_end_between_and_within_calls_and_while_it_is_opened(
     assert {"killed", "power cut", "stopped"} <= ends
     assert any(", then " in end for end in ends), "none came while the store was opened"
     assert any(text.startswith("a commit was cut short") for text in texts)
+    assert "a sync failed" in texts
 
 
 def test_the_histories_contain_everything_that_can_happen() -> None:

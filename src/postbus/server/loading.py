@@ -24,7 +24,13 @@ from postbus.broker.message import (
 from postbus.broker.pages import Loaded, Need, Page, Pages
 from postbus.broker.policy import NOWHERE
 from postbus.broker.window import WindowLimits
-from postbus.errors import InternalError, ServiceBusError, StoreFailed, StoreUnavailable
+from postbus.errors import (
+    InternalError,
+    OutcomeUnknown,
+    ServiceBusError,
+    StoreFailed,
+    StoreUnavailable,
+)
 from postbus.model.instant import NEVER, Instant
 from postbus.server.host import Host, Request
 from postbus.server.paging import load_page
@@ -232,12 +238,12 @@ def _refuse(name: str, done: Done, error: BaseException) -> None:
     if isinstance(error, StoreFailed):
         log.error("store failed", entity=name, error=str(error))
         done(error)
-    elif isinstance(error, ServiceBusError):
+    elif isinstance(error, ServiceBusError) and not isinstance(error, OutcomeUnknown):
         log.warning("store does not answer", entity=name, error=str(error))
         done(error)
     elif isinstance(error, (CorruptRow, batch.BatchCorrupt)):
         log.error("fragment cannot be read", entity=name, error=str(error))
         done(InternalError(f"The messaging entity '{name}' cannot be read."))
-    else:
+    else:  # whoever waits for the engine has asked for nothing yet that could have been written
         log.error("store failed", entity=name, error=repr(error))
         done(StoreUnavailable(f"The store of '{name}' does not answer."))

@@ -18,7 +18,7 @@ import uvloop
 from postbus.broker.message import MAIN
 from postbus.broker.window import WindowLimits
 from postbus.config.places import ConfigError
-from postbus.errors import ConnectionForced, StoreUnavailable
+from postbus.errors import ConnectionForced, OutcomeUnknown, StoreUnavailable
 from postbus.http.app import build_app
 from postbus.http.deadletters import REQUEST_MAX_BYTES
 from postbus.http.feed import FeedPages
@@ -92,6 +92,7 @@ _NO_START: Final = (
     FormatUnknown,
     KeyFileError,
     OSError,
+    OutcomeUnknown,
     StoreUnavailable,
 )
 """What is told in one line; anything else is a fault of ours and shows where it is."""

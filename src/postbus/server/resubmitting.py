@@ -26,7 +26,13 @@ from postbus.broker.resubmission import (
     discard,
     resubmit,
 )
-from postbus.errors import EntityNotFound, InvalidArgument, InvalidOperation, ServiceBusError
+from postbus.errors import (
+    EntityNotFound,
+    InvalidArgument,
+    InvalidOperation,
+    OutcomeUnknown,
+    ServiceBusError,
+)
 from postbus.model.address import Address, SubQueue
 from postbus.model.edits import Edits
 from postbus.model.instant import Instant
@@ -131,7 +137,7 @@ class Resubmitting:
             try:
                 results += await self._ask(entity, partial(call, part))
             except ServiceBusError as error:
-                if not results:
+                if not results or isinstance(error, OutcomeUnknown):
                     raise
                 # What came before it is done. Asking again for all of them does no harm.
                 left = len(asked) - len(results)

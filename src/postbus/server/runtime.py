@@ -18,7 +18,7 @@ from typing import Final
 
 import structlog
 
-from postbus.errors import InternalError, ServiceBusError, StoreUnavailable
+from postbus.errors import InternalError, OutcomeUnknown, ServiceBusError, StoreUnavailable
 from postbus.model.instant import NEVER, Instant
 from postbus.model.rows import Checkpoint
 from postbus.server.commits import Commit, Written, note_committed, refuse, safely
@@ -301,11 +301,13 @@ class Runtime:
         self._returned(commit)
         self._meter.failures += 1
         log.error("commit failed", error=str(error), fragments=len(commit.written))
-        refusal = (
-            error
-            if isinstance(error, ServiceBusError)
-            else StoreUnavailable(f"The store did not take the write: {error}")
-        )
+        refusal: ServiceBusError
+        if isinstance(error, ServiceBusError):
+            refusal = error
+        elif isinstance(error, ValueError):  # behind one that failed: nothing was written
+            refusal = StoreUnavailable(f"The store did not take the write: {error}")
+        else:
+            refusal = OutcomeUnknown(f"The store may have taken the write, or not: {error!r}")
         self._lost(commit.written, commit, refusal)
         self._finish(commit.hosts, commit.outputs)
 

@@ -21,6 +21,7 @@ from postbus.broker.pages import Need, Pages
 from postbus.broker.transaction import Transaction
 from postbus.errors import (
     InvalidOperation,
+    OutcomeUnknown,
     QuotaExceeded,
     ServerBusy,
     ServiceBusError,
@@ -226,6 +227,9 @@ class OpenTransaction:
 
         def not_committed(error: ServiceBusError) -> None:
             self._give_room()
+            if isinstance(error, OutcomeUnknown):  # nor does the engine know: it is gone
+                failed(error)
+                return
             self._undo()  # where what it needed could not be read, the engine does not know yet
             failed(_rolled_back(error))
 

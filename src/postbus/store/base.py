@@ -175,8 +175,9 @@ class MessageStore(Protocol):
         All parts that pass are written in one transaction. Writing the same (epoch, base) again
         with the same bytes succeeds without a change, so a retry after a lost answer is safe.
         Raises StoreUnavailable when nothing was written and a retry may help (disk full);
-        StoreFailed when the store can no longer be trusted (failed sync, corruption): it refuses
-        everything from then on.
+        OutcomeUnknown when it may have been written, and a new start would tell (failed sync);
+        StoreFailed when the store can no longer be trusted (after a failed sync, corruption): it
+        refuses everything from then on; ValueError when a part does not follow on what is stored.
         """
 
     def load_lane(

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import apsw
 
-from postbus.errors import StoreFailed, StoreUnavailable
+from postbus.errors import OutcomeUnknown, StoreFailed, StoreUnavailable
 from postbus.store.damage import Damaged
 
 MEMORY: Final = ":memory:"
@@ -25,6 +25,7 @@ WAL_BYTES_KEPT: Final = 64 << 20
 """A log that grew beyond this (a reader stood in the way) is cut back to it."""
 CACHE_KIB: Final = 16_384
 BUSY_MS: Final = 5_000
+_INCREMENTAL: Final = 2
 FREE_SHARE: Final = 12
 """One page in so many of a file may be free without being given back."""
 BACKUP_PAGES: Final = 512
@@ -88,6 +89,7 @@ class Database:
             with self._translated(self._connection):
                 self._configure()
             self._prepare(layout)
+            self._move_log()
         except BaseException:
             self._connection.close()
             raise
@@ -95,8 +97,10 @@ class Database:
     def _configure(self) -> None:
         self._connection.set_busy_timeout(BUSY_MS)
         self.run(f"PRAGMA page_size={PAGE_SIZE}")
-        # Takes effect only before the first table: it decides the layout of the file.
-        self.run("PRAGMA auto_vacuum=INCREMENTAL")
+        # Takes effect only before the first table: it decides the layout of the file. Later it
+        # would be a write for nothing, for which a full disk has no room.
+        if self.run("PRAGMA auto_vacuum") != [(_INCREMENTAL,)]:
+            self.run("PRAGMA auto_vacuum=INCREMENTAL")
         [(mode,)] = self.run("PRAGMA journal_mode=WAL")
         if mode not in ("wal", "memory"):
             raise StoreFailed(f"{self.name}: no write-ahead log is possible there ({mode} instead)")
@@ -125,6 +129,20 @@ class Database:
             raise FormatUnknown(
                 f"{self._path} has format {found}; this Postbus reads format {layout.version}"
             )
+
+    def _move_log(self) -> None:
+        """Move what the last process has left in the log into the file, and sync that.
+
+        The log may have been read from memory: after a failed sync the kernel can hold pages for
+        clean that the disk never got. What is written behind such a page would be lost with it.
+        """
+        try:
+            with self._translated(self._connection):
+                self._connection.wal_checkpoint()
+        except StoreFailed:
+            raise
+        except StoreUnavailable:  # no room: it is moved once there is
+            pass
 
     def run(self, statement: str, values: Values = ()) -> Rows:
         """Run one statement to its end. Prepared statements are kept by their text."""
@@ -177,7 +195,7 @@ class Database:
     def writing(self) -> Iterator[None]:
         """For a single statement, which commits by itself."""
         self._refuse_if_failed()
-        with self._translated(self._connection):
+        with self._translated(self._connection, commits=True):
             yield
         self._care_for_wal()
 
@@ -189,7 +207,8 @@ class Database:
             self.run("BEGIN IMMEDIATE")
             try:
                 yield
-                self.run("COMMIT")
+                with self._translated(self._connection, commits=True):
+                    self.run("COMMIT")
             except BaseException:
                 # SQLite has rolled back by itself after some errors and not after others.
                 if self._connection.in_transaction:
@@ -206,7 +225,7 @@ class Database:
         be write load for nothing. More would take the file beyond its retention and a fifth.
         Raises nothing: what could not be done now is done later.
         """
-        with suppress(StoreUnavailable), self.writing():
+        with suppress(StoreUnavailable, OutcomeUnknown), self.writing():
             [(free,)] = self.run("PRAGMA freelist_count")
             if free <= kept:
                 return
@@ -273,7 +292,11 @@ class Database:
             raise StoreFailed(self._failed)
 
     @contextmanager
-    def _translated(self, connection: apsw.Connection | None) -> Iterator[None]:
+    def _translated(
+        self, connection: apsw.Connection | None, commits: bool = False
+    ) -> Iterator[None]:
+        """What each error means. Where the log is written and synced (`commits`), only one that
+        had no room for the write says that the next start will not find it there."""
         try:
             yield
         except _WAIT as error:
@@ -283,10 +306,15 @@ class Database:
             raise StoreFailed(self._failed) from error
         except _BROKEN as error:
             if connection is not None and _is_no_space(error, connection):
+                if commits and _code(error) == apsw.SQLITE_IOERR_SHMSIZE:
+                    # The index of the log has no room; the log itself has the commit by then.
+                    raise OutcomeUnknown(f"{self.name} may not keep it: {error}") from error
                 raise StoreUnavailable(f"{self.name} takes no writes now: {error}") from error
             # Not to be retried on this file: after a failed sync the kernel may hold the pages for
             # clean and the next sync succeeds although they never reached the disk.
             self._failed = f"{self.name} failed and is stopped: {error}"
+            if commits:
+                raise OutcomeUnknown(f"{self.name} may have the write, or not: {error}") from error
             raise StoreFailed(self._failed) from error
 
 
@@ -301,5 +329,8 @@ def _create_private(path: str) -> None:
 
 
 def _is_no_space(error: apsw.Error, connection: apsw.Connection) -> bool:
-    code = getattr(error, "extendedresult", None)
-    return code in _GROWTH and connection.system_errno in _NO_SPACE
+    return _code(error) in _GROWTH and connection.system_errno in _NO_SPACE
+
+
+def _code(error: apsw.Error) -> int | None:
+    return getattr(error, "extendedresult", None)

@@ -9,7 +9,7 @@ from postbus.broker.engine import Engine
 from postbus.broker.message import Message
 from postbus.broker.pages import Need, Pages
 from postbus.broker.transaction import Settlement, Transaction, Verdict
-from postbus.errors import MessageLockLost, ServiceBusError, SessionLockLost
+from postbus.errors import MessageLockLost, OutcomeUnknown, ServiceBusError, SessionLockLost
 from tests.simulation.sessions.deals import Deal, connect
 from tests.simulation.sessions.letters import FAR, ONCE, WORK, Letter
 from tests.simulation.sessions.people import People
@@ -94,6 +94,9 @@ class Dealers:
                 deal.committed()
 
         def failed(error: ServiceBusError) -> None:
+            if isinstance(error, OutcomeUnknown):
+                self._world.note(deal.name, f"client was told: unknown, {error}")
+                return
             self._world.note(deal.name, f"client was told: rolled back, {error}")
             back()
 

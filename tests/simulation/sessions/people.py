@@ -13,9 +13,9 @@ from postbus.broker.message import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Mess
 from postbus.broker.pages import Need, Pages
 from postbus.errors import (
     MessageLockLost,
+    OutcomeUnknown,
     ServiceBusError,
     SessionLockLost,
-    StoreUnavailable,
 )
 from postbus.server.line import Parcel
 from postbus.server.requests import Send
@@ -300,4 +300,4 @@ def acknowledge(letters: list[Letter]) -> None:
 def refused(letters: list[Letter], error: ServiceBusError) -> None:
     """What the store did with it nobody knows, where it did not answer."""
     for letter in letters:
-        letter.refused = not isinstance(error, StoreUnavailable)
+        letter.refused = not isinstance(error, OutcomeUnknown)

@@ -9,7 +9,7 @@ from postbus.broker.engine import Engine
 from postbus.broker.message import DEAD_LETTER, MAIN, OWNER_BITS, Message
 from postbus.broker.pages import Pages
 from postbus.broker.policy import NOWHERE, Policy
-from postbus.errors import ServiceBusError, StoreUnavailable
+from postbus.errors import OutcomeUnknown, ServiceBusError
 from postbus.server.line import Parcel
 from tests.simulation.history import Violation
 from tests.simulation.stage import Taker
@@ -85,7 +85,7 @@ class People:
         names = [message.message_id for message in messages]
 
         def failed(error: ServiceBusError) -> None:
-            if not isinstance(error, StoreUnavailable) and fragment not in plan.gone:
+            if not isinstance(error, OutcomeUnknown) and fragment not in plan.gone:
                 self.refused.update(names)
 
         self._world.ask(

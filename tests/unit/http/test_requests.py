@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postbus.errors import QuotaExceeded, StoreUnavailable
+from postbus.errors import OutcomeUnknown, QuotaExceeded, StoreUnavailable
 from postbus.http.app import BODY_MAX_BYTES
 from postbus.model.description import QueueDescription
 from postbus.server.sas import create_sas
@@ -253,6 +253,7 @@ async def test_a_request_without_the_right_is_refused_before_its_body_is_read() 
     ("failure", "status", "text"),
     [
         (QuotaExceeded("The namespace is full."), 403, "SubCode=40300. The namespace is full."),
+        (OutcomeUnknown("The sync failed."), 500, "SubCode=50000. The sync failed."),
         (StoreUnavailable("The disk is full."), 503, "SubCode=50004. The disk is full."),
         (
             RuntimeError("secret detail"),

@@ -13,7 +13,7 @@ from postbus.broker.pages import Pages
 from postbus.broker.placing import choose_grave
 from postbus.broker.queue import Queue
 from postbus.broker.records import Kind
-from postbus.errors import StoreUnavailable
+from postbus.errors import OutcomeUnknown, StoreUnavailable
 from postbus.model.address import resolve_path
 from postbus.model.edits import Edits
 from postbus.model.instant import Instant
@@ -118,6 +118,25 @@ async def test_when_the_store_fails_between_all_are_told_and_asking_again_mends_
     told = await cemetery.office.resubmit(DEAD, None, asked)
     assert told == [("not found", "")] * 4 + [("moved", "")] * 6
     assert cemetery.counts() == (10, 0)
+
+
+async def test_what_nobody_knows_is_not_told_as_refused(cemetery: Cemetery) -> None:
+    numbers = await cemetery.bury(10)
+    commit, count = cemetery.bed.store.commit, 0
+
+    def second_sync_fails(parts: Any) -> Any:
+        nonlocal count
+        count += 1
+        passed = commit(parts)
+        if count == 2:
+            raise OutcomeUnknown("The sync failed.")
+        return passed
+
+    cemetery.bed.store.commit = second_sync_fails  # type: ignore[method-assign]
+    with pytest.raises(OutcomeUnknown):
+        await cemetery.office.resubmit(DEAD, None, [(number, Edits()) for number in numbers])
+    await cemetery.bed.ask(lambda queue, now, pages: None)
+    assert cemetery.counts() == (8, 2), "asked again, the engine has what the store has"
 
 
 async def test_when_the_store_fails_at_once_the_request_is_refused(cemetery: Cemetery) -> None:

@@ -16,6 +16,7 @@ from postbus.broker.transaction import Transaction
 from postbus.errors import (
     InvalidOperation,
     MessageNotFound,
+    OutcomeUnknown,
     QuotaExceeded,
     ServerBusy,
     ServiceBusError,
@@ -194,6 +195,17 @@ async def test_a_commit_that_the_store_does_not_take_is_a_rollback(desk: Desk) -
     assert desk.stored == 1
     assert desk.bed.host.meter is not None
     assert desk.bed.host.meter.transactions_rolled_back == 1
+
+
+async def test_a_commit_whose_outcome_nobody_knows_is_not_called_a_rollback(desk: Desk) -> None:
+    transaction = desk.declare()
+    await desk.send(transaction, "x")
+    desk.bed.store.failure = OutcomeUnknown("The sync failed.")
+    with pytest.raises(OutcomeUnknown) as told:
+        await desk.discharge(transaction)
+    assert told.value.condition == "com.microsoft:timeout"
+    assert desk.bed.host.meter is not None
+    assert desk.bed.host.meter.transactions_rolled_back == 0
 
 
 async def test_the_first_refusal_that_spoils_it_is_what_the_commit_says(desk: Desk) -> None:

@@ -1,11 +1,13 @@
+import errno
 from contextlib import closing
 from pathlib import Path
 
 import apsw
 import pytest
 
-from postbus.errors import StoreFailed, StoreUnavailable
+from postbus.errors import OutcomeUnknown, StoreFailed, StoreUnavailable
 from postbus.store.database import Database, FormatUnknown, Layout
+from tests.contract.disk import WRITE, Operation, disk
 
 LAYOUT = Layout("thing", 1, ("CREATE TABLE t (a INTEGER PRIMARY KEY)",))
 
@@ -76,6 +78,29 @@ def test_a_fault_of_our_own_is_not_taken_for_one_of_the_disk(path: str) -> None:
 
         with database.reading():
             assert database.run("SELECT * FROM t") == []
+
+
+def test_a_commit_that_finds_no_room_for_the_index_of_the_log_may_be_there(path: str) -> None:
+    """The index is written behind the log, which has the commit by then."""
+    code = 0
+
+    def fault(operation: Operation) -> None:
+        if code and operation.kind == WRITE:
+            raise apsw.exception_for(code)
+
+    with disk(fault) as full, closing(Database(path, LAYOUT, full.name)) as database:
+        full.last_errno = errno.ENOSPC
+        code = apsw.SQLITE_IOERR_SHMSIZE
+        with pytest.raises(OutcomeUnknown), database.transaction():
+            database.run("INSERT INTO t VALUES (1)")
+        with pytest.raises(OutcomeUnknown), database.writing():
+            database.run("INSERT INTO t VALUES (1)")
+        code = apsw.SQLITE_IOERR_WRITE
+        with pytest.raises(StoreUnavailable), database.writing():
+            database.run("INSERT INTO t VALUES (1)")
+        code = 0
+        with database.transaction():
+            database.run("INSERT INTO t VALUES (1)")
 
 
 def test_somebody_who_holds_the_file_makes_it_unavailable_not_broken(
