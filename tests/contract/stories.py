@@ -285,7 +285,7 @@ class FolderStory(Story):
             self.states.append((listing(catalog), shadow.standing()))
             answered()
 
-        with _folder(folder, T0, vfs) as opened:
+        with open_folder(folder, T0, vfs) as opened:
             both()
             twin: Any = Twin(opened.store(0), shadow, both)
             for name in ("one", "two"):
@@ -306,7 +306,7 @@ class FolderStory(Story):
             both()
 
     def look(self, folder: Path, vfs: str, shown: Answered = lambda: None) -> Found:
-        with _folder(folder, LATER, vfs) as opened:
+        with open_folder(folder, LATER, vfs) as opened:
             found = listing(opened.catalog), standing(opened.store(0))
             shown()
             for name in ("catalog.db", "store-0.db"):
@@ -314,7 +314,7 @@ class FolderStory(Story):
         return found
 
 
-def _folder(path: Path, now: int, vfs: str) -> "closing[DataFolder]":
+def open_folder(path: Path, now: int, vfs: str) -> "closing[DataFolder]":
     store = partial(SqliteStore, vfs=vfs, wal_pages_max=WAL_PAGES)
     with patch.multiple(folders, SqliteStore=store, Catalog=partial(Catalog, vfs=vfs)):
         return closing(DataFolder(path, now))

@@ -36,7 +36,8 @@ def back_up(source: Path, target: Path) -> None:
         raise BackupRefused(f"{source} is not a data folder")
     try:
         try:
-            folder = DataFolder(source, time.time_ns() // 1_000_000)
+            # In the format it has: before an upgrade is when a copy is wanted most.
+            folder = DataFolder(source, time.time_ns() // 1_000_000, upgrade=False)
         except FolderInUse:
             ask(source, BACKUP, str(target.absolute()))
             return

@@ -45,11 +45,13 @@ def export_folder(source: Path, name: str, form: str, *, keys: bool) -> Exported
         raise ExportRefused(f"{source} is not a data folder")
     try:
         try:
-            folder = DataFolder(source, time.time_ns() // 1_000_000)
+            folder = DataFolder(source, time.time_ns() // 1_000_000, upgrade=False)
         except FolderInUse:
             text, lost = ask(source, EXPORT, json.dumps({"format": form, "keys": keys}))
             return Exported(text, lost)
         try:
+            if folder.is_outdated:
+                raise ExportRefused(f"{source} is of an older format: start the server on it once")
             return _write(content_of(folder.catalog), name, form, keys=keys)
         finally:
             folder.close()

@@ -118,6 +118,9 @@ async def _serve(settings: Settings) -> int:
         settings = settings.model_copy(update={"namespace_name": config.name})
     folder = None if settings.ephemeral else DataFolder(settings.data, SystemClock().now())
     try:
+        for file, was, is_now in folder.upgraded if folder is not None else ():
+            # There is no way back but a copy that was made before: docs/operations.md.
+            log.warning("data format upgraded", file=file, was=was, is_now=is_now)
         server = Server(settings, config, folder)
         await server.start()
         return await server.serve()

@@ -1,13 +1,14 @@
 """Which entities a namespace has, and in which store each of their fragments lives."""
 
 import json
+import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from postbus.errors import EntityAlreadyExists, EntityNotFound, QuotaExceeded
 from postbus.model.instant import Instant
-from postbus.store.database import MEMORY, Database, Layout
+from postbus.store.database import MEMORY, Database, Layout, name_folder
 from postbus.store.former import FormerNames
 from postbus.store.reader_marks import ReaderMarks
 from postbus.store.schema import FRAGMENT_MAX
@@ -59,7 +60,10 @@ CREATE TABLE fragment (
 _FRAGMENT_ENTITY: Final = "CREATE INDEX fragment_entity ON fragment (entity, place)"
 
 CATALOG: Final = Layout(
-    "catalog", 2, (_ENTITY, _SUBSCRIPTION, _RULE, _OWNER, _FRAGMENT, _FRAGMENT_ENTITY)
+    "catalog",
+    3,
+    (_ENTITY, _SUBSCRIPTION, _RULE, _OWNER, _FRAGMENT, _FRAGMENT_ENTITY),
+    {2: name_folder},
 )
 
 _NEXT_FRAGMENT: Final = "next fragment"
@@ -93,8 +97,13 @@ class Catalog:
     Its `now` is the time a new namespace was created.
     """
 
-    def __init__(self, path: str | None, now: Instant, *, vfs: str | None = None) -> None:
-        self._database = Database(path or MEMORY, CATALOG, vfs)
+    def __init__(
+        self, path: str | None, now: Instant, *, vfs: str | None = None, upgrade: bool = True
+    ) -> None:
+        """A file of an older format is upgraded, or may only be copied."""
+        self._database = Database(path or MEMORY, CATALOG, vfs, folder=new_folder_id())
+        if upgrade:
+            self._database.upgrade(new_folder_id())
         with self._database.reading():
             created_at = self._database.get_meta(_CREATED_AT)
         if created_at is None:
@@ -106,6 +115,10 @@ class Catalog:
         self.subscriptions = SubscriptionCatalog(self._database)
         self.reader_marks = ReaderMarks(self._database)
         self._former = FormerNames(self._database)
+
+    @property
+    def file(self) -> Database:
+        return self._database
 
     def entities(self) -> list[EntityRecord]:
         """All of them, by name."""
@@ -223,3 +236,7 @@ class Catalog:
             values,
         )
         return [FragmentRecord(*row) for row in rows]
+
+
+def new_folder_id() -> str:
+    return secrets.token_hex(16)

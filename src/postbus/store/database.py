@@ -6,7 +6,7 @@ means, care of the write-ahead log, and the copy of a file in use.
 
 import errno
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
@@ -31,6 +31,8 @@ FREE_SHARE: Final = 12
 BACKUP_PAGES: Final = 512
 """4 MB a step: commits wait for one step of a backup, not for the backup."""
 
+_FOLDER: Final = "folder"
+
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _GROWTH: Final = frozenset({apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE})
 """What fails where a full disk is not reported as such: a quota, and the log's index."""
@@ -50,7 +52,7 @@ Rows = list[tuple[Any, ...]]
 
 
 class FormatUnknown(Exception):
-    """The file is not ours, or was written by a newer Postbus."""
+    """The file is not ours, or was written by a newer Postbus, or by one that is too old."""
 
 
 class BackupFailed(Exception):
@@ -58,11 +60,23 @@ class BackupFailed(Exception):
 
 
 class Layout(NamedTuple):
-    """What a kind of file holds. The version rises with every change to an existing table."""
+    """What a kind of file holds. The version rises with every change to an existing table, and to
+    what any bytes in it mean."""
 
     kind: str
     version: int
     tables: tuple[str, ...]
+    upgrades: Mapping[int, "Callable[[Database, str], None]"] = {}
+    """What makes a file of each older version one of the next. It is given the id of the folder,
+    and its statements must end within seconds: they are one transaction."""
+
+    @property
+    def oldest(self) -> int:
+        """The first version from which there is a way."""
+        version = self.version
+        while version - 1 in self.upgrades:
+            version -= 1
+        return version
 
 
 class Database:
@@ -74,10 +88,18 @@ class Database:
     """
 
     def __init__(
-        self, path: str, layout: Layout, vfs: str | None = None, wal_pages_max: int = WAL_PAGES_MAX
+        self,
+        path: str,
+        layout: Layout,
+        vfs: str | None = None,
+        wal_pages_max: int = WAL_PAGES_MAX,
+        folder: str = "",
     ) -> None:
+        """A new file is made for the folder of this id. One of an older format must be upgraded
+        before it is used for anything but a copy."""
         self.name = os.path.basename(path)
         self._path = path
+        self._layout = layout
         self._wal_pages = 0
         self._wal_pages_max = wal_pages_max
         self._failed: str | None = None
@@ -88,7 +110,7 @@ class Database:
         try:
             with self._translated(self._connection):
                 self._configure()
-            self._prepare(layout)
+            self._prepare(layout, folder)
             self._move_log()
         except BaseException:
             self._connection.close()
@@ -113,7 +135,7 @@ class Database:
         # SQLite's own automatic checkpoint hides its errors, and a failed sync must not be hidden.
         self._connection.set_wal_hook(self._note_wal)
 
-    def _prepare(self, layout: Layout) -> None:
+    def _prepare(self, layout: Layout, folder: str) -> None:
         with self.transaction():
             tables = self.run("SELECT name FROM sqlite_schema WHERE type = 'table'")
             if not tables:
@@ -122,13 +144,33 @@ class Database:
                     self.run(statement)
                 self.set_meta("kind", layout.kind)
                 self.set_meta("format", layout.version)
+                self.set_meta(_FOLDER, folder)
             elif ("meta",) not in tables or self.get_meta("kind") != layout.kind:
                 raise FormatUnknown(f"{self._path} is not a Postbus {layout.kind}")
             found = self.get_meta("format")
-        if found != layout.version:
+            self.folder = str(self.get_meta(_FOLDER) or "")
+            """The id of the data folder it is part of."""
+        if not isinstance(found, int) or not layout.oldest <= found <= layout.version:
             raise FormatUnknown(
-                f"{self._path} has format {found}; this Postbus reads format {layout.version}"
+                f"{self._path} has format {found}; this Postbus reads formats {layout.oldest} to "
+                f"{layout.version}"
             )
+        self.format = found
+
+    @property
+    def is_outdated(self) -> bool:
+        return self.format != self._layout.version
+
+    def upgrade(self, folder: str) -> None:
+        """Bring the file to the format of this Postbus, at once or not at all."""
+        if not self.is_outdated:
+            return
+        with self.transaction():
+            for version in range(self.format, self._layout.version):
+                self._layout.upgrades[version](self, folder)
+            self.set_meta("format", self._layout.version)
+            self.folder = str(self.get_meta(_FOLDER))
+        self.format = self._layout.version
 
     def _move_log(self) -> None:
         """Move what the last process has left in the log into the file, and sync that.
@@ -316,6 +358,11 @@ class Database:
             if commits:
                 raise OutcomeUnknown(f"{self.name} may have the write, or not: {error}") from error
             raise StoreFailed(self._failed) from error
+
+
+def name_folder(database: Database, folder: str) -> None:
+    """An upgrade: from then on a file says which data folder it is part of."""
+    database.set_meta(_FOLDER, folder)
 
 
 def _create_private(path: str) -> None:

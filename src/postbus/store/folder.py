@@ -9,11 +9,11 @@ import fcntl
 import os
 import shutil
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from postbus.model.instant import Instant
-from postbus.store.catalog import Catalog
-from postbus.store.database import BackupFailed
+from postbus.store.catalog import Catalog, new_folder_id
+from postbus.store.database import BackupFailed, Database
 from postbus.store.sqlite import SqliteStore
 
 _LOCK: Final = "lock"
@@ -27,7 +27,16 @@ class FolderInUse(Exception):
 
 
 class FolderDamaged(Exception):
-    """A file that belongs to the folder is missing. Going on without it would hide the loss."""
+    """A file that belongs to the folder is missing, or is that of another folder. Going on would
+    hide the loss, or give the messages of others to whoever asks for those of this one."""
+
+
+class Upgraded(NamedTuple):
+    """A file that was of an older format until just now."""
+
+    file: str
+    was: int
+    is_now: int
 
 
 class DataFolder:
@@ -35,9 +44,17 @@ class DataFolder:
 
     `now` becomes the creation time of a new namespace. A folder that has more stores than
     `store_count` keeps them; one that has fewer gets new ones.
+
+    A folder of an older format is upgraded, unless it is to be left as it is: then it may only be
+    copied. All files are looked at before the first is changed. The catalog comes first, for an
+    older Postbus looks at it first, and refuses the folder by it. Each file is upgraded in one
+    transaction and whatever the others are like, so a cut between two of them leaves a folder
+    that opens, and is upgraded to its end then.
     """
 
-    def __init__(self, path: str | Path, now: Instant, store_count: int = 1) -> None:
+    def __init__(
+        self, path: str | Path, now: Instant, store_count: int = 1, *, upgrade: bool = True
+    ) -> None:
         self.path = Path(path)
         _make_private(self.path)
         self._lock = _lock(self.path)
@@ -46,30 +63,57 @@ class DataFolder:
             catalog_path = self.path / _CATALOG
             if not catalog_path.exists() and _store_path(self.path, 0).exists():
                 raise FolderDamaged(f"{self.path} has stores but its {_CATALOG} is missing")
-            self.catalog = Catalog(str(catalog_path), now)
+            self.catalog = Catalog(str(catalog_path), now, upgrade=False)
+            self.upgraded: list[Upgraded] = []
             try:
-                self._open_stores(store_count)
+                self._open_stores()
+                if upgrade:
+                    self._upgrade()
+                    self._add_stores(store_count)
             except BaseException:
+                self._close_stores()
                 self.catalog.close()
                 raise
         except BaseException:
             os.close(self._lock)
             raise
 
-    def _open_stores(self, store_count: int) -> None:
-        known = int(self.catalog.get(_STORES) or 0)
-        try:
-            for number in range(max(known, store_count)):
-                path = _store_path(self.path, number)
-                if number < known and not path.exists():
-                    raise FolderDamaged(f"{path} is missing, and with it what was stored in it")
-                self._stores.append(SqliteStore(str(path)))
-            if len(self._stores) > known:
-                # Before any fragment is placed there: from now on a missing file is a loss.
-                self.catalog.set(_STORES, str(len(self._stores)))
-        except BaseException:
-            self._close_stores()
-            raise
+    def _open_stores(self) -> None:
+        for number in range(int(self.catalog.get(_STORES) or 0)):
+            path = _store_path(self.path, number)
+            if not path.exists():
+                raise FolderDamaged(f"{path} is missing, and with it what was stored in it")
+            self._open_store(path, upgrade=False)
+
+    def _add_stores(self, store_count: int) -> None:
+        known = len(self._stores)
+        for number in range(known, store_count):
+            self._open_store(_store_path(self.path, number), upgrade=True)
+        if len(self._stores) > known:
+            # Before any fragment is placed there: from now on a missing file is a loss.
+            self.catalog.set(_STORES, str(len(self._stores)))
+
+    def _open_store(self, path: Path, upgrade: bool) -> None:
+        folder = self.catalog.file.folder
+        store = SqliteStore(str(path), folder=folder, upgrade=upgrade)
+        self._stores.append(store)
+        if store.file.folder != folder and not store.file.is_outdated:
+            raise FolderDamaged(f"{path} is part of another data folder")
+
+    def _files(self) -> list[Database]:
+        return [self.catalog.file, *(store.file for store in self._stores)]
+
+    def _upgrade(self) -> None:
+        for file in self._files():
+            was = file.format
+            file.upgrade(self.catalog.file.folder or new_folder_id())
+            if file.format != was:
+                self.upgraded.append(Upgraded(file.name, was, file.format))
+
+    @property
+    def is_outdated(self) -> bool:
+        """Some file is of an older format."""
+        return any(file.is_outdated for file in self._files())
 
     @property
     def store_count(self) -> int:
@@ -97,9 +141,11 @@ class DataFolder:
             raise
 
     def close(self) -> None:
-        self._close_stores()
-        self.catalog.close()
-        os.close(self._lock)
+        try:
+            self._close_stores()
+            self.catalog.close()
+        finally:
+            os.close(self._lock)
 
     def _close_stores(self) -> None:
         for store in self._stores:

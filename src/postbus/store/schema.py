@@ -8,7 +8,7 @@ fragment  who may write, and where index, journal and retention stand
 
 from typing import Final
 
-from postbus.store.database import Layout
+from postbus.store.database import Layout, name_folder
 
 OFFSET_BITS: Final = 40
 OFFSET_MAX: Final = (1 << OFFSET_BITS) - 1
@@ -78,8 +78,9 @@ CREATE TABLE fragment (
 
 STORE: Final = Layout(
     kind="store",
-    version=3,
+    version=4,
     tables=(JOURNAL, MESSAGE, MESSAGE_DUE, MESSAGE_GROUP, MESSAGE_BODY, DUPLICATE, FRAGMENT),
+    upgrades={3: name_folder},
 )
 
 

@@ -88,13 +88,27 @@ class SqliteStore:
     """A MessageStore in one file. See `postbus.store.base` for what the methods promise."""
 
     def __init__(
-        self, path: str, *, vfs: str | None = None, wal_pages_max: int = WAL_PAGES_MAX
+        self,
+        path: str,
+        *,
+        vfs: str | None = None,
+        wal_pages_max: int = WAL_PAGES_MAX,
+        folder: str = "",
+        upgrade: bool = True,
     ) -> None:
+        """In the data folder of this id. A file of an older format is upgraded, or may only be
+        copied."""
         self._path, self._vfs = path, vfs
-        self._database = Database(path, STORE, vfs, wal_pages_max)
+        self._database = Database(path, STORE, vfs, wal_pages_max, folder)
+        if upgrade:
+            self._database.upgrade(folder)
         self._readers: list[SqliteReader] = []
         self._retention = Retention(self._database)
         self._heads: dict[int, _Head] = {}
+
+    @property
+    def file(self) -> Database:
+        return self._database
 
     def acquire(self, fragment: int, broker: str, seen_epoch: int) -> Lease:
         first_id(fragment)

@@ -26,7 +26,7 @@ def no_database(file: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (newer, "store-0.db has format 9; this Postbus reads format 3"),
+        (newer, "store-0.db has format 9; this Postbus reads formats 3 to 4"),
         (no_database, "store-0.db failed and is stopped: file is not a database"),
     ],
 )

@@ -20,7 +20,9 @@ def path(tmp_path: Path) -> str:
 def test_a_newer_format_is_refused_by_name(path: str) -> None:
     Database(path, LAYOUT._replace(version=2)).close()
 
-    with pytest.raises(FormatUnknown, match=r"thing\.db has format 2; this Postbus reads format 1"):
+    with pytest.raises(
+        FormatUnknown, match=r"thing\.db has format 2; this Postbus reads formats 1 to 1"
+    ):
         Database(path, LAYOUT)
 
 
