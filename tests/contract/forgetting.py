@@ -32,6 +32,8 @@ from tests.contract.disk import (
 )
 
 CREATE = "create"
+NAMES = "names"
+"""The folder is synced, and no file in it."""
 SECTORS = (512, 4096)
 _LOGS = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL | apsw.SQLITE_OPEN_SUPER_JOURNAL
 
@@ -113,6 +115,8 @@ class Medium:
                 self._names[change.name] = change.content
             case "delete":
                 self._names.pop(change.name, None)
+            case "names":
+                pass
             case "sync":
                 self._contents[change.content].sync()
             case _:

@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+SMALL_LIMITS = Path(__file__).with_name("small_limits.py")
 COMMAND = Path(sys.executable).with_name("postbus")
 _CONNECTION_STRING = re.compile(r"Endpoint=sb://localhost:(\d+);\S+")
 _READY_WITHIN_S = 30.0
@@ -123,3 +124,10 @@ class Server:
     @property
     def http(self) -> str:
         return f"http://localhost:{self.port}"
+
+
+class SmallServer(Server):
+    """The same with limits that a short test meets many times."""
+
+    def _command(self) -> list[str]:
+        return [sys.executable, str(SMALL_LIMITS), *super()._command()[1:]]

@@ -5,7 +5,6 @@ slices between commits: nobody else can copy it without holding up the log or st
 every commit (`postbus.store.database`). A folder at rest is copied here.
 """
 
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -22,6 +21,8 @@ from postbus.store.folder import DataFolder, FolderDamaged, FolderInUse
 
 BACKUP: Final = "backup"
 """The name of the request to a running server."""
+SECRETS: Final = (KEY_FILE, str(MADE_CERTIFICATE.parent))
+"""Clients of the copy have the key of the original, and trust the same certificate."""
 
 _REFUSALS = (BackupFailed, ControlError, FolderDamaged, FormatUnknown, ServiceBusError, OSError)
 
@@ -42,8 +43,7 @@ def back_up(source: Path, target: Path) -> None:
             ask(source, BACKUP, str(target.absolute()))
             return
         try:
-            folder.backup(target)
-            _copy_secrets(source, target)
+            folder.backup(target, SECRETS)
         finally:
             folder.close()
     except _REFUSALS as error:
@@ -64,11 +64,10 @@ async def back_up_running(
             finally:
                 # On its thread too: ending a copy half-way closes its connections.
                 await thread.run(partial(_end, steps))
-        await catalog.run(backup.finish)
+        await catalog.run(partial(backup.finish, SECRETS))
     except BaseException:
         backup.abandon()
         raise
-    _copy_secrets(folder.path, Path(target))
 
 
 def _step(steps: Iterator[None]) -> bool:
@@ -81,12 +80,3 @@ def _end(steps: Iterator[None]) -> None:
     close = getattr(steps, "close", None)
     if close is not None:
         close()
-
-
-def _copy_secrets(source: Path, target: Path) -> None:
-    """Clients of the copy have the key of the original, and trust the same certificate."""
-    if (source / KEY_FILE).exists():
-        shutil.copy2(source / KEY_FILE, target / KEY_FILE)
-    tls = MADE_CERTIFICATE.parent
-    if (source / tls).is_dir():
-        shutil.copytree(source / tls, target / tls)

@@ -100,6 +100,7 @@ class Database:
         self.name = os.path.basename(path)
         self._path = path
         self._layout = layout
+        self._vfs = vfs
         self._wal_pages = 0
         self._wal_pages_max = wal_pages_max
         self._failed: str | None = None
@@ -289,7 +290,7 @@ class Database:
             raise BackupFailed(f"{target} is there already")
         try:
             _create_private(target)
-            copy = apsw.Connection(target)
+            copy = apsw.Connection(target, vfs=self._vfs)
             try:
                 # A copy cut short is thrown away, so it needs no journal; it is synced once, below.
                 copy.execute("PRAGMA journal_mode=OFF").fetchall()
@@ -300,8 +301,7 @@ class Database:
                         self._refuse_if_failed()
             finally:
                 copy.close()
-            with open(target, "rb") as file:
-                os.fsync(file.fileno())
+            sync(target)
         except BaseException as error:
             with suppress(FileNotFoundError):
                 os.remove(target)
@@ -358,6 +358,15 @@ class Database:
             if commits:
                 raise OutcomeUnknown(f"{self.name} may have the write, or not: {error}") from error
             raise StoreFailed(self._failed) from error
+
+
+def sync(path: str | os.PathLike[str]) -> None:
+    """Have the disk keep a file as it is, or the names in a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def name_folder(database: Database, folder: str) -> None:

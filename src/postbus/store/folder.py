@@ -8,12 +8,13 @@ store-0.db   journals and indexes; more stores when there are more
 import fcntl
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from postbus.model.instant import Instant
 from postbus.store.catalog import Catalog, new_folder_id
-from postbus.store.database import BackupFailed, Database
+from postbus.store.database import BackupFailed, Database, sync
 from postbus.store.sqlite import SqliteStore
 
 _LOCK: Final = "lock"
@@ -129,13 +130,13 @@ class DataFolder:
     def begin_backup(self, target: str | Path) -> "FolderBackup":
         return FolderBackup(self, Path(target))
 
-    def backup(self, target: str | Path) -> None:
+    def backup(self, target: str | Path, beside: Sequence[str] = ()) -> None:
         """Copy the whole folder, from the thread that uses it. See FolderBackup for slices."""
         backup = self.begin_backup(target)
         try:
             for number in range(self.store_count):
                 self.store(number).backup(backup.store_path(number))
-            backup.finish()
+            backup.finish(beside)
         except BaseException:
             backup.abandon()
             raise
@@ -179,12 +180,28 @@ class FolderBackup:
     def store_path(self, number: int) -> str:
         return str(_store_path(self._partial, number))
 
-    def finish(self) -> None:
-        """Copy the catalog and give the copy its name."""
+    def finish(self, beside: Sequence[str] = ()) -> None:
+        """Copy the catalog, and what lies beside it by these names, and give the copy its name.
+
+        A copy that has its name is whole, whatever happens then: all of it is synced before."""
         self._folder.catalog.backup(str(self._partial / _CATALOG))
-        _sync_folder(self._partial)
+        for name in beside:
+            self._add(name)
+        sync(self._partial)
         self._partial.rename(self._target)
-        _sync_folder(self._target.parent)
+        sync(self._target.parent)
+
+    def _add(self, name: str) -> None:
+        """Copy a file, or a folder of files, if it is there."""
+        source, copy = self._folder.path / name, self._partial / name
+        if source.is_dir():
+            shutil.copytree(source, copy)
+            for each in copy.iterdir():
+                sync(each)
+        elif source.exists():
+            shutil.copy2(source, copy)
+        if copy.exists():
+            sync(copy)
 
     def abandon(self) -> None:
         shutil.rmtree(self._partial, ignore_errors=True)
@@ -198,7 +215,7 @@ def _make_private(path: Path) -> None:
     if not path.is_dir():
         path.mkdir(mode=0o700, parents=True)
         # mkdir's mode is cut by the umask, never widened; the name must survive a power cut.
-        _sync_folder(path.parent)
+        sync(path.parent)
 
 
 def _lock(folder: Path) -> int:
@@ -213,11 +230,3 @@ def _lock(folder: Path) -> int:
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
     return descriptor
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
