@@ -19,6 +19,17 @@ def _classes(tmp_path_factory: pytest.TempPathFactory, download: bool) -> str:
         pytest.skip(f"no Java SDK: {reason}")
 
 
+def test_every_section_of_a_message_with_the_java_sdk(
+    server: Server, administration: Administration, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A footer, which Java sends with strings for keys and reads with symbols; annotations."""
+    classes = _classes(tmp_path_factory, download=False)
+    scenes = {scene: administration.make_queue("java") for scene in ("receive", "peek", "delete")}
+    arguments = [f"{scene}={queue}" for scene, queue in scenes.items()]
+    said = play(classes, "Fields.java", server.connection_string, *arguments)
+    assert said == dict.fromkeys(scenes, "ok")
+
+
 def test_transactions_with_the_java_sdk(
     server: Server, administration: Administration, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

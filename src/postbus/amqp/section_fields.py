@@ -36,19 +36,21 @@ _MESSAGE_ID = Kind("message-id", _read_message_id, encode_value)
 
 @dataclass(slots=True)
 class Header(Composite):
-    durable: bool = False
-    priority: int = 4
+    """As its sender stated it: None is what it left to the standard, False or 4 what it said."""
+
+    durable: bool | None = None
+    priority: int | None = None
     ttl: int | None = None
-    first_acquirer: bool = False
+    first_acquirer: bool | None = None
     delivery_count: int = 0
 
     CODE: ClassVar[int] = 0x70
     NAME: ClassVar[str] = "amqp:header:list"
     FIELDS: ClassVar[tuple[Field, ...]] = (
-        Field("durable", BOOLEAN, default=False),
-        Field("priority", UBYTE, default=4),
+        Field("durable", BOOLEAN),
+        Field("priority", UBYTE),
         Field("ttl", UINT),
-        Field("first_acquirer", BOOLEAN, default=False),
+        Field("first_acquirer", BOOLEAN),
         Field("delivery_count", UINT, default=0),
     )
     FIELDS_MIN: ClassVar[int] = 5

@@ -17,7 +17,7 @@ _U32 = struct.Struct(">I").unpack_from
 
 
 def read_header(payload: bytes, sections: Sections) -> Header:
-    """Return the header; the defaults of the standard if there is none."""
+    """Return the header; one that states nothing if there is none."""
     end = sections.delivery_annotations
     if end == 0:
         return Header()
@@ -58,10 +58,10 @@ def _usual_header(payload: bytes, end: int) -> Header | None:
         return None
     durable, priority, ttl, first_acquirer, delivery_count = fields
     return Header(
-        durable == 1,
-        4 if priority is None else priority,
+        None if durable is None else durable == 1,
+        priority,
         ttl,
-        first_acquirer == 1,
+        None if first_acquirer is None else first_acquirer == 1,
         delivery_count or 0,
     )
 
@@ -82,6 +82,10 @@ def read_annotations(payload: bytes, sections: Sections) -> dict[Any, Any]:
 
 def read_application_properties(payload: bytes, sections: Sections) -> dict[Any, Any]:
     return _map(payload, sections.application_properties, sections.body)
+
+
+def read_footer(payload: bytes, sections: Sections) -> dict[Any, Any]:
+    return _map(payload, sections.footer, sections.end)
 
 
 def read_properties(payload: bytes, sections: Sections) -> Properties:

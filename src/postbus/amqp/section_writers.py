@@ -62,6 +62,10 @@ def encode_amqp_value(value: object) -> bytes:
     return _section(0x77, value)
 
 
+def encode_footer(footer: dict[Any, Any]) -> bytes:
+    return _section(0x78, footer)
+
+
 def _section(code: int, value: object) -> bytes:
     out = bytearray((0, 0x53, code))
     encode_value(value, out)

@@ -20,11 +20,13 @@ from postbus.amqp.sections import (
     compacted,
     encode_application_properties,
     encode_delivery_annotations,
+    encode_footer,
     encode_header,
     encode_properties,
     read_annotations,
     read_application_properties,
     read_delivery_annotations,
+    read_footer,
     read_header,
     read_ids,
     read_properties,
@@ -53,7 +55,6 @@ _EXPIRY_MAX: Final = 253_402_243_199_000
 """The last time at which a message is said to expire, in the year 9999: the SDKs have no later one
 (.NET cannot read it)."""
 _TIMESTAMP: Final = b"\x83"
-_PRIORITY_DEFAULT: Final = 4
 _SCHEDULED: Final = "x-opt-scheduled-enqueue-time"
 _PARTITION_KEY: Final = "x-opt-partition-key"
 _STATE: Final = Symbol("x-opt-message-state")
@@ -103,7 +104,8 @@ def read_message(payload: bytes, property_size_max: int) -> Message:
     ):
         ttl = _long_ttl(read_properties(payload, sections))
     message_id, session_id = read_ids(payload, sections)
-    _check_sections(payload, sections, property_size_max)
+    if _check_sections(payload, sections, property_size_max):
+        payload, sections = _with_text_names(payload, sections)
     if message_id is None:
         # The Node SDK cannot settle a message without one, and does not give one itself.
         message_id = token_hex(16)
@@ -159,12 +161,12 @@ def _long_ttl(properties: Properties) -> int:
 def _delivered_header(header: bytes, ttl: int, delivery_count: int) -> bytes:
     """The header of a delivery, in place of the one that its sender wrote."""
     stated = read_header(header, scan(header)) if header else Header()
-    # What has its default is left out, as Azure leaves it out.
+    # What a sender states comes back as stated, also where it is the default.
     return encode_header(
-        stated.durable or None,
-        None if stated.priority == _PRIORITY_DEFAULT else stated.priority,
+        stated.durable,
+        stated.priority,
         None if ttl < 0 else min(ttl, _TTL_INFINITE),
-        stated.first_acquirer or None,
+        stated.first_acquirer,
         delivery_count,
     )
 
@@ -181,19 +183,34 @@ def _tidied(payload: bytes) -> tuple[bytes, Sections]:
     return payload, scan(payload)
 
 
-def _check_sections(payload: bytes, sections: Sections, property_size_max: int) -> None:
+def _check_sections(payload: bytes, sections: Sections, property_size_max: int) -> bool:
     """Decode what others will have to decode: a message that nobody can read is refused here,
-    where its sender hears of it, and not by a receiver that stumbles over it."""
+    where its sender hears of it, and not by a receiver that stumbles over it. Says whether names
+    of properties must be written as text."""
+    renames = False
     if sections.message_annotations > sections.delivery_annotations:
         read_delivery_annotations(payload, sections)
     if sections.body > sections.application_properties:
-        _check_properties(payload, sections, property_size_max)
+        renames = _check_properties(payload, sections, property_size_max)
     if sections.body < sections.footer and payload[sections.body + 2] != _DATA:
         offset = sections.body
         while offset < sections.footer:
             _, offset = decode(payload, offset)
     if sections.end > sections.footer:
         decode(payload, sections.footer)
+    return renames
+
+
+def _with_text_names(payload: bytes, sections: Sections) -> tuple[bytes, Sections]:
+    properties = text_keys(read_application_properties(payload, sections))
+    payload = b"".join(
+        (
+            payload[: sections.application_properties],
+            encode_application_properties(properties),
+            payload[sections.body :],
+        )
+    )
+    return payload, scan(payload)
 
 
 def _with_message_id(payload: bytes, sections: Sections, message_id: str) -> tuple[bytes, Sections]:
@@ -209,14 +226,21 @@ def _with_message_id(payload: bytes, sections: Sections, message_id: str) -> tup
     return payload, scan(payload)
 
 
-def _check_properties(payload: bytes, sections: Sections, size_max: int) -> None:
+def _check_properties(payload: bytes, sections: Sections, size_max: int) -> bool:
+    """Say whether a name is a symbol: it must be text (AMQP 3.2.5), and Java reads nothing else."""
     large = sections.body - sections.application_properties > size_max
+    symbols = False
     for name, value in read_application_properties(payload, sections).items():
         size = len(encode(value)) if large else 0
         if size > size_max:
             raise MessageSizeExceeded(
                 f"The property '{name!s:.64}' takes {size} bytes, {size_max} bytes are allowed."
             )
+        if type(name) is not str:
+            if type(name) is not Symbol:
+                raise InvalidArgument(f"The name of a property is no text: {name!r:.64}.")
+            symbols = True
+    return symbols
 
 
 def read_transfer(payload: bytes, message_format: int, property_size_max: int) -> list[Message]:
@@ -256,7 +280,7 @@ def write_delivery(
     else:
         given = None
     if given is not None:
-        others = {key: value for key, value in given.items() if key not in _OWN}
+        others = {key: value for key, value in symbol_keys(given).items() if key not in _OWN}
         when = others.pop(_SCHEDULED, None)
         if when is not None:
             # The Python SDK sends back a long; Go insists on a timestamp (wire contract §4.3).
@@ -283,6 +307,7 @@ def write_delivery(
         and message.description is None
         and sections.properties < sections.application_properties
         and (trail is None or not trail.envelope)
+        and sections.end == sections.footer
     ):
         return header, annotations, raw[sections.properties :]
     return (
@@ -290,8 +315,15 @@ def write_delivery(
         annotations,
         _properties(message, raw, sections),
         _application_properties(message, raw, sections),
-        raw[sections.body :],
+        raw[sections.body : sections.footer],
+        _footer(raw, sections),
     )
+
+
+def _footer(raw: bytes, sections: Sections) -> bytes:
+    if sections.end == sections.footer:
+        return b""
+    return encode_footer(symbol_keys(read_footer(raw, sections)))
 
 
 def _delivery_annotations(token: bytes, raw: bytes, sections: Sections) -> bytes:
@@ -301,7 +333,7 @@ def _delivery_annotations(token: bytes, raw: bytes, sections: Sections) -> bytes
     if sections.message_annotations == sections.delivery_annotations:
         return _LOCK_TOKEN + uuid
     given = read_delivery_annotations(raw, sections)
-    return encode_delivery_annotations({**given, _LOCK_TOKEN_KEY: UUID(bytes=uuid)})
+    return encode_delivery_annotations({**symbol_keys(given), _LOCK_TOKEN_KEY: UUID(bytes=uuid)})
 
 
 def _properties(message: Message, raw: bytes, sections: Sections) -> bytes:
@@ -383,6 +415,12 @@ class Changes(NamedTuple):
 def text_keys(changes: dict[Any, Any] | None) -> dict[str, Any]:
     """Property names come as strings or symbols; application properties have strings."""
     return {str(key): value for key, value in (changes or {}).items()}
+
+
+def symbol_keys(given: dict[Any, Any]) -> dict[Any, Any]:
+    """Annotations and footers have symbols for keys (AMQP 3.2.10). Rhea and Java send strings in
+    a footer, and Java cannot read them."""
+    return {Symbol(key) if type(key) is str else key: value for key, value in given.items()}
 
 
 def _text(value: object) -> str | None:

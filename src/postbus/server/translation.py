@@ -121,7 +121,7 @@ def to_received(message: Message, raw: bytes) -> ReceivedMessage:
         reply_to_session_id=properties.reply_to_group_id,
         partition_key=text_of(annotations.get(_PARTITION_KEY)),
         via_partition_key=text_of(annotations.get(_VIA_PARTITION_KEY)),
-        force_persistence=read_header(payload, sections).durable,
+        force_persistence=read_header(payload, sections).durable is True,
         time_to_live_ms=message.ttl if message.ttl >= 0 else None,
         scheduled_at=annotations.get(_SCHEDULED),
         properties={str(name): plain_value(value) for name, value in values.items()},

@@ -124,7 +124,7 @@ def test_sections_that_are_absent_read_as_empty() -> None:
     payload = encode_data(b"x")
     sections = scan(payload)
     assert positions(sections) == (0, 0, 0, 0, 0, len(payload), len(payload))
-    assert read_header(payload, sections) == Header(False, 4, None, False, 0)
+    assert read_header(payload, sections) == Header(None, None, None, None, 0)
     assert read_properties(payload, sections) == Properties()
     assert read_ids(payload, sections) == (None, None)
     assert read_application_properties(payload, sections) == {}
@@ -223,6 +223,8 @@ def test_long_descriptors_are_understood_and_can_be_shortened() -> None:
         ("c0 01 00", Header()),
         ("c0 03 02 41 40", Header(durable=True)),
         ("c0 04 02 56 01 40", Header(durable=True)),
+        ("c0 05 04 42 40 40 42", Header(durable=False, first_acquirer=False)),
+        ("c0 04 02 40 50 04", Header(priority=4)),
         ("c0 08 05 42 50 07 52 09 41 43", Header(False, 7, 9, True, 0)),
         ("c0 0b 05 40 40 70 ffffffff 40 52 02", Header(ttl=0xFFFFFFFF, delivery_count=2)),
         ("d0 00000006 00000002 41 40", Header(durable=True)),
