@@ -36,6 +36,12 @@ class Fields:
             raise InvalidArgument("The body of the request is not a map.")
         return cls({str(key): value for key, value in body.items()})
 
+    def only(self, names: frozenset[str]) -> None:
+        """Raise InvalidArgument where a key is none of these."""
+        for name, value in self._values.items():
+            if value is not None and name not in names:
+                raise InvalidArgument(f"'{name[:64]}' is not known here.")
+
     def get(self, name: str) -> Any:
         return self._values.get(name)
 
@@ -52,6 +58,13 @@ class Fields:
         if isinstance(value, bool) or not isinstance(value, int):
             raise InvalidArgument(f"'{name}' is not a number.")
         return check_number(value)
+
+    def flag(self, name: str) -> bool:
+        """False where it is not said."""
+        value = self._values.get(name)
+        if value is not None and not isinstance(value, bool):
+            raise InvalidArgument(f"'{name}' is not a boolean.")
+        return value is True
 
     def text(self, name: str) -> str:
         value = self.optional_text(name)

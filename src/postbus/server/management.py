@@ -37,6 +37,8 @@ from postbus.server.envelope import (
 )
 from postbus.server.fields import Fields, check_number
 from postbus.server.nodes import NodeRequest
+from postbus.server.peeking import peek
+from postbus.server.request_keys import KEYS, SCHEDULED_KEYS
 from postbus.server.requests import Call, bodies_needed, rewritten, settle_with
 from postbus.server.rule_node import RULE_OPERATIONS, RuleNode
 from postbus.server.session_node import SESSION_OPERATIONS, SessionNode, held_here
@@ -48,12 +50,11 @@ if TYPE_CHECKING:
 _PREFIX: Final = "com.microsoft:"
 _OK: Final = 200
 _NO_CONTENT: Final = 204
-PEEK_BYTES_MAX: Final = 256 * 1024
-"""A response is cut where it would grow past this; fewer than asked is legal (§6.4)."""
 TOKENS_MAX: Final = 2_048
 NUMBERS_MAX: Final = 2_048
 SCHEDULED_AT_ONCE_MAX: Final = 4_500
 _DELETE: Final = 0  # receiver-settle-mode `first`
+_LOCK: Final = 1  # and `second`
 # Constructors of the arrays we write: several SDKs insist on typed ones (wire contract §6.2).
 _TIMESTAMP: Final = 0x83
 _LONG: Final = 0x81
@@ -118,7 +119,9 @@ class ManagementNode:
         self._entity.touch(self._gateway.now)
         if name not in COUNTED_ELSEWHERE:
             self._entity.meter.requests += 1
-        operation(request, Fields.of(request.body))
+        fields = Fields.of(request.body)
+        fields.only(KEYS[name])
+        operation(request, fields)
 
     def _ask(
         self,
@@ -201,6 +204,10 @@ class ManagementNode:
         )
         if status not in ("completed", "abandoned", "suspended", "defered"):
             raise InvalidArgument(f"The disposition-status '{status}' is not known.")
+        if not changes.dead_letter and (changes.reason, changes.description) != (None, None):
+            raise InvalidArgument(f"The disposition-status '{status}' has no reason.")
+        if status == "completed" and changes.properties:
+            raise InvalidArgument("A message that is completed has no properties to modify.")
 
         session_id = fields.optional_text("session-id")
 
@@ -260,8 +267,9 @@ class ManagementNode:
         if count <= 0:
             raise InvalidArgument("The message-count must be positive.")
         session_id = fields.optional_text("session-id")
-        peek = partial(_peek, self._subqueue, max(start, 0), count, session_id)
-        self._ask(request, peek, partial(self._peeked, request))
+        omit_body = fields.flag("omit-message-body")
+        call = partial(peek, self._subqueue, max(start, 0), count, session_id, omit_body)
+        self._ask(request, call, partial(self._peeked, request))
 
     def _peeked(self, request: NodeRequest, found: list[dict[str, Any]]) -> None:
         self._entity.meter.peeks += 1
@@ -273,7 +281,10 @@ class ManagementNode:
 
     def _receive_deferred(self, request: NodeRequest, fields: Fields) -> None:
         numbers = _numbers(fields)
-        delete = fields.number("receiver-settle-mode") == _DELETE
+        mode = fields.number("receiver-settle-mode")
+        if mode not in (_DELETE, _LOCK):
+            raise InvalidArgument(f"The receiver-settle-mode {mode} is not known.")
+        delete = mode == _DELETE
         session_id = fields.optional_text("session-id")
         gateway, host, subqueue = self._gateway, self._entity.host, self._subqueue
         has_sessions = self._has_sessions
@@ -328,6 +339,8 @@ class ManagementNode:
         entries = fields.list_of_maps("messages", SCHEDULED_AT_ONCE_MAX)
         try:
             size_max = self._gateway.service.settings.property_size_max_bytes
+            for entry in entries:
+                entry.only(SCHEDULED_KEYS)
             messages = [read_message(entry.binary("message"), size_max) for entry in entries]
         except DecodeError as fault:
             raise InvalidArgument(f"A message cannot be read: {fault}") from fault
@@ -363,21 +376,6 @@ class ManagementNode:
         self._ask(request, cancel, done)
 
 
-def _peek(
-    subqueue: int,
-    start: int,
-    count: int,
-    session_id: str | None,
-    queue: Queue,
-    now: Instant,
-    pages: Pages,
-) -> Any:
-    found = browse.peek(queue, subqueue, start, count, PEEK_BYTES_MAX, pages, session_id)
-    if isinstance(found, Need):
-        return found
-    return [{"message": _encoded(message, raw, peeked=True)} for message, raw in found]
-
-
 def _delete(
     subqueue: int,
     count: int,
@@ -406,8 +404,8 @@ def _cancel_in(
     return transaction.cancel(engine, numbers, pages)
 
 
-def _encoded(message: Message, raw: bytes, peeked: bool = False) -> bytes:
-    return b"".join(write_delivery(message, raw, with_state=True, with_lock=not peeked))
+def _encoded(message: Message, raw: bytes) -> bytes:
+    return b"".join(write_delivery(message, raw, with_state=True))
 
 
 def _cut(text: str | None) -> str | None:

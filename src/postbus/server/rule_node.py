@@ -26,6 +26,7 @@ from postbus.server.entities import SubscriptionEntity
 from postbus.server.fields import Fields
 from postbus.server.logs import get_logger
 from postbus.server.nodes import NodeRequest
+from postbus.server.request_keys import RULE_KEYS, SQL_KEYS
 from postbus.server.rule_values import amqp_from_typed, typed_from_amqp
 
 if TYPE_CHECKING:
@@ -114,12 +115,17 @@ def read_rule(fields: Fields) -> RuleDescription:
     """The rule that a request describes. Raises InvalidArgument."""
     name = fields.text("rule-name")
     described = Fields.of(fields.optional_map("rule-description"))
+    described.only(RULE_KEYS)
     action = described.optional_map("sql-rule-action")
     return RuleDescription(
-        name,
-        _read_filter(described),
-        None if action is None else SqlAction(Fields.of(action).text("expression")),
+        name, _read_filter(described), None if action is None else SqlAction(_expression(action))
     )
+
+
+def _expression(sql: dict[Any, Any]) -> str:
+    given = Fields.of(sql)
+    given.only(SQL_KEYS)
+    return given.text("expression")
 
 
 def _read_filter(described: Fields) -> Filter:
@@ -128,7 +134,7 @@ def _read_filter(described: Fields) -> Filter:
     if sql is not None and correlation is not None:
         raise InvalidArgument("The rule has two filters.")
     if sql is not None:
-        expression = Fields.of(sql).text("expression")
+        expression = _expression(sql)
         # The SDKs have no other way to say it here.
         if expression == TRUE_EXPRESSION:
             return TrueFilter()
@@ -136,6 +142,7 @@ def _read_filter(described: Fields) -> Filter:
     if correlation is None:
         return TrueFilter()
     given = Fields.of(correlation)
+    given.only(frozenset({*_KEYS.values(), "properties"}))
     properties = given.optional_map("properties") or {}
     return CorrelationFilter(
         **{field: given.optional_text(key) for field, key in _KEYS.items()},
@@ -158,9 +165,9 @@ def write_rule(rule: RuleDescription) -> Described:
 def _write_filter(chosen: Filter) -> Described:
     match chosen:
         case TrueFilter():
-            return Described(_TRUE_FILTER, [TRUE_EXPRESSION, _LEVEL])
+            return Described(_TRUE_FILTER, [])  # Rust's decoder takes no fields
         case FalseFilter():
-            return Described(_FALSE_FILTER, [FALSE_EXPRESSION, _LEVEL])
+            return Described(_FALSE_FILTER, [])
         case SqlFilter():
             return Described(_SQL_FILTER, [chosen.expression, _LEVEL])
     values: list[Any] = [getattr(chosen, field) for field in _KEYS]

@@ -114,7 +114,6 @@ class SessionNode:
         skip, top = fields.number("skip"), fields.number("top")
         if skip < 0 or top <= 0:
             raise InvalidArgument("The skip must not be negative, and the top must be positive.")
-        # Java names the last session it was told of, which is the place that `skip` says.
         fields.optional_text("last-session-id")
         asked = fields.optional_number("last-updated-time")
         # The end of time, or a millisecond after it, asks for all there are (wire contract §6.2).

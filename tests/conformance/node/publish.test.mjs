@@ -139,7 +139,11 @@ test("rules are managed over AMQP", async (t) => {
   const rules = client.createRuleManager(topic, subscription);
   const [standard, ...none] = await all(rules.listRules());
   assert.equal(standard.name, "$Default");
+  assert.equal(standard.filter.sqlExpression, "1=1");
   assert.deepEqual(none, []);
+  await rules.createRule("nothing", { sqlExpression: "1=0" });
+  assert.equal((await all(rules.listRules()))[1].filter.sqlExpression, "1=0");
+  await rules.deleteRule("nothing");
 
   await rules.createRule("sql", { sqlExpression: "a = 1" }, { sqlExpression: "SET b = 2" });
   await rules.createRule("correlation", { correlationId: "c", subject: "s", applicationProperties: { p: "v" } });

@@ -176,3 +176,25 @@ test("peek pages through active, locked, deferred and scheduled messages", async
   const again = await receiver.peekMessages(1, { fromSequenceNumber: first[1].sequenceNumber });
   assert.deepEqual(bodies(again), ["locked"]);
 });
+
+test("peek leaves out bodies where it is asked to", async (t) => {
+  // wire contract §6.2
+  const queue = await makeQueue();
+  const client = connect(t);
+  await client.createSender(queue).sendMessages({ body: "x".repeat(1_000), subject: "s" });
+  const receiver = client.createReceiver(queue);
+  const from = { fromSequenceNumber: Long.ZERO };
+  for (const omitMessageBody of [true, false]) {
+    const [found] = await receiver.peekMessages(1, { ...from, omitMessageBody });
+    assert.equal(found.subject, "s");
+    const size = found._rawAmqpMessage.deliveryAnnotations?.["omitted-message-body-size"];
+    if (omitMessageBody) {
+      assert.equal(found.body, undefined);
+      assert.ok(Number(size) >= 1_000, `${size}`);
+    } else {
+      assert.equal(found.body.length, 1_000);
+      assert.equal(size, undefined);
+    }
+  }
+  assert.equal((await receiveOne(receiver)).body.length, 1_000);
+});

@@ -1,0 +1,52 @@
+"""Messages as they are peeked at: without a lock and, where that is asked, without their bodies."""
+
+from typing import Any, Final
+
+from postbus.amqp.sections import encode_delivery_annotations, scan
+from postbus.amqp.types import Long, Symbol
+from postbus.broker import browse
+from postbus.broker.message import Message
+from postbus.broker.pages import Need, Pages
+from postbus.broker.queue import Queue
+from postbus.model.instant import Instant
+from postbus.server.envelope import write_delivery
+
+PEEK_BYTES_MAX: Final = 256 * 1024
+"""A response is cut where it would grow past this; fewer than asked is legal (§6.4)."""
+_OMITTED_SIZE: Final = Symbol("omitted-message-body-size")
+
+
+def peek(
+    subqueue: int,
+    start: int,
+    count: int,
+    session_id: str | None,
+    omit_body: bool,
+    queue: Queue,
+    now: Instant,
+    pages: Pages,
+) -> list[dict[str, Any]] | Need:
+    """The entries of the response, in the order of their numbers."""
+    found = browse.peek(queue, subqueue, start, count, PEEK_BYTES_MAX, pages, session_id)
+    if isinstance(found, Need):
+        return found
+    return [{"message": _peeked(message, raw, omit_body)} for message, raw in found]
+
+
+def _peeked(message: Message, raw: bytes, omit_body: bool) -> bytes:
+    payload = b"".join(write_delivery(message, raw, with_state=True, with_lock=False))
+    return _without_body(payload) if omit_body else payload
+
+
+def _without_body(payload: bytes) -> bytes:
+    """The message with the size of its body in place of the body, as Azure has it."""
+    sections = scan(payload)
+    size = sections.footer - sections.body
+    return b"".join(
+        (
+            payload[: sections.delivery_annotations],
+            encode_delivery_annotations({_OMITTED_SIZE: Long(size)}),
+            payload[sections.message_annotations : sections.body],
+            payload[sections.footer :],
+        )
+    )
