@@ -1,11 +1,13 @@
 """Puts together who is trusted, from the settings, the key file and the file of entities."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from socket import gethostname
 from typing import TYPE_CHECKING
 
 from postbus.model.authorization import Rules
 from postbus.model.instant import Instant
 from postbus.server.auth import Authority
+from postbus.server.hostnames import HostNames
 from postbus.server.keyring import AccessKey
 from postbus.server.keys import NamespaceKey
 from postbus.settings import Settings
@@ -24,10 +26,18 @@ class Access:
     """The authority of a process, and what has to be opened and closed for it."""
 
     def __init__(
-        self, settings: Settings, key: NamespaceKey, rules: Rules, clock: Callable[[], Instant]
+        self,
+        settings: Settings,
+        key: NamespaceKey,
+        rules: Rules,
+        clock: Callable[[], Instant],
+        certified: Callable[[], Iterable[str]],
     ) -> None:
+        """`certified` gives the names in the certificate that is in use."""
         self._issuer = _issuer(settings, clock)
-        self.authority = Authority(namespace_keys(key, rules), self._issuer)
+        own = (settings.host, settings.namespace_name, gethostname())
+        hosts = HostNames(own, certified)
+        self.authority = Authority(namespace_keys(key, rules), self._issuer, hosts)
 
     def open(self) -> None:
         """Raises KeyFileError where the issuer's keys are in a file that cannot be used."""

@@ -7,7 +7,7 @@ PLAIN and the HTTP `Authorization` header all end here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from hashlib import sha256
@@ -109,10 +109,17 @@ class Claims:
 class Authority:
     """Checks proofs of identity against the keys of a namespace and of its entities."""
 
-    __slots__ = ("_former", "_has_folders", "_issuer", "_proven", "_ring")
+    __slots__ = ("_former", "_has_folders", "_hosts", "_issuer", "_proven", "_ring")
 
-    def __init__(self, keys: Iterable[AccessKey], issuer: Issuer | None = None) -> None:
+    def __init__(
+        self,
+        keys: Iterable[AccessKey],
+        issuer: Issuer | None = None,
+        hosts: Container[str] = ("localhost",),
+    ) -> None:
+        """`hosts` has the names by which clients reach this broker."""
         self._ring = KeyRing()
+        self._hosts = hosts
         self._has_folders = False
         """Some token was for the beginning of names: a new entity may turn out to be that."""
         self._former: frozenset[str] = frozenset()
@@ -146,6 +153,15 @@ class Authority:
         """These were names of entities, and others begin with them."""
         self._proven.clear()
         self._former = frozenset(name.lower() for name in names)
+
+    def hosts_changed(self) -> None:
+        """There is another certificate, with other names."""
+        self._proven.clear()
+
+    def path_of(self, uri: str) -> str:
+        """The path that a client names which need not say the scheme: `sb://host/a` or `host/a`.
+        It is as the client wrote it."""
+        return written_path(uri, self._hosts)
 
     def forget(self, entity: str) -> bool:
         """The entity is gone. Returns what `learn` returns."""
@@ -215,7 +231,7 @@ class Authority:
         if sas.expires_at <= now:
             raise ExpiredToken(sas.expires_at)
         key, mark = signer
-        resource = resource_path(sas.resource)
+        resource = self.path_of(sas.resource).lower()
         reach = self._reach_of(resource, says_folder(sas.resource))
         claims = Claims(resource, key.granted, sas.expires_at, reach, mark)
         owner = mark.owner
@@ -258,23 +274,23 @@ async def verify_waiting(
         return authority.verify(token, path, wall())
 
 
-def resource_path(uri: str) -> str:
+def resource_path(uri: str, hosts: Container[str] = ()) -> str:
     """The part of a URI that names an entity, in the one form in which resources are compared."""
-    return written_path(uri).lower()
+    return written_path(uri, hosts).lower()
 
 
-def written_path(uri: str) -> str:
+def written_path(uri: str, hosts: Container[str] = ()) -> str:
     """The same in the letters of whoever wrote it.
 
     Scheme, host, port, query and outer slashes are gone, percent-encoding is undone; case does not
-    matter (wire contract §2.2). Text without a scheme is a path, unless its first part has a port:
-    no entity name contains a colon. So a bare host name is not taken for the whole namespace.
+    matter (wire contract §2.2). Text without a scheme is a path, unless its first part is one of
+    the `hosts` or has a port: no entity name contains a colon.
     """
     path = strip_authority(uri)
     if path == uri:
         head, slash, rest = uri.partition("/")
         host, colon, port = head.rpartition(":")
-        if host and colon and port.isdigit():
+        if (host and colon and port.isdigit()) or head in hosts:
             path = slash + rest
     path = path.partition("?")[0].partition("#")[0]
     return unquote(path).strip("/")

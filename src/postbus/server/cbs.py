@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from postbus.errors import EntityNotFound, InvalidArgument, ServiceBusError
 from postbus.model.address import resolve_path
-from postbus.server.auth import Claims, resource_path, written_path
+from postbus.server.auth import Claims
 from postbus.server.nodes import NodeRequest
 from postbus.server.tokens import InvalidAudience, KeyUnknown, NoKeysYet
 
@@ -35,7 +35,8 @@ class TokenNode:
     def _answer(self, request: NodeRequest, audience: str, token: str) -> None:
         gateway = self._gateway
         try:
-            gateway.add_claims(resource_path(audience), self._verify(audience, token))
+            path = gateway.authority.path_of(audience)
+            gateway.add_claims(path.lower(), self._verify(path, audience, token))
         except ServiceBusError as error:
             again = partial(self._answer, request, audience, token)
             if isinstance(error, (KeyUnknown, NoKeysYet)) and gateway.authority.want_keys(again):
@@ -46,14 +47,14 @@ class TokenNode:
             return
         request.respond(_ACCEPTED, "Accepted", None)
 
-    def _verify(self, audience: str, token: str) -> Claims:
+    def _verify(self, path: str, audience: str, token: str) -> Claims:
         # What a token is, its text tells and not the `type` beside it (wire contract §2.2).
         gateway = self._gateway
-        claims = gateway.authority.verify(token, audience, gateway.service.wall())
-        if not claims.covers(audience):
+        asked = f"/{path}"  # whatever it begins with, it is no host any more
+        claims = gateway.authority.verify(token, asked, gateway.service.wall())
+        if not claims.covers(asked):
             raise InvalidAudience(audience)
         # Azure refuses here, and not at the link, what names no entity (wire contract §2.2).
-        path = written_path(audience)
         if path and gateway.namespace.at(resolve_path(path)) is None:
             raise EntityNotFound(path)
         return claims

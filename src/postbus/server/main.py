@@ -224,7 +224,9 @@ class Server:
             catalog,
             self._threads[0],
         )
-        self._access = Access(settings, self._key, config.authorization_rules, self._clock)
+        self._certificates = Certificates(certificate_files(settings), self._certified)
+        rules, certified = config.authorization_rules, self._certificates.names
+        self._access = Access(settings, self._key, rules, self._clock, certified)
         authority = self._access.authority
         self._service = Service(
             self.namespace,
@@ -243,7 +245,6 @@ class Server:
             self.namespace, catalog.reader_marks, self._threads[0], self._clock
         )
         self._service.on_claims_lost = self._review
-        self._certificates = Certificates(certificate_files(settings), self._certified)
         self._certificates.start()
         self._plaintext = settings.on_loopback or settings.allow_plaintext
         self._listener = self._make_listener(authority, tracking)
@@ -338,6 +339,7 @@ class Server:
 
     def _certified(self, certificate: Certificate) -> None:
         self._metrics.connections.certificate_until = int(certificate.until.timestamp())
+        self._access.authority.hosts_changed()
 
     async def start(self) -> None:
         settings = self._settings
