@@ -218,3 +218,20 @@ async def test_the_async_administration_client_works_too(server: Server) -> None
         await client.delete_queue(name)
         with pytest.raises(ResourceNotFoundError):
             await client.get_queue(name)
+
+
+def test_times_of_a_new_entity_and_of_an_unused_one(administration: Administration) -> None:
+    """As in Azure: a subscription was accessed when it was made, a queue or topic was never."""
+    never = datetime(1, 1, 1, tzinfo=UTC)
+    queue, topic = administration.make_queue(), administration.make_topic()
+    subscription = administration.make_subscription(topic)
+    client = administration.client
+    for times, accessed in (
+        (client.get_queue_runtime_properties(queue), never),
+        (client.get_topic_runtime_properties(topic), never),
+        (client.get_subscription_runtime_properties(*subscription), None),
+    ):
+        assert times.created_at_utc is not None
+        assert times.updated_at_utc == times.created_at_utc
+        assert times.accessed_at_utc == (accessed or times.created_at_utc)
+        assert abs(times.created_at_utc - datetime.now(UTC)) < timedelta(minutes=10)

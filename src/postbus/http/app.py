@@ -33,6 +33,7 @@ from postbus.http.problems import (
     wording_of,
     wrong_method,
 )
+from postbus.http.replies import listed_reply
 from postbus.http.rules import RuleResource, list_rules
 from postbus.http.subscriptions import SubscriptionResource, list_subscriptions
 from postbus.http.usage import Usage, answer_usage, find_usage
@@ -153,6 +154,9 @@ class Front:
         # A queue may have one of these names: the admin clients, and only they, give a version.
         if path.lower() in _OPEN and "api-version" not in request.query_params:
             return await self._answer_open(request, path.lower())
+        if not path and request.method in ("GET", "HEAD"):
+            # Azure tells anybody as much, and operators try a connection by it.
+            return listed_reply(self._site(request), self._clock())
         raw_path = _raw_path(request)
         # Nothing else may have a `$` in its name, but a rule may be called anything.
         if "$" in unquote(raw_path) and _RULE.fullmatch(path) is None:
@@ -181,7 +185,7 @@ class Front:
         else:
             if path:
                 _refuse_subqueue(request.method, path)
-            resource = EntityResource(self._namespace, self._defaults, path)
+            resource = EntityResource(self._namespace, self._defaults, path, self._clock())
             response = await self._answer_resource(request, resource, path, asked)
         self._usage.managed(path)
         return response

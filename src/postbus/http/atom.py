@@ -89,6 +89,19 @@ def feed_document(entries: Iterable[Entry], page: Page, site: Site, now: Instant
     )
 
 
+def listed_document(site: Site, now: Instant) -> str:
+    """Azure's feed without entries: what it tells strangers of a namespace, and others of a queue
+    or topic that is not there. Go's client knows the second by the title."""
+    return (
+        f'{_PROLOGUE}<feed xmlns="{ATOM}"><title type="text">Publicly Listed Services</title>'
+        '<subtitle type="text">This is the list of publicly-listed services currently available.'
+        "</subtitle>"
+        + element("id", f"{site.base_url}/")
+        + element("updated", time_text(now))
+        + "<generator>Postbus</generator></feed>"
+    )
+
+
 def namespace_document(site: Site, created_at: Instant) -> str:
     """What `$namespaceinfo` answers."""
     created = time_text(created_at)

@@ -23,7 +23,14 @@ from postbus.http.description_xml import (
 from postbus.http.forwarding import with_destinations
 from postbus.http.namespace import Namespace, QueueEntity, TopicEntity
 from postbus.http.problems import missing_for_delete, missing_for_update
-from postbus.http.replies import entry_reply, etag_of, feed_reply, require_version, slice_of
+from postbus.http.replies import (
+    entry_reply,
+    etag_of,
+    feed_reply,
+    listed_reply,
+    require_version,
+    slice_of,
+)
 from postbus.model.address import check_entity_name
 from postbus.model.description import Description, QueueCounts, QueueDescription
 from postbus.model.fields import QUEUE, TOPIC, Form, Value, describe, keep_fixed, refuse_changes
@@ -59,10 +66,13 @@ async def list_entities(
 class EntityResource:
     """The queue or topic of a name. A body says by its element which of the two it describes."""
 
-    __slots__ = ("_defaults", "_name", "_namespace")
+    __slots__ = ("_defaults", "_name", "_namespace", "_now")
 
-    def __init__(self, namespace: Namespace, defaults: QueueDescription, name: str) -> None:
+    def __init__(
+        self, namespace: Namespace, defaults: QueueDescription, name: str, now: Instant
+    ) -> None:
         """`defaults` is what a queue is whose creator says nothing."""
+        self._now = now
         self._namespace = namespace
         self._defaults = defaults
         self._name = name
@@ -71,7 +81,8 @@ class EntityResource:
         asked.caller.require(self._name, READ)
         entity = self._namespace.entity(self._name)
         if entity is None:
-            raise EntityNotFound(self._name)
+            # As in Azure; all SDKs take it for "not found" (wire contract §9.2).
+            return listed_reply(asked.site, self._now)
         return _reply(entity, await _counts(self._namespace, entity.name), asked.site)
 
     async def create(self, body: bytes, asked: Asked) -> Response:

@@ -14,6 +14,7 @@ from postbus.http.atom import (
     Site,
     entry_document,
     feed_document,
+    listed_document,
 )
 from postbus.http.problems import HttpProblem
 from postbus.model.duration import ticks_of_instant
@@ -53,6 +54,10 @@ def entry_reply(entry: Entry, site: Site, etag: str, status: int = 200) -> Respo
 
 def feed_reply(entries: Iterable[Entry], page: Page, site: Site, now: Instant) -> Response:
     return Response(feed_document(entries, page, site, now), media_type=FEED_TYPE)
+
+
+def listed_reply(site: Site, now: Instant) -> Response:
+    return Response(listed_document(site, now), media_type=FEED_TYPE)
 
 
 def etag_of(updated_at: Instant) -> str:

@@ -175,6 +175,7 @@ class SubscriptionEntity(Received):
         self.parent = topic
         self.description = SubscriptionDescription.from_json(record.description)
         self.created_at, self.updated_at = record.created_at, record.updated_at
+        self.accessed_at = record.created_at  # of the other kinds, Azure says "never"
         self.used_at = now
         self._rules = {
             rule.name.casefold(): rule for rule in map(RuleDescription.from_json, record.rules)

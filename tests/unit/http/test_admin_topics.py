@@ -159,9 +159,9 @@ def test_forwarding(
     made = admin.create_subscription(
         topic, "on", forward_to="orders", forward_dead_lettered_messages_to=f"sb://any/{topic}"
     )
-    assert made.forward_to == f"sb://localhost:{port}/Orders"
+    assert made.forward_to == f"sb://localhost:{port}/orders"
     read = admin.get_subscription(topic, "on")
-    assert read.forward_dead_lettered_messages_to == f"sb://localhost:{port}/{topic}"
+    assert read.forward_dead_lettered_messages_to == f"sb://any/{topic}"
     admin.update_subscription(topic, read, forward_to=None)
     assert admin.get_subscription(topic, "on").forward_to is None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from datetime import UTC, datetime
 
 import pytest
 from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
@@ -54,8 +53,6 @@ async def test_a_rule_comes_back_as_azure_writes_it(client: Client) -> None:
         ("ClaimType", "SharedAccessKey"),
         ("ClaimValue", "None"),
         ("Rights", None),
-        ("CreatedTime", "2023-11-14T22:13:20.123Z"),
-        ("ModifiedTime", "2023-11-14T22:13:20.123Z"),
         ("KeyName", "k"),
         ("PrimaryKey", KEY),
         ("SecondaryKey", OTHER),
@@ -219,14 +216,13 @@ def test_the_official_client_writes_reads_and_changes_rules(
     )
     assert (rule.key_name, rule.primary_key, rule.secondary_key) == ("own", KEY, OTHER)
     assert rule.rights == ["Manage", "Send", "Listen"]
-    assert rule.created_at_utc == datetime.fromtimestamp(namespace.now / 1_000, UTC)
 
     # what was read is written back with one rule more, which has no keys yet
     assert queue.authorization_rules is not None
     queue.authorization_rules.append(AuthorizationRule(key_name="more", rights=["Send"]))
     admin.update_queue(queue)
     [own, more] = admin.get_queue("orders").authorization_rules or []
-    assert (own.primary_key, own.created_at_utc) == (KEY, rule.created_at_utc)
+    assert (own.primary_key, own.secondary_key) == (KEY, OTHER)
     assert more.primary_key and more.secondary_key and more.primary_key != more.secondary_key
 
     with administration_client(connection_string(port, "own", OTHER), retry_total=0) as mine:

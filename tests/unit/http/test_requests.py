@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from postbus.errors import OutcomeUnknown, QuotaExceeded, StoreUnavailable
 from postbus.http.app import BODY_MAX_BYTES
+from postbus.http.notation import ATOM
 from postbus.model.description import QueueDescription
 from postbus.server.sas import create_sas
 from tests.unit.http.fakes import (
@@ -36,11 +37,40 @@ def client_of(namespace: MemoryNamespace | None = None, authorization: str | Non
 
 async def test_a_refusal_ends_with_a_tracking_id() -> None:
     # R-SETTLE-02
-    reply = await client_of().get("/orders" + V)
+    reply = await client_of().delete("/orders" + V)
     assert reply.detail.endswith(
         f" TrackingId:{TRACKING_ID}_G0, SystemTracker:test-namespace:orders, "
         "Timestamp:2023-11-14T22:13:20"
     )
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("authorized", [True, False])
+@pytest.mark.parametrize("query", ["", V])
+async def test_the_root_is_a_feed_without_entries_for_everybody(
+    method: str, authorized: bool, query: str
+) -> None:
+    namespace = MemoryNamespace()
+    await namespace.create_queue("secret", QueueDescription())
+    client = Client(application(namespace))
+    reply = await client.send(method, "/" + query, authorized=authorized)
+    assert reply.status == 200
+    assert reply.headers["content-type"] == "application/atom+xml;type=feed;charset=utf-8"
+    assert b"secret" not in reply.body
+    if method == "GET":
+        [title] = reply.xml.iter(f"{{{ATOM}}}title")
+        assert title.text == "Publicly Listed Services"  # by which Go's client knows it
+        assert not list(reply.xml.iter(f"{{{ATOM}}}entry"))
+
+
+@pytest.mark.parametrize("path", ["/orders", "/eu/orders"])
+async def test_what_is_not_there_is_an_empty_feed_for_those_who_may_know(path: str) -> None:
+    reply = await client_of().get(path + V)
+    assert (reply.status, [each.tag for each in reply.xml]) == (
+        200,
+        [f"{{{ATOM}}}{name}" for name in ("title", "subtitle", "id", "updated", "generator")],
+    )
+    assert (await client_of().get(path + V, authorized=False)).status == 401
 
 
 async def test_health_is_told_without_a_token() -> None:
@@ -195,8 +225,8 @@ async def test_a_method_that_a_path_does_not_have(method: str, path: str, allowe
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("GET", "/"),
         ("POST", "/"),
+        ("DELETE", "/"),
         ("GET", "/$Resources"),
         ("GET", "/$Resources/relays"),
         ("GET", "/$cbs"),

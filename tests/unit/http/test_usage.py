@@ -55,7 +55,7 @@ async def test_requests_about_an_entity_count_where_they_are_carried_out() -> No
     client = client_of(usage)
     await client.put("/orders", fakes.entry())
     await client.get("/orders")
-    await client.get("/none")
+    await client.delete("/none")
     await client.get("/orders/$usage")
     await client.delete("/orders")
     body = json.dumps({"sequenceNumbers": [1]}).encode()
