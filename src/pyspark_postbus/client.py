@@ -187,9 +187,17 @@ class Client:
         headers, _ = self._request("GET", entity, f"$feed/{fragment}", {"at": at, "max": 0})
         return int(headers["Postbus-From"])
 
-    def report(self, entity: str, reader: str, offsets: Mapping[int, int], **more: Any) -> None:
+    def report(
+        self,
+        entity: str,
+        reader: str,
+        offsets: Mapping[int, int],
+        query: str | None = None,
+        batch: int | None = None,
+    ) -> None:
         """Tell how far a reader has come."""
-        said = {"offsets": {str(key): value for key, value in offsets.items()}, **more}
+        places = {str(key): value for key, value in offsets.items()}
+        said = {"offsets": places, "query": query, "batch": batch}
         self._json("PUT", entity, f"$feed/readers/{quote(reader, safe='')}", said)
 
     def readers(self, entity: str) -> list[dict[str, Any]]:

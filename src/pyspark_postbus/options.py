@@ -105,8 +105,8 @@ DECLARED: Final = (
     ),
     Option(
         "readerName",
-        "made from the options",
-        "what `postbus feed status` calls this reader",
+        "one for each checkpoint",
+        "what `postbus feed status` calls this reader; give each query another",
         frozenset({"stream"}),
     ),
     Option(
@@ -143,7 +143,10 @@ class ReadOptions:
     fail_on_data_loss: bool
     include_body: bool
     push_filters: bool
-    reader_name: str
+    reader_name: str | None
+    """None where it is to be the query's own."""
+    former_reader_name: str
+    """From the options: what earlier versions called a reader, whose checkpoint has no name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +209,8 @@ def read_options(given: Mapping[str, str], streaming: bool) -> ReadOptions:
         values.flag("failOnDataLoss", True),
         values.flag("includeBody", True),
         values.flag("pushFilters", False),
-        values.reader_name(entity),
+        values.reader_name(),
+        values.former_reader_name(),
     )
 
 
@@ -309,15 +313,15 @@ class _Values:
             raise BadOption(f"the option '{name}' is '{value}', not {' or '.join(allowed)}")
         return value
 
-    def reader_name(self, entity: str) -> str:
+    def reader_name(self) -> str | None:
         name = self.get("readerName")
-        if name is not None:
-            if not re.fullmatch(rf"[A-Za-z0-9_.\-]{{1,{READER_NAME_MAX}}}", name):
-                raise BadOption(
-                    f"the option 'readerName' has up to {READER_NAME_MAX} letters, digits and _.-"
-                )
-            return name
-        # The same after a restart, another one for a query that reads something else.
+        if name is not None and not re.fullmatch(rf"[A-Za-z0-9_.\-]{{1,{READER_NAME_MAX}}}", name):
+            raise BadOption(
+                f"the option 'readerName' has up to {READER_NAME_MAX} letters, digits and _.-"
+            )
+        return name
+
+    def former_reader_name(self) -> str:
         said = {key: text for key, text in self._given.items() if key != "connectionstring"}
         digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
         return f"spark-{digest[:12]}"

@@ -6,9 +6,11 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -19,7 +21,14 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from pyspark_postbus.chunk_records import base_of
-from pyspark_postbus.client import Client, Feed, OffsetAhead, OffsetTrimmed, PostbusError
+from pyspark_postbus.client import (
+    RETRY_S,
+    Client,
+    Feed,
+    OffsetAhead,
+    OffsetTrimmed,
+    PostbusError,
+)
 from pyspark_postbus.fetching import Plan, fetched, plan_of
 from pyspark_postbus.options import ReadOptions
 from pyspark_postbus.ranges import (
@@ -31,7 +40,7 @@ from pyspark_postbus.ranges import (
     partitions,
     snapshot,
 )
-from pyspark_postbus.worker import settle
+from pyspark_postbus.worker import BATCH_ID, QUERY_ID, settle
 
 SAMPLE_BYTES: Final = 65_536
 """What is read to learn how large the next records are."""
@@ -41,34 +50,48 @@ PAUSE_S: Final = 0.2
 """The same where there are several fragments, of which only one can be waited for."""
 REPORT_S: Final = 5.0
 """How long to try to tell the broker of our progress: it is not worth more."""
+REPORT_EVERY_S: Final = 60.0
+"""An idle reader is heard of so often, for one that is silent for a week is forgotten."""
 
 _JOURNAL: Final = "journal"
+_READER: Final = "reader"
 _LOG = logging.getLogger("pyspark_postbus")
+
+
+class Told(NamedTuple):
+    """How far a reader is."""
+
+    name: str
+    offsets: dict[int, int]
 
 
 class FeedPartition(InputPartition):
     """What one task reads."""
 
-    def __init__(self, plan: Plan, ranges: tuple[Range, ...]) -> None:
+    def __init__(self, plan: Plan, ranges: tuple[Range, ...], told: Told | None = None) -> None:
         super().__init__(ranges)
         self.plan = plan
         self.ranges = ranges
+        self.told = told
+        """For one task of a micro-batch: what the broker was told of the reader before it."""
 
 
-def offset_of(offsets: Mapping[int, int], feed: Feed) -> dict[str, Any]:
-    """A position as Spark keeps it in its checkpoint: `{"0": next, "journal": {"0": id}}`. The ids
-    tell a journal from that of an entity which was deleted and created again."""
+def offset_of(offsets: Mapping[int, int], feed: Feed, reader: str | None = None) -> dict[str, Any]:
+    """A position as Spark keeps it in its checkpoint: `{"0": next, "journal": {"0": id}, "reader":
+    id}`. The ids of journals tell one from that of an entity which was deleted and created again.
+    The reader's stays with the checkpoint, so that it is the query's own."""
     names = sorted(offsets)
     ids = {fragment.fragment: fragment.id for fragment in feed.fragments}
     return {
         **{str(name): offsets[name] for name in names},
         _JOURNAL: {str(name): str(ids[name]) for name in names},
+        **({} if reader is None else {_READER: reader}),
     }
 
 
 def offsets_in(offset: Mapping[str, Any]) -> dict[int, int]:
     """The next offset of each fragment, in what `offset_of` made."""
-    return {int(name): int(value) for name, value in offset.items() if name != _JOURNAL}
+    return {int(name): int(value) for name, value in offset.items() if name.isdigit()}
 
 
 def planned(
@@ -107,17 +130,26 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._columns = columns
         self._target: dict[int, int] | None = None
+        self._initial: dict[str, Any] | None = None
+        self._told: Told | None = None
+        self._told_at = 0.0
 
     # -- where to read -----------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        # The first micro-batch begins where it was planned to, though the end may have moved since.
+        if self._initial is None:
+            self._initial = self._first()
+        return self._initial
+
+    def _first(self) -> dict[str, Any]:
         with self._client() as client:
             feed, (start,) = snapshot(client, self._options.entity, self._options.start)
             fail = self._options.fail_on_data_loss
             for fragment in feed.fragments:
                 found = checked(fragment, feed.entity, start[fragment.fragment], fail)
                 start[fragment.fragment] = found
-            return offset_of(start, feed)
+            return offset_of(start, feed, uuid4().hex[:12])
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         options = self._options
@@ -138,6 +170,8 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return offset_of({one.fragment: one.next for one in feed.fragments}, feed)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        # All before it is done. Spark's `commit` says so too late: not before there is more.
+        self._tell(start)
         with self._client() as client:
             feed = client.feed(self._options.entity)
             begin = self._begin(start, feed)
@@ -158,7 +192,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 end = self._limited_bytes(client, begin, end, limit.max_bytes)
             elif isinstance(limit, ReadMaxRows) and self._options.max_bytes is not None:
                 end = self._limited_bytes(client, begin, end, self._options.max_bytes)
-            return offset_of(end, feed)
+            return offset_of(end, feed, start.get(_READER))
 
     def _waited(self, client: Client, feed: Feed) -> Feed:
         """What there is when something has come, or after a while: Spark asks a hundred times a
@@ -216,22 +250,57 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         plan = plan_of(options, self._columns, feed)
         ranges = planned(start, end, feed, options.fail_on_data_loss)
         groups = partitions(ranges, options.min_partitions, options.max_partitions)
-        return [FeedPartition(plan, group) for group in groups]
+        told = Told(self._name(start), offsets_in(start))
+        return [
+            FeedPartition(plan, group, None if place else told)
+            for place, group in enumerate(groups)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, FeedPartition)
         settle()
+        _tell_batch(partition)
         return fetched(partition.plan, partition.ranges)
 
-    def commit(self, end: dict[str, Any]) -> None:
+    # -- how far it is -----------------------------------------------------------------------
+
+    def _tell(self, start: Mapping[str, Any]) -> None:
         """Tell the broker how far this reader is, for `postbus feed status`. The stream does not
         depend on it: what is not told now is told with the next micro-batch."""
-        options = self._options
+        told, now = Told(self._name(start), offsets_in(start)), time.monotonic()
+        if told == self._told and now - self._told_at < REPORT_EVERY_S:
+            return
+        self._told, self._told_at = told, now
         try:
-            with Client(options.namespace, REPORT_S) as client:
-                client.report(options.entity, options.reader_name, offsets_in(end))
+            with self._client(REPORT_S) as client:
+                # Which query and micro-batch it is only tasks know, and they have told the broker.
+                known = {one["name"]: one for one in client.readers(self._options.entity)}
+                last = known.get(told.name, {})
+                entity, query, batch = self._options.entity, last.get("query"), last.get("batch")
+                client.report(entity, *told, query, batch)
         except PostbusError as error:
-            _LOG.warning("reader=%s: progress was not reported: %s", options.reader_name, error)
+            _LOG.warning("reader=%s: progress was not reported: %s", told.name, error)
 
-    def _client(self) -> Client:
-        return Client(self._options.namespace)
+    def _name(self, offset: Mapping[str, Any]) -> str:
+        """As the options say, or made for the checkpoint; those of earlier versions have none."""
+        reader = offset.get(_READER)
+        options = self._options
+        return options.reader_name or (f"spark-{reader}" if reader else options.former_reader_name)
+
+    def _client(self, retry_s: float = RETRY_S) -> Client:
+        return Client(self._options.namespace, retry_s)
+
+
+def _tell_batch(partition: FeedPartition) -> None:
+    """Tell the broker which query and micro-batch a reader is of, from a task of it."""
+    told, task = partition.told, TaskContext.get()
+    if told is None or task is None:
+        return
+    query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
+    if query is None or batch is None:
+        return
+    try:
+        with Client(partition.plan.namespace, REPORT_S) as client:
+            client.report(partition.plan.entity, *told, query, int(batch))
+    except PostbusError as error:
+        _LOG.warning("reader=%s: micro-batch was not reported: %s", told.name, error)

@@ -15,6 +15,10 @@ from typing import Final
 
 from pyspark import TaskContext
 
+QUERY_ID: Final = "sql.streaming.queryId"
+BATCH_ID: Final = "streaming.sql.batchId"
+"""What the tasks of a micro-batch are told by Spark, as local properties."""
+
 # <malloc.h> of glibc.
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3

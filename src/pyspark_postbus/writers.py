@@ -23,10 +23,7 @@ from pyspark_postbus.options import WriteOptions
 from pyspark_postbus.row_ids import RowIds
 from pyspark_postbus.rows import check, messages
 from pyspark_postbus.sender import Sender
-
-# What Spark's micro-batches tell their tasks.
-_QUERY = "sql.streaming.queryId"
-_BATCH = "streaming.sql.batchId"
+from pyspark_postbus.worker import BATCH_ID, QUERY_ID
 
 
 @dataclass
@@ -68,7 +65,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 def _micro_batch() -> str | None:
     """The streaming query and its micro-batch that this task is of, the same after a restart."""
     task = _task()
-    query, batch = task.getLocalProperty(_QUERY), task.getLocalProperty(_BATCH)
+    query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
     return None if query is None or batch is None else f"{query}/{batch}"
 
 

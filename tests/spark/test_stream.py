@@ -27,7 +27,7 @@ class Kept:
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self._spark = spark
-        self._folder = folder
+        self.folder = folder
         self.batches: list[list[int]] = []
 
     def start(self, server: Server, queue: str, **options: str) -> StreamingQuery:
@@ -45,7 +45,7 @@ class Kept:
                 self.batches.append(found)
 
         writer = stream.writeStream.foreachBatch(keep)
-        writer = writer.option("checkpointLocation", str(self._folder / "checkpoint"))
+        writer = writer.option("checkpointLocation", str(self.folder / "checkpoint"))
         return writer.trigger(availableNow=True).start()
 
     def run(self, server: Server, queue: str, **options: str) -> None:
@@ -76,7 +76,40 @@ def test_what_is_there_is_read_in_bounded_batches_and_later_the_rest(
     with Client(broker.connection_string) as client:
         [reader] = client.readers(queue)
     assert reader["name"] == "me"
-    assert reader["offsets"]["0"] >= 250
+    assert (reader["offsets"], reader["lag"]) == ({"0": 280}, 0), "it has finished"
+    assert (reader["query"], reader["batch"]) == (query_id(kept), 3)
+
+
+def query_id(kept: Kept) -> str:
+    """As Spark keeps it for all runs of a query."""
+    folder = kept.folder / "checkpoint"
+    return str(json.loads((folder / "metadata").read_text())["id"])
+
+
+def test_queries_with_the_same_options_are_seen_apart_and_idle_ones_have_no_lag(
+    spark: SparkSession, broker: Server, queue: str, send: Send, tmp_path: Path
+) -> None:
+    queries = []
+    for name in ("one", "two"):
+        stream = (
+            spark.readStream.format("postbus")
+            .options(connectionString=broker.connection_string, queue=queue)
+            .option("startingOffsets", "earliest")
+            .load()
+        )
+        writer = stream.writeStream.format("noop")
+        queries.append(writer.option("checkpointLocation", str(tmp_path / name)).start())
+    send(broker, queue, 40)
+    with Client(broker.connection_string) as client:
+
+        def seen() -> list[tuple[str | None, int]]:
+            readers = client.readers(queue)
+            return sorted((one["query"], one["lag"]) for one in readers if one["query"])
+
+        wanted = sorted((query.id, 0) for query in queries)
+        until_blocking("both are seen to be done", lambda: seen() == wanted, within_s=120)
+    for query in queries:
+        query.stop()
 
 
 def test_a_micro_batch_is_bounded_by_bytes(

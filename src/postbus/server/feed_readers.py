@@ -19,6 +19,8 @@ from postbus.store.reader_marks import MarkKey, ReaderMarks
 
 KEPT_MS: Final = 7 * 86_400_000
 """A reader that was not heard of for so long is forgotten."""
+SILENT_MS: Final = 3_600_000
+"""One that was not heard of for so long makes room for a new one, where that is needed."""
 READERS_MAX: Final = 1_000
 """Of all entities: each has a series in the metrics."""
 PER_ENTITY_MAX: Final = 64
@@ -79,10 +81,10 @@ class FeedReaders:
         fragment = entity.host.fragment
         if name not in self._known.get(fragment, {}):
             self._forget_old()
-            if sum(map(len, self._known.values())) >= READERS_MAX:
-                raise QuotaExceeded(f"The namespace has {READERS_MAX} readers of feeds already.")
-            if len(self._known.get(fragment, {})) >= PER_ENTITY_MAX:
-                raise QuotaExceeded(f"The feed of '{entity.name}' has {PER_ENTITY_MAX} readers.")
+            full = f"The namespace has {READERS_MAX} readers of feeds already."
+            self._make_room(list(self._known), READERS_MAX, full)
+            full = f"The feed of '{entity.name}' has {PER_ENTITY_MAX} readers."
+            self._make_room([fragment], PER_ENTITY_MAX, full)
         self._known.setdefault(fragment, {})[name] = told
         self._changed[MarkKey(fragment, name)] = _to_text(told)
         await self._save()
@@ -106,6 +108,21 @@ class FeedReaders:
             for name, progress in self.of(entity).items()
             if heads
         }
+
+    def _make_room(self, fragments: list[int], count_max: int, full: str) -> None:
+        """For one more among those of these entities. A query that begins anew is a new reader, and
+        what it was before is not heard of any more."""
+        readers = [
+            (progress.updated, fragment, name)
+            for fragment in fragments
+            for name, progress in self._known.get(fragment, {}).items()
+        ]
+        if len(readers) < count_max:
+            return
+        updated, fragment, name = min(readers)
+        if updated > self._clock() - SILENT_MS:
+            raise QuotaExceeded(full)
+        self._drop(fragment, name)
 
     def _forget_old(self) -> None:
         """Those that were not heard of for long, and those of entities that are gone."""

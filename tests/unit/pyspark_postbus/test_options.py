@@ -55,16 +55,21 @@ def test_a_time_is_ms_or_iso(text: str, at: int) -> None:
     assert found % 1_000_000 in (at, at % 1_000_000)
 
 
-def test_a_reader_has_the_same_name_after_a_restart_and_another_one_for_other_options() -> None:
-    name = read(streaming=True).reader_name
-    assert name == read(streaming=True).reader_name
-    assert name != read(streaming=True, operations="enqueued").reader_name
+def test_a_reader_has_the_name_that_is_given_or_the_one_of_its_checkpoint() -> None:
     assert read(streaming=True, readerName="audit").reader_name == "audit"
+    assert read(streaming=True).reader_name is None
+
+
+def test_a_checkpoint_without_a_name_has_the_reader_that_it_had() -> None:
+    name = read(streaming=True).former_reader_name
+    assert name == read(streaming=True).former_reader_name
+    assert name != read(streaming=True, operations="enqueued").former_reader_name
 
 
 def test_the_key_is_no_part_of_a_readers_name() -> None:
     other = CONNECTION.replace("SharedAccessKey=k", "SharedAccessKey=changed")
-    assert read(streaming=True).reader_name == read(True, connectionstring=other).reader_name
+    name = read(streaming=True).former_reader_name
+    assert name == read(True, connectionstring=other).former_reader_name
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ class Broker:
         self._feeds = iter(feeds)
         self._last = feeds[0]
         self._at = at
+        self.told: dict[str, dict[str, Any]] = {}
+        self.reports = 0
 
     def __enter__(self) -> Self:
         return self
@@ -40,6 +42,15 @@ class Broker:
     def feed(self, entity: str) -> Feed:
         self._last = next(self._feeds, self._last)
         return self._last
+
+    def readers(self, entity: str) -> list[dict[str, Any]]:
+        return list(self.told.values())
+
+    def report(
+        self, entity: str, name: str, offsets: dict[int, int], query: str | None, batch: int | None
+    ) -> None:
+        self.reports += 1
+        self.told[name] = {"name": name, "offsets": offsets, "query": query, "batch": batch}
 
     def offset_at(self, entity: str, fragment: int, at: int) -> int:
         return self._at
@@ -52,10 +63,10 @@ class Reader(FeedStreamReader):
     def __init__(self, *feeds: Feed, at: int = 0, **options: str) -> None:
         given = {"connectionString": CONNECTION, "queue": "orders", **options}
         super().__init__(read_options(given, streaming=True), ("offset",))
-        self._broker = Broker(*feeds, at=at)
+        self.broker = Broker(*feeds, at=at)
 
-    def _client(self) -> Any:
-        return self._broker
+    def _client(self, retry_s: float = 0) -> Any:
+        return self.broker
 
     def ranges(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[Range]:
         for each in self.partitions(start, end):
@@ -133,7 +144,7 @@ def test_a_stream_may_start_at_a_time_on_a_busy_entity() -> None:
     """The offset of that time may be one that was not there when the feed was first looked at."""
     grown = feed(Fragment(0, 7, 0, 120))
     found = Reader(OLD, grown, at=110, startingTimestamp="5").initialOffset()
-    assert found == offset_of({0: 110}, grown)
+    assert found == offset_of({0: 110}, grown, found["reader"])
 
 
 def test_the_ends_of_a_range_of_time_fit_together_on_a_busy_entity() -> None:
@@ -141,3 +152,65 @@ def test_the_ends_of_a_range_of_time_fit_together_on_a_busy_entity() -> None:
     broker: Any = Broker(OLD, grown, at=110)
     found, (start, end) = snapshot(broker, "orders", Bound(at=5), Bound(-1))
     assert (found, start, end) == (grown, {0: 110}, {0: 120})
+
+
+# -- how far it is -----------------------------------------------------------------------------
+
+
+def test_what_is_done_is_told_when_spark_asks_for_more_and_not_when_there_is_more() -> None:
+    """An idle reader, and one that has finished, have no micro-batch after their last."""
+    reader = Reader(OLD, startingOffsets="earliest")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    [told] = reader.broker.told.values()
+    assert told["offsets"] == {0: 0}
+    reader.broker.told[told["name"]] |= {"query": "q", "batch": 4}  # as a task says it
+    for _ in range(3):
+        assert reader.latestOffset(end, ReadAllAvailable()) == end
+    [told] = reader.broker.told.values()
+    assert told == {"name": told["name"], "offsets": {0: 100}, "query": "q", "batch": 4}
+    assert reader.broker.reports == 2, "an idle reader tells the same again and again"
+
+
+def test_an_idle_reader_is_heard_of_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark_postbus.stream_reader.REPORT_EVERY_S", 0.0)
+    reader = Reader(OLD)
+    for _ in range(3):
+        reader.latestOffset(offset_of({0: 100}, OLD), ReadAllAvailable())
+    assert reader.broker.reports == 3
+
+
+def test_queries_with_the_same_options_are_readers_of_their_own_over_restarts() -> None:
+    names = set()
+    for _ in range(2):
+        first = Reader(OLD, startingOffsets="earliest")
+        end = first.latestOffset(first.initialOffset(), ReadMaxRows(5))
+        again = Reader(OLD, startingOffsets="earliest")
+        again.latestOffset(end, ReadMaxRows(5))
+        assert first.broker.told.keys() == again.broker.told.keys()
+        names |= first.broker.told.keys()
+    assert len(names) == 2
+
+
+def test_a_checkpoint_of_an_earlier_version_goes_on_as_it_is() -> None:
+    reader = Reader(OLD)
+    idle = offset_of({0: 100}, OLD)
+    assert reader.latestOffset(idle, ReadAllAvailable()) == idle, "an empty micro-batch for nothing"
+    named = Reader(OLD, readerName="audit")
+    named.latestOffset(idle, ReadAllAvailable())
+    assert list(named.broker.told) == ["audit"]
+
+
+def test_a_stream_from_the_end_begins_where_it_was_when_it_was_first_asked() -> None:
+    """Spark asks twice, and what comes in between is of the first micro-batch."""
+    reader = Reader(OLD, feed(Fragment(0, 7, 0, 150)))
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert list(reader.ranges(reader.initialOffset(), end)) == [Range(0, 100, 150)]
+
+
+def test_one_task_of_a_micro_batch_tells_of_it() -> None:
+    reader = Reader(OLD, minPartitions="3")
+    parts = reader.partitions(START, END)
+    told = [each.told for each in parts if isinstance(each, FeedPartition)]
+    assert told == [(told[0].name, {0: 10}) if told[0] else None, None, None]

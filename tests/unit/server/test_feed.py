@@ -30,7 +30,7 @@ from postbus.model.address import resolve_path
 from postbus.server import feed as feed_module
 from postbus.server.entities import QueueEntity
 from postbus.server.feed import Feed, Query
-from postbus.server.feed_readers import KEPT_MS, FeedReaders, Progress
+from postbus.server.feed_readers import KEPT_MS, SILENT_MS, FeedReaders, Progress
 from postbus.server.host import Host
 from postbus.server.storethread import StoreThread
 from postbus.settings import Settings
@@ -465,15 +465,20 @@ async def test_readers_of_an_entity_that_is_gone_are_forgotten_at_the_next_start
     assert register.catalog.reader_marks.all() == {}
 
 
-async def test_readers_are_bounded_over_all_entities(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("bound", ["READERS_MAX", "PER_ENTITY_MAX"])
+async def test_readers_are_bounded_and_a_silent_one_makes_room_for_a_new_one(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
-    monkeypatch.setattr("postbus.server.feed_readers.READERS_MAX", 2)
+    monkeypatch.setattr(f"postbus.server.feed_readers.{bound}", 2)
     register = Register(desk)
-    await register.put("a", 1)
-    await register.put("b", 1)
+    await register.put("older", 1)
+    register.now += 1
+    await register.put("old", 1)
     with pytest.raises(QuotaExceeded):
-        await register.put("c", 1)
+        await register.put("new", 1)
+    register.now += SILENT_MS - 1
+    await register.put("new", 1)
+    assert set(register.readers.of(desk.entity)) == {"old", "new"}
 
 
 async def test_a_lag_is_known_as_far_as_the_head_is(desk: Desk) -> None:
