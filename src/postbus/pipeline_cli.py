@@ -175,7 +175,10 @@ def _carry_out(
     console: "Console", planned: "Repair", connection: str, to: str | None, yes: bool, what: str
 ) -> None:
     from pyspark_postbus.pipelines import console as shown
+    from pyspark_postbus.pipelines.inputs import known_feed
 
+    if to is not None:
+        known_feed(connection, to)
     if not yes:
         shown.show_plan(console, planned, what)
         console.print("Nothing was changed; --yes does it.")
@@ -241,9 +244,10 @@ def replay(
     """Send messages of a time or of a range of offsets again. Without --yes it only counts them."""
     with _spark("replay", master, conf) as (spark, console):
         from pyspark_postbus.pipelines import console as shown
-        from pyspark_postbus.pipelines.replay import parse_offsets, prepare
+        from pyspark_postbus.pipelines.replay import check_target, parse_offsets, prepare
 
         with console.status("Looking for the messages"):
+            check_target(connection, to)
             planned = prepare(
                 spark, entity, connection=connection, table=table, storage=_pairs(storage_option),
                 since=_utc(since), until=_utc(until), offsets=parse_offsets(offsets or []),

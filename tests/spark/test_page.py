@@ -26,3 +26,4 @@ def test_the_quick_start_runs_as_pasted(make_server: Callable[..., Server], tmp_
     said = log.read_text()
     assert "| enqueued| 1000|" in said
     assert "events: 1000" in said
+    assert "Traceback" not in said

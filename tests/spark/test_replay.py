@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from pyspark_postbus.client import PostbusError
 from pyspark_postbus.pipelines.archive import archive
+from pyspark_postbus.pipelines.lake import NotArchived
 from pyspark_postbus.pipelines.replay import ReplayError, prepare
 from tests.support.administration import Administration
 from tests.support.server import Server
@@ -96,8 +98,54 @@ def test_a_range_of_offsets_is_read_and_nothing_else(
     connection = broker.connection_string
     chosen = prepare(spark, filled, connection=connection, offsets={0: (35, 1_000)})
     assert chosen.count() == 5, "an end beyond what is there is what is there"
-    # It is the data source that is asked, so offsets that were trimmed are an error as they are
-    # there, and no fewer messages.
-    turned = prepare(spark, filled, connection=connection, offsets={0: (35, 20)})
-    with pytest.raises(PySparkException, match="is after the end"):
-        turned.count()
+
+
+@pytest.mark.parametrize("origin", ["feed", "archive"])
+def test_what_was_scheduled_and_cancelled_is_not_sent(
+    spark: SparkSession, broker: Server, queue: str, tmp_path: Path, origin: str
+) -> None:
+    """Also where it was cancelled after the range that is replayed."""
+    connection = broker.connection_string
+    target = Administration(connection).make_queue()
+    later = datetime.now(UTC) + timedelta(hours=1)
+    with (
+        ServiceBusClient.from_connection_string(connection) as bus,
+        bus.get_queue_sender(queue) as sender,
+    ):
+        messages = [ServiceBusMessage(name, message_id=name) for name in ("a", "b", "c")]
+        numbers = sender.schedule_messages(messages, later)
+        sender.send_messages(ServiceBusMessage("d", message_id="d"))
+        sender.cancel_scheduled_messages(numbers[1])
+    table = None
+    if origin == "archive":
+        table = str(tmp_path / "lake")
+        archive(spark, connection, table, [queue], once=True)
+    for offsets in (None, {0: (0, 4)}):
+        replay = prepare(spark, queue, connection=connection, table=table, offsets=offsets)
+        assert replay.count() == 3
+    assert replay.send(connection, target) == 3
+    assert {message.message_id for message in peeked(connection, target)} == {"a", "c", "d"}
+
+
+def test_what_cannot_match_is_refused(
+    spark: SparkSession, broker: Server, filled: str, tmp_path: Path
+) -> None:
+    connection = broker.connection_string
+    table = str(tmp_path / "lake")
+    archive(spark, connection, table, [filled], once=True)
+    feed: dict[str, Any] = {"connection": connection}
+    now = datetime.now(UTC)
+    for asked, why in (
+        ({"entity": "news/subscriptions/all", **feed}, "is a subscription.*replay its topic"),
+        ({"entity": f"{filled}/Subscriptions/x", "table": table}, "is a subscription"),
+        ({"entity": f"{filled}x", "table": table}, f"no events of '{filled}x'; it has: {filled}"),
+        ({"entity": filled, "offsets": {0: (35, 20)}, **feed}, "no offsets from 35 to before 20"),
+        ({"entity": filled, "offsets": {3: (0, 9)}, **feed}, "no partition 3"),
+        ({"entity": filled, "offsets": {0: (900, 999)}, **feed}, "nothing at offset 900"),
+        ({"entity": filled, "since": now, "until": now, **feed}, "nothing came in between"),
+    ):
+        with pytest.raises((ReplayError, NotArchived), match=why):
+            prepare(spark, **asked)
+    with pytest.raises(PostbusError, match="could not be found"):
+        prepare(spark, f"{filled}x", connection=connection)
+    assert prepare(spark, filled.upper(), table=table).count() == 40

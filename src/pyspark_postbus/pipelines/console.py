@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from deltalake.exceptions import DeltaError
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import Row, SparkSession
 from rich.console import Console
 from rich.progress import (
@@ -31,7 +32,7 @@ from pyspark_postbus.options import BadOption
 from pyspark_postbus.pipelines.archive import ArchiveError, Step
 from pyspark_postbus.pipelines.deadletters import Outcome, Repair
 from pyspark_postbus.pipelines.edits import BadEdit
-from pyspark_postbus.pipelines.lake import NotAnArchive
+from pyspark_postbus.pipelines.lake import NotAnArchive, NotArchived
 from pyspark_postbus.pipelines.prices import BadPrices
 from pyspark_postbus.pipelines.progress_lines import lines
 from pyspark_postbus.pipelines.replay import ReplayError
@@ -43,7 +44,15 @@ from pyspark_postbus.wire import AmqpRefused
 
 REFUSALS: Final = (
     *(ArchiveError, BadConnectionString, BadEdit, BadOption, BadPrices, DeltaError, NoJava),
-    *(NotAnArchive, NothingToReport, PostbusError, PySparkException, ReplayError, AmqpRefused),
+    *(
+        NotAnArchive,
+        NotArchived,
+        NothingToReport,
+        PostbusError,
+        PySparkException,
+        ReplayError,
+        AmqpRefused,
+    ),
     OSError,
 )
 """What is told in one line; everything else is a fault of ours and shows where it was."""
@@ -69,6 +78,10 @@ def shortened(error: BaseException) -> str:
 def started(console: Console, name: str, master: str | None, conf: Sequence[str]) -> SparkSession:
     """A session of Spark, with something to look at until it is there."""
     settings = pairs(conf)
+    # Spark logs an expression that it does not understand with its plan and all stacks, as JSON.
+    # It raises it as well, and then it is told in a line.
+    for each in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(each).disabled = True
     with console.status("Starting Spark, which takes 8 to 15 seconds"):
         return session(f"postbus {name}", master, settings)
 

@@ -36,6 +36,10 @@ class NotAnArchive(Exception):
     """There is a table at that address, and not one of events."""
 
 
+class NotArchived(Exception):
+    """The table has no events of the entity that was asked for."""
+
+
 class Source(NamedTuple):
     """A fragment whose events are in the table, under a name that is never given to another."""
 
@@ -209,10 +213,12 @@ class Lake:
         schema = pa.schema(table.schema().to_arrow())
         names = list(columns or [name for name in schema.names if name != "date"])
         wanted = pa.schema([schema.field(name) for name in names])
+        stored = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        asked = _asked({row["partition.entity"] for row in stored}, entities, self.uri)
         files = [
             (row["path"], row["partition.entity"], row["partition.date"].isoformat())
-            for row in pa.table(table.get_add_actions(flatten=True)).to_pylist()
-            if (entities is None or row["partition.entity"] in entities)
+            for row in stored
+            if row["partition.entity"] in asked
             and (since is None or row["partition.date"] >= since.date())
             and (until is None or row["partition.date"] <= until.date())
         ]
@@ -226,6 +232,19 @@ class Lake:
         if until is not None:
             read = read.where(read["timestamp"] < until)
         return read
+
+
+def _asked(known: set[str], entities: Sequence[str] | None, uri: str) -> set[str]:
+    """The entities that are to be read; upper and lower case are the same in their names. One that
+    the table has nothing of was misspelt, or is that of another broker."""
+    if entities is None:
+        return known
+    by_name = {name.lower(): name for name in known}
+    for name in entities:
+        if name.lower() not in by_name:
+            there = ", ".join(sorted(known)) or "nothing"
+            raise NotArchived(f"{uri} has no events of '{name}'; it has: {there}")
+    return {by_name[name.lower()] for name in entities}
 
 
 def _columns(events: StructType) -> list[pa.Field]:

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from postbus.connection_string import parse
+from pyspark_postbus.columns import ddl
 from pyspark_postbus.pipelines.envelopes import marked, message_of
 from pyspark_postbus.pipelines.inputs import (
     WITH_MESSAGES,
@@ -26,12 +27,14 @@ from pyspark_postbus.pipelines.inputs import (
     parts_of,
     read_feed,
 )
-from pyspark_postbus.pipelines.lake import Lake
+from pyspark_postbus.pipelines.lake import Lake, instant
 from pyspark_postbus.sender import Sender
 
 CAME_IN: Final = ("enqueued", "scheduled", "published", "staged", "arrived")
 """The events that brought a message in from outside. What was put back was there before."""
+CANCELLED: Final = "cancelled"
 _WHERE: Final = ("entity", "partition", "offset")
+_OF_CANCELLED: Final = (*_WHERE, "timestamp", "operation", "sequenceNumber", "messageId")
 _SLICE: Final = 1_000
 _SLICE_S: Final = 0.25
 
@@ -86,7 +89,7 @@ class Replay:
         returns how many. One that is broken off and begun again sends again what it had sent: where
         that matters, let the target detect duplicates, for the ids are kept."""
         pace = Pace(rate)
-        known_feed(connection, to)
+        check_target(connection, to)
         sent = 0
         with Sender(parse(connection), to) as sender:
             for slice_of in _slices(self._in_order(), pace.slice):
@@ -125,24 +128,73 @@ def prepare(
 ) -> Replay:
     """Choose messages by time, or by offsets ([first, end) by partition), and a SQL condition over
     their columns; from the archive `table`, or else from the feed."""
-    if table is not None:
-        events = Lake(table, storage).read(spark, [entity], since, until)
-    elif connection is not None:
-        only = {"operations": ",".join(CAME_IN)}
-        bounds = _bounds(connection, entity, offsets) if offsets and not (since or until) else None
-        events = read_feed(
-            spark, connection, entity, since, until, bounds, options=only, schema=WITH_MESSAGES
+    address = address_of(entity)
+    if address.subscription is not None:
+        raise ReplayError(
+            f"'{entity}' is a subscription, and nothing comes in there: replay its topic, "
+            f"'{address.entity}'"
         )
+    if since is not None and until is not None and instant(since) >= instant(until):
+        raise ReplayError("nothing came in between these times: the first is not before the second")
+    _check_offsets(offsets or {})
+    if table is not None:
+        lake = Lake(table, storage)
+        events = lake.read(spark, [address.entity], since, until)
+        withdrawn = lake.read(spark, [address.entity], since, columns=_OF_CANCELLED)
+    elif connection is not None:
+        bounds = _bounds(connection, address.entity, offsets) if offsets else {}
+        if since or until:
+            bounds = {}
+        events = read_feed(
+            spark, connection, entity, since, until, bounds,
+            options={"operations": ",".join(CAME_IN)}, schema=WITH_MESSAGES,
+        )  # fmt: skip
+        # One may have been cancelled long after.
+        bounds.pop("endingOffsets", None)
+        withdrawn = read_feed(
+            spark, connection, entity, since, None, bounds,
+            options={"operations": CANCELLED}, schema=ddl(_OF_CANCELLED),
+        )  # fmt: skip
     else:
         raise ReplayError("a replay is from a broker's feed or from an archive")
-    return choose(events, offsets, where)
+    return choose(_without(events, withdrawn), offsets, where)
+
+
+def _without(events: DataFrame, withdrawn: DataFrame) -> DataFrame:
+    """The events but for those of scheduled messages that were cancelled: nobody ever had them. An
+    entity that is made anew gives the same numbers again, so the id must be the same as well."""
+    later = withdrawn.where(F.col("operation") == CANCELLED).alias("later")
+    same = [F.col(f"came.{name}") == F.col(f"later.{name}") for name in _WHERE[:2]]
+    same.append(F.col("came.sequenceNumber") == F.col("later.sequenceNumber"))
+    same.append(F.col("came.messageId").eqNullSafe(F.col("later.messageId")))
+    same.append(F.col("came.timestamp") <= F.col("later.timestamp"))
+    return events.alias("came").join(later, same, "left_anti")
+
+
+def check_target(connection: str, to: str) -> None:
+    """PostbusError where there is no such queue or topic."""
+    known_feed(connection, to)
+
+
+def _check_offsets(offsets: Mapping[int, tuple[int, int]]) -> None:
+    for partition, (first, end) in offsets.items():
+        if first >= end:
+            raise ReplayError(f"there are no offsets from {first} to before {end}: {partition}:…")
 
 
 def _bounds(connection: str, entity: str, offsets: Mapping[int, tuple[int, int]]) -> dict[str, str]:
     """Offsets as the data source takes them: it fails where some were trimmed."""
-    feed = known_feed(connection, address_of(entity).entity)
+    feed = known_feed(connection, entity)
     nexts = {one.fragment: one.next for one in feed.fragments}
-    ends = {name: min(end, nexts.get(name, end)) for name, (_, end) in offsets.items()}
+    for name, (first, _) in offsets.items():
+        if name not in nexts:
+            raise ReplayError(f"'{feed.entity}' has no partition {name}; there are: {[*nexts]}")
+        if first >= nexts[name]:
+            raise ReplayError(
+                f"'{feed.entity}' has nothing at offset {first} of partition {name}: it ends "
+                f"before {nexts[name]}"
+            )
+    ends = {name: min(end, nexts[name]) for name, (_, end) in offsets.items()}
     starts = {name: first for name, (first, _) in offsets.items()}
     return {"startingOffsets": offsets_text(starts), "endingOffsets": offsets_text(ends)}
 
