@@ -33,6 +33,7 @@ INTERPRETED = {
 # Of the shell only what each message passes through.
 SHELL = {
     "server/accounting.py",
+    "server/browsing.py",
     "server/clock.py",
     "server/commits.py",
     "server/envelope.py",

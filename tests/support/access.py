@@ -21,6 +21,7 @@ from postbus.amqp.sections import (
 )
 from postbus.amqp.sending import SenderLink
 from postbus.amqp.terminus import Source, Target
+from postbus.amqp.transactions import Coordinator
 from postbus.server.sas import create_sas
 from tests.support.raw_client import RawClient, now_ms
 from tests.support.server import Server
@@ -109,18 +110,23 @@ class Caller(RawClient):
         text = said.get("status-description", said.get("statusDescription"))
         return int(status), str(text), read_value(delivery.payload, sections)  # type: ignore[arg-type]
 
-    def attach(self, kind: str, address: str) -> SenderLink | ReceiverLink | Refused:
-        """Attach and see what comes of it."""
+    def attach(
+        self, kind: str, address: str | Source | Target | Coordinator
+    ) -> SenderLink | ReceiverLink | Refused:
+        """Attach to an address, or to a whole terminus, and see what comes of it."""
         name = f"{kind}-{uuid4()}"
         if kind == "send":
+            target = Target(address) if isinstance(address, str) else address
+            assert not isinstance(target, Source)
             link: Any = self.session.attach(
-                SenderLink,
-                Attach(name, 0, ROLE_SENDER, source=Source("s"), target=Target(address)),
+                SenderLink, Attach(name, 0, ROLE_SENDER, source=Source("s"), target=target)
             )
         else:
+            source = Source(address) if isinstance(address, str) else address
+            assert isinstance(source, Source)
             link = self.session.attach(
                 ReceiverLink,
-                Attach(name, 0, ROLE_RECEIVER, source=Source(address), target=Target("t")),
+                Attach(name, 0, ROLE_RECEIVER, source=source, target=Target("t")),
             )
         self.write()
         deadline = time.monotonic() + 10

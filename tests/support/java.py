@@ -45,11 +45,16 @@ def _run(command: list[str], within_s: float) -> str | None:
 
 def play(classes: str, program: str, *arguments: str, within_s: float = 180.0) -> dict[str, str]:
     """Run a program of scenes; returns what it says of each."""
+    said = run_source(classes, PROJECT / program, *arguments, within_s=within_s)
+    return dict(line.split(": ", 1) for line in said.splitlines() if ": " in line)
+
+
+def run_source(classes: str, program: Path, *arguments: str, within_s: float = 180.0) -> str:
+    """Run a program from its source; returns what it prints."""
     ended = subprocess.run(
         ["java", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off",
-         "-cp", classes, str(PROJECT / program), *arguments],
+         "-cp", classes, str(program), *arguments],
         check=False, capture_output=True, text=True, timeout=within_s,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    lines = [line.split(": ", 1) for line in ended.stdout.splitlines() if ": " in line]
-    return dict(lines)
+    return ended.stdout

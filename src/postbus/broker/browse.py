@@ -94,6 +94,36 @@ def _page_from(
     return GroupPage(subqueue, lane, session_id.encode(), start, PEEK_ROWS)
 
 
+def show(
+    queue: Queue,
+    subqueue: int,
+    start: int,
+    count: int,
+    bytes_max: int,
+    now: Instant,
+    pages: Pages,
+) -> tuple[Found, int | None] | Need:
+    """Active messages from a number on, locked or not, in order, and the number at which to go on;
+    None behind the last. No more than a page is looked at, so there may be none and yet more."""
+    page = first_messages(queue.ledger.delta, pages, subqueue, ACTIVE, start, PEEK_ROWS)
+    if isinstance(page, Need):
+        return page
+    messages, horizon = page
+    chosen: list[Message] = []
+    for message in messages:
+        if message.expired(now):
+            continue
+        bytes_max -= message.length
+        if len(chosen) == count or (chosen and bytes_max < 0):
+            horizon = chosen[-1].number
+            break
+        chosen.append(message)
+    found = _with_bodies(chosen, pages)
+    if isinstance(found, Need):
+        return found
+    return found, None if horizon is None else horizon + 1
+
+
 def receive_deferred(
     queue: Queue,
     subqueue: int,

@@ -16,11 +16,13 @@ from postbus.errors import (
     EntityNotFound,
     InvalidArgument,
     InvalidOperation,
+    NotSupported,
     QuotaExceeded,
     SessionRequired,
 )
 from postbus.model.address import Address, SubQueue, resolve_address
 from postbus.server.auth import Right, missing_claim
+from postbus.server.browsing import Browser
 from postbus.server.cbs import TokenNode
 from postbus.server.coordinator import accept_coordinator
 from postbus.server.entities import Entity, QueueEntity, Received, TopicEntity
@@ -29,6 +31,7 @@ from postbus.server.management import ManagementNode
 from postbus.server.nodes import CBS_SPELLING, MANAGEMENT_SPELLING, NodeInlet, NodeOutlet
 from postbus.server.session_filter import SessionFilter, read_session_filter
 from postbus.server.session_links import SessionOutlet
+from postbus.server.terms import browses, check_terminus
 from postbus.server.via import DESTINATION, join_as_receiver, route_of
 
 if TYPE_CHECKING:
@@ -55,10 +58,7 @@ def attach(gateway: Gateway, link: ReceiverLink | SenderLink) -> list[Event]:
             raise InvalidArgument("A coordinator is a target.")
         _check_stranger(gateway)
         return accept_coordinator(gateway, link)
-    text = getattr(terminus, "address", None)
-    if not isinstance(text, str):
-        raise InvalidArgument("The link names no address.")
-    address = resolve_address(text)
+    address = resolve_address(check_terminus(terminus))
     if address.is_cbs:
         _check_stranger(gateway)
         return _accept_node(gateway, link, address)
@@ -92,6 +92,8 @@ def _accept_node(
     path = address.path.lower()
     owner: NodeInlet | NodeOutlet
     if isinstance(link, SenderLink):
+        if isinstance(link.source, Source) and browses(link.source):
+            raise NotSupported("The answers of a node cannot be browsed.")
         owner = NodeOutlet(gateway, link, path)
     elif address.is_cbs:
         owner = NodeInlet(gateway, link, path, CBS_SPELLING, TokenNode(gateway).handle)
@@ -154,11 +156,15 @@ def _accept_outlet(gateway: Gateway, link: SenderLink, address: Address) -> list
         )
     source = link.source
     assert isinstance(source, Source)
-    wanted = _session_wanted(entity, address, source)
+    browsing = browses(source)
+    wanted = None if browsing else _session_wanted(entity, address, source)
+    if browsing and read_session_filter(source) is not None:
+        raise NotSupported("A browser sees the messages of all sessions: it cannot ask for one.")
     if not entity.description.status.receives:
         raise EntityDisabled(entity.path, "Receive")
     refuse_forwarding(entity, address)
-    join_as_receiver(link, entity)
+    if not browsing:
+        join_as_receiver(link, entity)
     subqueue = entity.subqueue(_SUBQUEUES[address.subqueue])
     if wanted is not None:
         assert isinstance(entity, Received)
@@ -167,7 +173,8 @@ def _accept_outlet(gateway: Gateway, link: SenderLink, address: Address) -> list
         link.owner = waiting
         entity.links.add(link)
         return []  # it is answered when it has a session
-    link.owner = outlet = Outlet(gateway, link, entity, subqueue)
+    owner = Browser if browsing else Outlet
+    link.owner = outlet = owner(gateway, link, entity, subqueue)
     if source.filter is None:
         # Java dereferences the filter (wire contract §3.3).
         source.filter = {}

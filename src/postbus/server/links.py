@@ -249,7 +249,10 @@ class Outlet:
         if self.deletes:
             return  # JS, Java and .NET settle what was settled already (wire contract §10, 33)
         if state is None and settled:
-            state = Released()  # forgotten without a verdict: unread, as far as we can know
+            # Forgotten without a verdict: unread, as far as we can know, unless the client has
+            # said what that is to mean (AMQP 3.5.3).
+            source = self._link.source
+            state = (None if source is None else source.default_outcome) or Released()
         if isinstance(state, TransactionalState):
             enlisting.settle(self, deliveries, state, settled)
             return

@@ -30,12 +30,17 @@ class SessionFilter(NamedTuple):
 def read_session_filter(source: Source) -> SessionFilter | None:
     """The session that is asked for; None where none is. Raises InvalidArgument."""
     for key, value in (source.filter or {}).items():
-        descriptor = value.descriptor if isinstance(value, Described) else None
-        named = str(key) == _NAME
-        if not named and str(descriptor) != _NAME and descriptor != _CODE:
+        if not is_session_filter(key, value):
             continue
+        descriptor = value.descriptor if isinstance(value, Described) else None
         wanted = value.value if isinstance(value, Described) else value
         if wanted is not None and not isinstance(wanted, str):
             raise InvalidArgument(f"The value of the filter '{_NAME}' must be text or null.")
         return SessionFilter(key, descriptor, wanted)
     return None
+
+
+def is_session_filter(key: Any, value: Any) -> bool:
+    """Does this entry of a filter ask for a session?"""
+    descriptor = value.descriptor if isinstance(value, Described) else None
+    return str(key) == _NAME or str(descriptor) == _NAME or descriptor == _CODE
