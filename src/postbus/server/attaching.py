@@ -61,6 +61,7 @@ def attach(gateway: Gateway, link: ReceiverLink | SenderLink) -> list[Event]:
     address = resolve_address(check_terminus(terminus))
     if address.is_cbs:
         _check_stranger(gateway)
+        _check_first(gateway, link)
         return _accept_node(gateway, link, address)
     if address.management:
         if not gateway.known_to(address.path):
@@ -76,6 +77,15 @@ def _check_stranger(gateway: Gateway) -> None:
     if gateway.stranger and gateway.links_served() >= STRANGER_LINKS_MAX:
         raise QuotaExceeded(
             f"A connection may have {STRANGER_LINKS_MAX} links before it shows a token."
+        )
+
+
+def _check_first(gateway: Gateway, link: ReceiverLink | SenderLink) -> None:
+    """Of `$cbs` a connection has one pair, as Azure has it: the Go SDK opens a pair for each
+    token, and where it could not close one it waits for this to connect anew."""
+    if gateway.takes_tokens(link.role):
+        raise InvalidOperation(
+            f"A link to connection '{gateway.id}' $cbs node has already been opened."
         )
 
 

@@ -145,6 +145,15 @@ class Gateway:
     def links_served(self) -> int:
         return sum(link.owner is not None for link in self._links())
 
+    def takes_tokens(self, role: str) -> bool:
+        """Has it a link of this role at `$cbs`?"""
+        for link in self._links():
+            owner = link.owner
+            at_node = link.role == role and isinstance(owner, (NodeInlet, NodeOutlet))
+            if at_node and owner.entity is None:
+                return True
+        return False
+
     def runtime(self, host: Host) -> Runtime:
         return self._service.namespace.runtime(host)
 
