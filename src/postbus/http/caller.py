@@ -42,12 +42,14 @@ class Caller:
             raise Unauthorized(text)
 
     def require_below(self, path: str, operation: str, site: Site) -> None:
-        """The same for what lies below a topic, where Azure has other words: semantics A §6."""
+        """The same for what lies below a topic, where Azure has other words: semantics A §6. It has
+        them in the status line, which is why they begin with the status; the Go SDK looks for
+        them in either place."""
         if not _allows(self.claims, path):
             raise HttpProblem(
                 401,
-                f"SubCode=40100: Unauthorized : Unauthorized access for '{operation}' operation on "
-                f"endpoint '{site.address(path)}'.",
+                f"401 SubCode=40100: Unauthorized : Unauthorized access for '{operation}' "
+                f"operation on endpoint '{site.address(path)}'.",
             )
 
     async def require_destination(self, element: str, name: str, site: Site) -> None:

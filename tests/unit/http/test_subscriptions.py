@@ -271,8 +271,8 @@ async def test_who_may_not_manage_is_told_what_was_refused(
         reply = await stranger.send(method, f"/eu/news{path}{V}", entry(kind=KIND))
         assert reply.status == 401
         assert reply.detail.startswith(
-            f"SubCode=40100: Unauthorized : Unauthorized access for '{operation}' operation on "
-            f"endpoint 'sb://localhost:5300/eu/news{path}'."
+            f"401 SubCode=40100: Unauthorized : Unauthorized access for '{operation}' operation "
+            f"on endpoint 'sb://localhost:5300/eu/news{path}'."
         )
     assert len(held(namespace).rules()) == 1
 
