@@ -1,4 +1,5 @@
 """The official Java SDK: of the SDKs for which there are tests here, the one with transactions.
+Also what it sends, reads and closes in its own way.
 
 Run where Maven has a copy of it; `make test-long` gets one where there is a network.
 """
@@ -28,6 +29,16 @@ def test_every_section_of_a_message_with_the_java_sdk(
     arguments = [f"{scene}={queue}" for scene, queue in scenes.items()]
     said = play(classes, "Fields.java", server.connection_string, *arguments)
     assert said == dict.fromkeys(scenes, "ok")
+
+
+def test_locks_outlive_an_orderly_close_of_the_java_sdk(
+    server: Server, administration: Administration, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """R-SETTLE-10."""
+    classes = _classes(tmp_path_factory, download=False)
+    queue = administration.make_queue("java", lock_s=120)
+    said = play(classes, "Closing.java", server.connection_string, f"close={queue}")
+    assert said == {"close": "ok"}
 
 
 def test_transactions_with_the_java_sdk(
