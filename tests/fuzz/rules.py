@@ -112,7 +112,7 @@ def _evaluate(rule: Rule) -> None:
                 assert not (outcome is True and predicate.is_false(message))
         if rule.action is not None:
             with suppress(EvaluationFailed):
-                changes = rule.action.apply(message)
+                changes = rule.action.apply(message, 65_536)
                 assert changes.user["rulename"] == ("RuleName", "rule")
 
 
@@ -139,7 +139,7 @@ def rewrite(message: Message, raw: bytes) -> tuple[bytes, ...]:
         read(facts)
     assert _REWRITE is not None
     try:
-        made = write_changes(message, raw, _REWRITE.apply(facts))
+        made = write_changes(message, raw, _REWRITE.apply(facts, 65_536), facts.given)
     except EvaluationFailed:
         return (raw,)
     sections = scan(raw)

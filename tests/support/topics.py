@@ -11,7 +11,7 @@ from postbus.broker.message import ACTIVE, MAIN, OUTBOX, OWNER_BITS, Message
 from postbus.broker.pages import Pages
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
-from postbus.broker.topic import Copy, fan_out
+from postbus.broker.topic import Copy, Sorted, fan_out
 from postbus.errors import ServiceBusError
 from postbus.store.base import MessageStore
 from tests.support.engine import Engine
@@ -27,11 +27,11 @@ class Sorter:
     def __init__(self) -> None:
         self.rules: dict[int, Rule | None] = {}
 
-    def copies(self, message: Message, raw: bytes) -> list[Copy]:
+    def copies(self, message: Message, raw: bytes, after: int = 0) -> Sorted:
         found: list[Copy] = []
         for owner, rule in sorted(self.rules.items()):
             found += [Copy(owner)] if rule is None else rule(message)
-        return found
+        return Sorted(found, True)
 
 
 class Place(Engine):

@@ -21,6 +21,8 @@ from postbus.model.instant import Instant
 COPIES_AT_ONCE: Final = 512
 """Copies that one turn makes. Those of a single message may be a few more where several rules of
 one subscription match."""
+TOIL_OF_A_COPY: Final = 16
+"""Microseconds, about, in which one is made: what the sorter counts its cost in."""
 NO_SESSION: Final = (
     "Session ID is null",
     "Session enabled entity doesn't allow a message whose session identifier is null.",
@@ -44,8 +46,18 @@ class Copy(NamedTuple):
     ttl: int | None = None
     header_size: int = 0
     """Bytes of everything but the body, where an action has changed any of it."""
+    too_large: bool = False
+    """An action would have made its headers larger than they may be."""
     failure: tuple[str, str] | None = None
     """A filter could not be evaluated: the reason and description of a dead letter."""
+
+
+class Sorted(NamedTuple):
+    """Who gets what, in ascending order of owners."""
+
+    copies: list[Copy]
+    whole: bool
+    """Or only the first of them: to make the others will take as long again."""
 
 
 class Sorter(Protocol):
@@ -55,8 +67,9 @@ class Sorter(Protocol):
     def cost(self) -> int:
         """What it takes to look at one message, in copies that could be made instead."""
 
-    def copies(self, message: Message, raw: bytes) -> list[Copy]:
-        """Who gets what, in ascending order of owners."""
+    def copies(self, message: Message, raw: bytes, after: int = 0) -> Sorted:
+        """Who gets what. Where it is not the whole, all copies of each owner are among it, and it
+        can be asked again for those after the last."""
 
 
 class Topic:
@@ -123,10 +136,10 @@ class Topic:
         raw = message.raw
         assert raw is not None
         if not self.behind and self.room > 0:
-            copies = self.sorter.copies(message, raw)
+            copies, whole = self.sorter.copies(message, raw)
             self.usual_copies = len(copies)
-            self.room -= max(len(copies), self.sorter.cost)
-            if len(copies) <= COPIES_AT_ONCE:
+            self.take_room(len(copies))
+            if whole and len(copies) <= COPIES_AT_ONCE:
                 ledger.pass_on(message, raw)
                 self._place(message, raw, copies)
                 return
@@ -134,6 +147,13 @@ class Topic:
         message.lane = PUBLISHING
         ledger.add(Kind.STAGED, message, raw)
         message.raw = None
+
+    def take_room(self, copies: int) -> None:
+        """A message was looked at, and so many copies were made of it."""
+        taken = max(copies, self.sorter.cost)
+        self.room -= taken
+        if taken > copies:
+            self._own.fragment.toil += (taken - copies) * TOIL_OF_A_COPY
 
     def keep(self, message: Message) -> None:
         """The message is about to be kept: note who may get it, for others may subscribe until it
@@ -146,7 +166,7 @@ class Topic:
         took."""
         ledger, trail = self._own.ledger, message.trail
         assert trail is not None
-        copies = self.sorter.copies(message, raw)
+        copies, whole = self.sorter.copies(message, raw, trail.cursor)
         self.usual_copies = len(copies)
         left = [copy for copy in copies if trail.cursor < copy.owner <= trail.newest]
         now = left[:room]
@@ -154,7 +174,7 @@ class Topic:
         while now and len(now) < len(left) and left[len(now)].owner == now[-1].owner:
             now.append(left[len(now)])
         self._place(message, raw, now)
-        if len(now) == len(left):
+        if len(now) == len(left) and (whole or copies[-1].owner > trail.newest):
             self.spread_to = message.number + 1
             ledger.remove(Kind.SPREAD, message)
         else:
@@ -168,13 +188,14 @@ class Topic:
             queue = self._queues.get(copy.owner)
             if queue is None:
                 continue
-            made = _copy_of(message, raw, copy)
+            too_large = copy.too_large or copy.header_size > queue.policy.header_size_max
+            made = _copy_of(message, raw, Copy(copy.owner) if too_large else copy)
             queue.limit_ttl(made)
             if copy.failure is not None:
                 if not queue.policy.dead_letter_on_filter_errors:
                     continue
                 choose_grave(queue, made, *copy.failure)
-            elif copy.header_size > queue.policy.header_size_max:
+            elif too_large:
                 choose_grave(queue, made, *HEADERS_TOO_LARGE)
             elif queue.policy.requires_session and made.session_id is None:
                 choose_grave(queue, made, *NO_SESSION)
@@ -238,5 +259,7 @@ def fan_out(topic: Topic, own: Queue, pages: Pages) -> Need | None:
         raw = pages.body(body)
         if raw is None:
             raise no_body(message)
-        topic.room -= max(topic.spread(message, raw, topic.room), topic.sorter.cost)
+        topic.take_room(topic.spread(message, raw, topic.room))
+        if topic.spread_to <= message.number:
+            break  # those behind it wait until all subscriptions have it
     return None

@@ -20,11 +20,16 @@ from postbus.rules.system import (
     SYSTEM_PROPERTIES,
 )
 from postbus.rules.values import ActionFailed, EvaluationFailed, Value
+from postbus.rules.work import TooMuchWork
 
 RULE_NAME: Final = "RuleName"
 """The application property by which a copy says which rule made it."""
 
 _LIMITED: Final = (MESSAGE_ID, PARTITION_KEY, SESSION_ID)
+
+
+class TooLarge(Exception):
+    """What an action makes of the headers of a message is larger than they may be."""
 
 
 class Target(NamedTuple):
@@ -65,16 +70,17 @@ class Action:
         self._rule_name = rule_name
         self._statements = statements
 
-    def apply(self, facts: Facts) -> Changes:
+    def apply(self, facts: Facts, size_max: int) -> Changes:
         """The changes it makes to this message, the name of the rule among them.
 
-        Raises ActionFailed; then there is no copy.
+        Raises ActionFailed, and then there is no copy; TooLarge where what it sets alone takes more
+        bytes than `size_max`, before there is much of it.
         """
-        draft = _Draft(facts)
+        draft = _Draft(facts, size_max)
         try:
             for statement in self._statements:
                 draft.carry_out(statement)
-        except ActionFailed:
+        except (ActionFailed, TooMuchWork):
             raise
         except EvaluationFailed as failure:
             raise ActionFailed(str(failure)) from None
@@ -86,8 +92,10 @@ class Action:
 class _Draft:
     """The message as the statements so far have left it: each sees what those before it did."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: Facts, size_max: int) -> None:
         self._facts = facts
+        self._sizes: dict[Slot, int] = {}
+        self._size_left = size_max
         self.user = dict(facts.user)
         self.removed: set[str] = set()
         self.changed: dict[str, tuple[str, Value]] = {}
@@ -98,9 +106,20 @@ class _Draft:
             return self.system_changed[name]
         return self._facts.system(name)
 
+    def spend(self, steps: int) -> None:
+        self._facts.spend(steps)
+
     def carry_out(self, statement: Statement) -> None:
         slot, spelled = statement.target
-        value = None if statement.value is None else statement.value.evaluate(self)
+        value = None
+        if statement.value is not None:
+            self.spend(statement.value.size)
+            value = statement.value.evaluate(self)
+        size = len(value) if isinstance(value, str | bytes) else 0
+        self._size_left += self._sizes.get(slot, 0) - size
+        self._sizes[slot] = size
+        if self._size_left < 0:
+            raise TooLarge
         if slot.system:
             self._set_system(slot.name, value)
         elif value is None:

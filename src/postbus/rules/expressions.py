@@ -14,6 +14,10 @@ from postbus.rules.values import OPERATORS, SIGNS, EvaluationFailed, Value
 DEPTH_MAX: Final = 100
 """How deep calculations may nest. Each level is a call, and Python's stack has an end."""
 
+TEXT_IN_A_STEP: Final = 8
+"""Bits of the number of characters that are compared, copied or folded in the time of one step."""
+_NEW_ID_STEPS: Final = 8
+
 NewId = Callable[[], UUID]
 """Where `newid()` has its ids from: rules know no chance themselves."""
 
@@ -35,7 +39,7 @@ class Slot(NamedTuple):
 class Expression:
     """One compiled expression."""
 
-    __slots__ = ("can_fail", "constant", "depth", "evaluate", "slot", "value")
+    __slots__ = ("can_fail", "constant", "depth", "evaluate", "size", "slot", "value")
 
     def __init__(
         self,
@@ -43,6 +47,7 @@ class Expression:
         depth: int = 1,
         can_fail: bool = False,
         slot: Slot | None = None,
+        size: int = 1,
     ) -> None:
         if depth > DEPTH_MAX:
             raise TooDeep
@@ -50,6 +55,8 @@ class Expression:
         self.depth = depth
         self.can_fail = can_fail
         self.slot = slot
+        self.size = size
+        """Steps that it takes, but for those that depend on the message."""
         self.constant = False
         self.value: Value = None
 
@@ -58,6 +65,9 @@ class NoFacts:
     """The message that a constant is evaluated for: it has nothing."""
 
     user: dict[str, Value] = {}  # noqa: RUF012 - never written
+
+    def spend(self, steps: int) -> None:
+        """Done once, for all messages."""
 
     def system(self, name: str) -> Value:
         return None
@@ -97,22 +107,36 @@ def property_named_by(name: Expression) -> Expression:
 
     def look_up(facts: Facts) -> Value:
         found = evaluate(facts)
-        return facts.user.get(fold(found)) if isinstance(found, str) else None
+        if not isinstance(found, str):
+            return None
+        facts.spend(len(found) >> TEXT_IN_A_STEP)
+        return facts.user.get(fold(found))
 
-    return Expression(look_up, depth_over([name]), name.can_fail)
+    return Expression(look_up, depth_over([name]), name.can_fail, size=1 + name.size)
 
 
 def new_id(source: NewId) -> Expression:
-    return Expression(lambda facts: source())
+    return Expression(lambda facts: source(), size=_NEW_ID_STEPS)
 
 
 def calculation(operator: str, left: Expression, right: Expression) -> Expression:
     calculate, first, second = OPERATORS[operator], left.evaluate, right.evaluate
+
+    def result(facts: Facts) -> Value:
+        return calculate(first(facts), second(facts))
+
+    def sum_of(facts: Facts) -> Value:
+        made = calculate(first(facts), second(facts))
+        if isinstance(made, str):
+            facts.spend(len(made) >> TEXT_IN_A_STEP)
+        return made
+
     return _folded(
         Expression(
-            lambda facts: calculate(first(facts), second(facts)),
+            sum_of if operator == "+" else result,
             depth_over([left, right]),
             can_fail=True,
+            size=2 + left.size + right.size,
         ),
         left.constant and right.constant,
     )
@@ -125,6 +149,7 @@ def signed(sign: str, operand: Expression) -> Expression:
             lambda facts: apply(evaluate(facts)),
             depth_over([operand]),
             can_fail=operand.can_fail or sign == "-",
+            size=1 + operand.size,
         ),
         operand.constant,
     )

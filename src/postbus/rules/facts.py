@@ -14,6 +14,9 @@ class Facts(Protocol):
         """The application properties by name in lower case, for names compare that way. Of several
         that differ in nothing else, the first counts."""
 
+    def spend(self, steps: int) -> None:
+        """Rules take so many steps; raises TooMuchWork (`postbus.rules.work`)."""
+
     def system(self, name: str) -> Value:
         """A system property by its name in postbus.rules.system; None where it is not set."""
 

@@ -14,9 +14,10 @@ from typing import Final, NamedTuple
 from postbus.rules.actions import Action
 from postbus.rules.expressions import Slot
 from postbus.rules.facts import Facts
-from postbus.rules.predicates import Key
+from postbus.rules.predicates import STEPS_OF_A_TEST, Key
 from postbus.rules.rule import Rule
 from postbus.rules.values import EvaluationFailed, Value, key_of
+from postbus.rules.work import TooMuchWork
 
 SQL_FILTERS_MAX: Final = 2_000
 CORRELATION_FILTERS_MAX: Final = 100_000
@@ -158,18 +159,29 @@ class RuleSet:
         matches = list(self._fixed.values())
         found: list[_Entry] = []
         failures: dict[_Entry, EvaluationFailed] = {}
-        for entry in self._candidates(facts):
+        late: set[int] = set()
+        too_much: TooMuchWork | None = None
+        candidates = self._candidates(facts)
+        for entry in candidates:
             try:
+                facts.spend(STEPS_OF_A_TEST)
                 if entry.rule.selector.is_true(facts):
                     if entry.alone is not None:
                         matches.append(entry.alone)
                     else:
                         found.append(entry)
+            except TooMuchWork as failure:
+                # Nor is there time to ask the others.
+                late = {entry.owner, *(each.owner for each in candidates)}
+                too_much = failure
+                break
             except EvaluationFailed as failure:
                 failures[entry] = failure
                 found.append(entry)
         if found:
             matches += _gathered(found, failures)
+        if too_much is not None:
+            matches = _with_failure(matches, late, too_much)
         matches.sort(key=_OWNER)
         return matches
 
@@ -317,6 +329,17 @@ def _gathered(
             else:
                 actions.append((entry.rule.name, entry.rule.action))
         yield Match(owner, plain, tuple(actions), failure)
+
+
+def _with_failure(
+    matches: Sequence[Match], late: set[int], failure: EvaluationFailed
+) -> list[Match]:
+    """The matches with a failure for these owners. Other rules may have selected the message."""
+    known = {match.owner: match for match in matches}
+    for owner in late:
+        before = known.get(owner) or Match(owner, False, (), None)
+        known[owner] = before._replace(failure=before.failure or failure)
+    return list(known.values())
 
 
 _OWNER: Final = itemgetter(0)

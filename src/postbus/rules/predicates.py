@@ -4,6 +4,9 @@ SQL knows three outcomes: true, false, unknown. A predicate here is two function
 whether it is true and one that says whether it is false; where neither does, it is unknown. Nothing
 else is needed: NOT exchanges the two, and AND and OR ask each side one of the two questions. Sides
 are asked from left to right, and no more of them than settle the answer.
+
+What goes beyond a single short comparison is paid for in steps (`postbus.rules.work`). That these
+run out is no failure of a predicate: what need not be asked is not.
 """
 
 import operator
@@ -13,16 +16,22 @@ from typing import Any, Final, NamedTuple, Protocol
 from postbus.rules.expressions import (
     DEPTH_MAX,
     NO_FACTS,
+    TEXT_IN_A_STEP,
+    Evaluate,
     Expression,
     Slot,
     TooDeep,
     depth_over,
 )
 from postbus.rules.facts import Facts
-from postbus.rules.like import PATTERN_LENGTH_MAX, Matcher, like_matcher
+from postbus.rules.like import PATTERN_LENGTH_MAX, Pattern, like_pattern
 from postbus.rules.values import EvaluationFailed, Value, comparable, key_of, orderable
 
 Test = Callable[[Facts], bool]
+
+STEPS_OF_A_TEST: Final = 3
+USUAL_STEPS: Final = 4
+"""Steps of a comparison that are in the price of asking it."""
 
 
 class Key(NamedTuple):
@@ -92,7 +101,7 @@ def comparison(sign: str, left: Expression, right: Expression) -> Predicate:
         return negation(equality(left, right))
     if sign == "=":
         return equality(left, right)
-    compare, first, second = _COMPARISONS[sign], left.evaluate, right.evaluate
+    compare, first, second = _COMPARISONS[sign], left.evaluate, _right_of(left, right)
 
     def is_true(facts: Facts) -> bool:
         one, other = first(facts), second(facts)
@@ -110,7 +119,7 @@ def equality(left: Expression, right: Expression) -> Predicate:
         left, right = right, left
     if left.slot is not None and right.constant:
         return _property_is(left.slot, left, right.value)
-    first, second = left.evaluate, right.evaluate
+    first, second = left.evaluate, _right_of(left, right)
 
     def is_true(facts: Facts) -> bool:
         one, other = first(facts), second(facts)
@@ -121,6 +130,22 @@ def equality(left: Expression, right: Expression) -> Predicate:
         return comparable(one, other) and one != other
 
     return _made_of((left, right), is_true, is_false)
+
+
+def _right_of(left: Expression, right: Expression) -> Evaluate:
+    """The right side of a comparison. Beside a constant any text is short; of two that come from a
+    message neither may be."""
+    evaluate = right.evaluate
+    if left.constant or right.constant:
+        return evaluate
+
+    def paid_for(facts: Facts) -> Value:
+        value = evaluate(facts)
+        if isinstance(value, str):
+            facts.spend(len(value) >> TEXT_IN_A_STEP)
+        return value
+
+    return paid_for
 
 
 def _property_is(slot: Slot, read: Expression, wanted: Value) -> Predicate:
@@ -152,7 +177,7 @@ def membership(left: Expression, items: Sequence[Expression]) -> Predicate:
     """`e IN (…)`: equal to any of them. As in SQL, one that is unknown makes "equal to none"
     unknown."""
     first = left.evaluate
-    parts = [item.evaluate for item in items]
+    parts = [_right_of(left, item) for item in items]
 
     def is_true(facts: Facts) -> bool:
         value = first(facts)
@@ -179,15 +204,15 @@ def likeness(left: Expression, pattern: Expression, escape: Expression | None) -
         return _calculated_likeness(left, pattern, escape)
     if not isinstance(pattern.value, str) or (escape is not None and escape.value is None):
         return always_unknown((left,))
-    matches = like_matcher(pattern.value, None if escape is None else str(escape.value))
+    wanted = like_pattern(pattern.value, None if escape is None else str(escape.value))
 
     def is_true(facts: Facts) -> bool:
         value = first(facts)
-        return isinstance(value, str) and matches(value) is not None
+        return isinstance(value, str) and wanted.matches(value, facts.spend)
 
     def is_false(facts: Facts) -> bool:
         value = first(facts)
-        return isinstance(value, str) and matches(value) is None
+        return isinstance(value, str) and not wanted.matches(value, facts.spend)
 
     return _made_of((left,), is_true, is_false)
 
@@ -198,7 +223,7 @@ def _calculated_likeness(
     first, second = left.evaluate, pattern.evaluate
     third = None if escape is None else escape.evaluate
 
-    def matcher(facts: Facts) -> Matcher | None:
+    def pattern_for(facts: Facts) -> Pattern | None:
         wanted = second(facts)
         mark = None if third is None else third(facts)
         if not isinstance(wanted, str) or (third is not None and mark is None):
@@ -210,15 +235,16 @@ def _calculated_likeness(
                 f"The pattern of LIKE has {len(wanted)} characters; "
                 f"{PATTERN_LENGTH_MAX} are allowed."
             )
-        return like_matcher(wanted, mark)
+        facts.spend(len(wanted))
+        return like_pattern(wanted, mark)
 
     def is_true(facts: Facts) -> bool:
-        value, matches = first(facts), matcher(facts)
-        return isinstance(value, str) and matches is not None and matches(value) is not None
+        value, made = first(facts), pattern_for(facts)
+        return isinstance(value, str) and made is not None and made.matches(value, facts.spend)
 
     def is_false(facts: Facts) -> bool:
-        value, matches = first(facts), matcher(facts)
-        return isinstance(value, str) and matches is not None and matches(value) is None
+        value, made = first(facts), pattern_for(facts)
+        return isinstance(value, str) and made is not None and not made.matches(value, facts.spend)
 
     parts = [left, pattern] if escape is None else [left, pattern, escape]
     return Predicate(is_true, is_false, depth_over(parts), can_fail=True)
@@ -299,12 +325,13 @@ def any_of(parts: Sequence[Predicate]) -> Predicate:
 
 
 def _every(tests: Sequence[Test]) -> Test:
-    if len(tests) == 2:
-        first, second = tests
-        return lambda facts: first(facts) and second(facts)
+    first, *others = tests
 
     def every(facts: Facts) -> bool:
-        for test in tests:  # noqa: SIM110 - a generator would cost as much as a test
+        if not first(facts):
+            return False
+        for test in others:
+            facts.spend(STEPS_OF_A_TEST)
             if not test(facts):
                 return False
         return True
@@ -313,12 +340,13 @@ def _every(tests: Sequence[Test]) -> Test:
 
 
 def _any(tests: Sequence[Test]) -> Test:
-    if len(tests) == 2:
-        first, second = tests
-        return lambda facts: first(facts) or second(facts)
+    first, *others = tests
 
     def any_one(facts: Facts) -> bool:
-        for test in tests:  # noqa: SIM110 - as above
+        if first(facts):
+            return True
+        for test in others:
+            facts.spend(STEPS_OF_A_TEST)
             if test(facts):
                 return True
         return False
@@ -342,10 +370,21 @@ def _joined(
 
 def _made_of(parts: Sequence[Expression], is_true: Test, is_false: Test) -> Predicate:
     can_fail = any(part.can_fail for part in parts)
+    steps = sum(part.size for part in parts)
+    if steps > USUAL_STEPS:
+        is_true, is_false = _charged(is_true, steps), _charged(is_false, steps)
     made = Predicate(is_true, is_false, depth_over(parts), can_fail)
     if not can_fail and all(part.constant for part in parts):
         made.constant = _settled(made)
     return made
+
+
+def _charged(test: Test, steps: int) -> Test:
+    def charged(facts: Facts) -> bool:
+        facts.spend(steps)
+        return test(facts)
+
+    return charged
 
 
 def _settled(made: Predicate) -> bool:

@@ -32,6 +32,7 @@ from postbus.rules.system import (
     TIME_TO_LIVE,
 )
 from postbus.rules.values import Value
+from postbus.rules.work import STEPS_OF_A_PROPERTY, Work
 from postbus.server.rule_values import amqp_value, date_time_of, rule_value
 
 # System properties that are fields of the AMQP properties section.
@@ -56,13 +57,26 @@ _ANNOTATIONS: Final = {
 class MessageFacts:
     """One message, read as far as rules ask. `number` and `enqueued_at` must be given already."""
 
-    __slots__ = ("_annotations", "_message", "_properties", "_raw", "_sections", "_user")
+    __slots__ = (
+        "_annotations",
+        "_given",
+        "_message",
+        "_properties",
+        "_raw",
+        "_sections",
+        "_system",
+        "_user",
+        "work",
+    )
 
     def __init__(self, message: Message, raw: bytes) -> None:
         self._message = message
         self._raw = raw
         self._sections: Sections | None = None
+        self._given: dict[Any, Any] | None = None
         self._user: dict[str, Value] | None = None
+        self._system: dict[str, Value] = {}
+        self.work = Work()
         self._properties: Properties | None = None
         self._annotations: dict[Any, Any] | None = None
 
@@ -71,15 +85,33 @@ class MessageFacts:
         found = self._user
         if found is None:
             found = self._user = {}
-            for name, value in stored_properties(self._message, self._raw).items():
+            given = self.given
+            self.work.left -= len(given) * STEPS_OF_A_PROPERTY
+            for name, value in given.items():
                 found.setdefault(fold(str(name)), rule_value(value))
         return found
+
+    @property
+    def given(self) -> dict[Any, Any]:
+        """The application properties as they are written."""
+        if self._given is None:
+            self._given = stored_properties(self._message, self._raw)
+        return self._given
+
+    def spend(self, steps: int) -> None:
+        self.work.spend(steps)
 
     def system(self, name: str) -> Value:
         if name == MESSAGE_ID:
             return self._message.message_id
         if name == SESSION_ID:
             return self._message.session_id
+        # As text some may be long, and thousands of rules may ask.
+        if name not in self._system:
+            self._system[name] = self._read_system(name)
+        return self._system[name]
+
+    def _read_system(self, name: str) -> Value:
         field = _FIELDS.get(name)
         if field is not None:
             return _text(getattr(self._read_properties(), field))
@@ -184,8 +216,10 @@ class Rewritten(NamedTuple):
     header_size: int
 
 
-def write_changes(message: Message, raw: bytes, changes: Changes) -> Rewritten:
-    """Carry out what an action says on a copy of this message."""
+def write_changes(
+    message: Message, raw: bytes, changes: Changes, given: dict[Any, Any]
+) -> Rewritten:
+    """Carry out what an action says on a copy of this message, which has these properties."""
     sections = layout_of(message, raw)
     system = changes.system
     properties = application = annotations = None
@@ -194,7 +228,6 @@ def write_changes(message: Message, raw: bytes, changes: Changes) -> Rewritten:
         sections.message_annotations - sections.delivery_annotations
     )
     if changes.user or changes.removed:
-        given = stored_properties(message, raw)
         application = encode_application_properties(_changed(given, changes))
         size += len(application)
         size -= (

@@ -90,7 +90,12 @@ class Namespace(Subscribing):
     def _add(self, record: EntityRecord) -> QueueEntity | TopicEntity:
         entity: QueueEntity | TopicEntity
         if record.kind == TOPIC:
-            entity = TopicEntity(record, self.settings, self._clock(), TopicSorter(uuid4))
+            entity = TopicEntity(
+                record,
+                self.settings,
+                self._clock(),
+                TopicSorter(uuid4, self.settings.header_size_max_bytes),
+            )
         else:
             entity = QueueEntity(record, self.settings, self._clock())
         self._entities[record.name.lower()] = entity

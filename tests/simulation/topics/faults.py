@@ -80,8 +80,8 @@ def _overtaking(_: Any) -> Any:
         raw = message.raw
         assert raw is not None
         ledger = self._own.ledger
-        copies = self.sorter.copies(message, raw)
-        if len(copies) > self.room:
+        copies, whole = self.sorter.copies(message, raw)
+        if not whole or len(copies) > self.room:
             self.keep(message)
             message.lane = PUBLISHING
             ledger.add(Kind.STAGED, message, raw)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from postbus.broker.message import Message
 from postbus.broker.policy import Policy
-from postbus.broker.topic import Copy
+from postbus.broker.topic import Copy, Sorted
 
 TOPIC, ROUTE, END = 11, 12, 13
 NAMES = {TOPIC: "news", ROUTE: "route", END: "end"}
@@ -98,6 +98,10 @@ def colour_of(body: bytes) -> str:
     return body.split(b":")[1].decode()
 
 
+OWNERS_AT_ONCE = 1
+"""Of some messages, as if it took long to make their copies."""
+
+
 class PlanSorter:
     """The rules of the topic, in the plainest words."""
 
@@ -106,7 +110,15 @@ class PlanSorter:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
 
-    def copies(self, message: Message, raw: bytes) -> list[Copy]:
+    def copies(self, message: Message, raw: bytes, after: int = 0) -> Sorted:
+        found = [copy for copy in self._copies(message, raw) if copy.owner > after]
+        owners = list(dict.fromkeys(copy.owner for copy in found))
+        if len(message.message_id) % 3 or len(owners) <= OWNERS_AT_ONCE:
+            return Sorted(found, True)
+        last = owners[OWNERS_AT_ONCE - 1]
+        return Sorted([copy for copy in found if copy.owner <= last], False)
+
+    def _copies(self, message: Message, raw: bytes) -> list[Copy]:
         colour = colour_of(raw)
         found: list[Copy] = []
         for subscription in sorted(self._plan.standing(), key=lambda each: each.owner):

@@ -10,6 +10,7 @@ from postbus.rules.predicates import Predicate
 from postbus.rules.rule import Rule, compile_rule
 from postbus.rules.sql import compile_predicate
 from postbus.rules.values import EvaluationFailed, Value
+from postbus.rules.work import Work
 
 NEW_ID = UUID("11111111-2222-3333-4444-555555555555")
 
@@ -20,6 +21,10 @@ class Sample:
     def __init__(self, user: dict[str, Value] | None = None, **system: Value) -> None:
         self.user = {name.lower(): value for name, value in (user or {}).items()}
         self._system = system
+        self.work = Work()
+
+    def spend(self, steps: int) -> None:
+        self.work.spend(steps)
 
     def system(self, name: str) -> Value:
         return self._system.get(name)

@@ -19,7 +19,8 @@ def changes(sql: str, facts: Sample | None = None, **parameters: TypedValue) -> 
     description = RuleDescription("the rule", TrueFilter(), SqlAction(sql, parameters))
     action = compile_rule(description, new_id).action
     assert action is not None
-    return action.apply(facts or Sample({"quantity": 10, "priority": "low", "kind": "order"}))
+    facts = facts or Sample({"quantity": 10, "priority": "low", "kind": "order"})
+    return action.apply(facts, 65_536)
 
 
 def user(sql: str, facts: Sample | None = None, **parameters: TypedValue) -> dict[str, Value]:

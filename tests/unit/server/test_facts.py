@@ -63,7 +63,8 @@ def rewritten(message: Message, action: str) -> Rewritten:
     ).action
     assert compiled is not None
     assert message.raw is not None
-    return write_changes(message, message.raw, compiled.apply(facts_of(message)))
+    facts = facts_of(message)
+    return write_changes(message, message.raw, compiled.apply(facts, 65_536), facts.given)
 
 
 def user_of(made: Rewritten) -> dict[str, Any]:
