@@ -160,8 +160,13 @@ class Authority:
 
     def path_of(self, uri: str) -> str:
         """The path that a client names which need not say the scheme: `sb://host/a` or `host/a`.
-        It is as the client wrote it."""
-        return written_path(uri, self._hosts)
+        It is as the client wrote it.
+
+        A name that an entity has as well is the entity's: a token for it opens no more than that.
+        """
+        path = written_path(uri)
+        is_entity = self._ring.owner_of(path.lower()) or path.lower() in self._former
+        return path if is_entity else written_path(uri, self._hosts)
 
     def forget(self, entity: str) -> bool:
         """The entity is gone. Returns what `learn` returns."""

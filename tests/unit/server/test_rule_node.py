@@ -1,4 +1,4 @@
-"""Rules as enumerate-rules gives them, to the byte: decoders have no more fields than Azure sends."""
+"""Rules as enumerate-rules gives them, to the byte: decoders want no more fields."""
 
 from __future__ import annotations
 

@@ -130,10 +130,21 @@ def test_the_key_of_an_entity_opens_no_more_than_that(authority: Authority, uri:
     assert opened(claims) == ["orders", "orders/$management"]
 
 
+def test_a_name_that_a_host_and_an_entity_have_is_the_entity(authority: Authority) -> None:
+    shown = token("broker-1", "Go")
+    assert "orders" in opened(authority.verify(shown, "orders", T0))
+    authority.learn("broker-1", [])
+    claims = authority.verify(shown, "broker-1", T0)
+    assert opened(claims) == []
+    assert claims.allows(Right.MANAGE, "broker-1")
+    below = authority.verify(token("broker-1/orders", "Go"), "orders", T0)
+    assert opened(below) == []
+
+
 @pytest.mark.parametrize(
     ("audience", "path"),
     [
-        ("amqps://ns.example.net/Orders/$management", "orders/$management"),
+        ("amqps://ns.example.net/Orders/$management", "Orders/$management"),
         ("bus.example.net/orders", "orders"),
         ("localhost", ""),
         ("orders", "orders"),
