@@ -46,7 +46,7 @@ class FeedClient:
             skip = 0
             while found := self._titles(f"/$Resources/{kind}?$skip={skip}&$top={PAGE}"):
                 names += found
-                skip += PAGE
+                skip += len(found)  # a broker may give fewer than were asked for
         return sorted(names, key=str.lower)
 
     def _titles(self, path: str) -> list[str]:

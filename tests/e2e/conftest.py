@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 
 from tests.support.bus import Bus
-from tests.support.server import Server
+from tests.support.server import Server, SmallServer
 
 
 @pytest.fixture
-def make_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+def make_server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., Server]]:
     """Makes servers, not yet started; none outlives the test."""
     made: list[Server] = []
+    kind = SmallServer if request.node.get_closest_marker("small_limits") else Server
 
     def make(*arguments: str, data: str = "data") -> Server:
-        made.append(Server(tmp_path / data, *arguments))
+        made.append(kind(tmp_path / data, *arguments))
         return made[-1]
 
     yield make

@@ -17,12 +17,14 @@ from tests.support import feed
 from tests.support.administration import administration_client
 from tests.support.bus import DEAD_LETTERS, Bus, Subscription, Topic
 from tests.support.rest import RestClient
-from tests.support.server import Server
+from tests.support.server import Server, SmallServer
+
+pytestmark = pytest.mark.small_limits
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("feed") / "data").start()
+    server = SmallServer(tmp_path_factory.mktemp("feed") / "data").start()
     yield server
     server.discard()
 

@@ -34,6 +34,8 @@ from tests.support.rest import RestClient
 from tests.support.server import Server
 from tests.support.waiting import until_blocking
 
+pytestmark = pytest.mark.small_limits
+
 
 def message(number: int, **values: Any) -> bytes:
     return encode({"body": f"body {number}", **values}, lambda: f"id {number}")

@@ -17,6 +17,8 @@ from tests.support.carriers import encrypted, make_local_ca
 from tests.support.rest import RestClient
 from tests.support.server import COMMAND, Server
 
+pytestmark = pytest.mark.small_limits
+
 
 @pytest.fixture
 def running(make_server: Callable[..., Server]) -> Server:

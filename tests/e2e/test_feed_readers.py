@@ -14,6 +14,8 @@ from tests.support.rest import Reply, RestClient
 from tests.support.server import Server
 from tests.support.waiting import until_blocking
 
+pytestmark = pytest.mark.small_limits
+
 
 @pytest.fixture
 def running(make_server: Callable[..., Server]) -> Server:

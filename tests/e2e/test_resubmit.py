@@ -22,6 +22,8 @@ from tests.support.rest import Reply, RestClient
 from tests.support.server import Server
 from tests.support.waiting import until, until_blocking
 
+pytestmark = pytest.mark.small_limits
+
 COUNT = 2_000
 AT_ONCE = 100
 KILLS = 3

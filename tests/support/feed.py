@@ -70,6 +70,12 @@ def read_all(client: RestClient, entity: str, start: int = 0, **options: int) ->
 
 
 def events(client: RestClient, entity: str, start: int = 0) -> list[dict[str, Any]]:
-    reply = client.request("GET", f"/{entity}/$feed/0?from={start}", headers=LINES)
-    assert reply.status == 200, reply.body
-    return [json.loads(line) for line in reply.body.splitlines()]
+    """Likewise, in words."""
+    found: list[dict[str, Any]] = []
+    while True:
+        reply = client.request("GET", f"/{entity}/$feed/0?from={start}", headers=LINES)
+        assert reply.status == 200, reply.body
+        found += [json.loads(line) for line in reply.body.splitlines()]
+        start = int(reply.headers["postbus-next"])
+        if start == int(reply.headers["postbus-head"]):
+            return found

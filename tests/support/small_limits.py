@@ -19,11 +19,11 @@ LIMITS: Final[dict[str, dict[str, int]]] = {
     # the change feed and its reader
     "postbus.server.feed": {
         "BATCHES_MAX": 3,
-        "RAW_MAX": 400,
+        "RAW_MAX": 1_000,
         "LINES_AT_ONCE": 2,
         "LINES_BYTES": 700,
     },
-    "postbus.store.journal_reader": {"RAW_MAX": 400, "SPARE_BUFFERS": 1},
+    "postbus.store.journal_reader": {"RAW_MAX": 1_000, "SPARE_BUFFERS": 1},
     "postbus.http.feed": {"BYTES_DEFAULT": 1_500},
     # copies, and what is let go
     "postbus.store.database": {"BACKUP_PAGES": 1},

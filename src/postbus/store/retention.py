@@ -99,11 +99,11 @@ class Retention:
                 return Trimmed(0, 0, False)
             [(checkpoint, tail)] = standing
             check_numbers((checkpoint, tail), f"fragment {fragment}")
-            candidates = cursor.candidates(limit)
-            again = self._look_again(first, candidates)
+            candidates, again = self._look_again(first, cursor.candidates(limit))
             room = limit - len(candidates)
+            freed = sum(size for _, size in again)
             rule = TrimRule(checkpoint, tail, older_than, bytes_max)
-            ahead = self._scan(first, cursor.scanned, rule, room)
+            ahead = self._scan(first, cursor.scanned, rule, room, freed)
         dropped = [base for base, _ in again] + ahead.dropped
         tail_moved = ahead.scanned > tail
         if dropped or tail_moved:
@@ -114,22 +114,31 @@ class Retention:
         cursor.looked_again(candidates, len(again))
         cursor.advance(ahead.scanned, ahead.pinned)
         self._database.shrink(SHRINK_PAGES, FREE_PAGES_KEPT)
-        freed = ahead.bytes + sum(size for _, size in again)
-        return Trimmed(len(dropped), freed, ahead.more or cursor.has_candidates())
+        return Trimmed(len(dropped), ahead.bytes, ahead.more or cursor.has_candidates())
 
-    def _look_again(self, first: int, candidates: Sequence[int]) -> list[tuple[int, int]]:
-        """Base and size of the candidates that nothing pins any longer."""
+    def _look_again(
+        self, first: int, candidates: Sequence[int]
+    ) -> tuple[Sequence[int], list[tuple[int, int]]]:
+        """The candidates that were looked at, and base and size of those that nothing pins any
+        longer. With large ones, the rest are for the next time."""
         if not candidates:
-            return []
+            return candidates, []
         ids = array("q", [first + base for base in candidates])
         found = self._database.run(_AGAIN, (first, apsw.carray(ids)))
         check_numbers((size for _, size in found), "a batch")
-        return [(row_id - first, size) for row_id, size in found]
+        freed = 0
+        for place, (row_id, size) in enumerate(found, 1):
+            freed += size
+            if freed >= SLICE_BYTES_MAX:
+                found = found[:place]
+                candidates = [base for base in candidates if base <= row_id - first]
+                break
+        return candidates, [(row_id - first, size) for row_id, size in found]
 
-    def _scan(self, first: int, start: int, rule: TrimRule, room: int) -> _Slice:
-        """Go on from `start` to the first batch that is kept."""
+    def _scan(self, first: int, start: int, rule: TrimRule, room: int, freed: int) -> _Slice:
+        """Go on from `start` to the first batch that is kept; so much is let go already."""
         dropped: list[int] = []
-        freed = pinned_count = 0
+        pinned_count = 0
         newest = self._database.run(_NEWEST, (first, first + OFFSET_MAX))
         check_numbers((total for (total,) in newest), "the last batch")
         values = (first, start, first + OFFSET_MAX)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,9 @@ from postbus.server.runtime import Runtime
 from postbus.server.storethread import StoreThread
 from postbus.server.upkeep import Upkeep
 from postbus.store.memory import MemoryStore
+from postbus.store.sqlite import SqliteStore
+
+pytestmark = pytest.mark.usefixtures("small_limits")
 
 NOW = 1_700_000_000_000
 
@@ -30,8 +34,8 @@ NOW = 1_700_000_000_000
 class Bed:
     """One queue whose engine is forgotten as soon as nobody needs it."""
 
-    def __init__(self) -> None:
-        self.store = MemoryStore()
+    def __init__(self, store: MemoryStore | SqliteStore) -> None:
+        self.store = store
         self.thread = StoreThread("store", asyncio.get_running_loop())
         loader = Loader(self.store, self.thread, "test", WindowLimits(), lambda: 7)
         residence = Residence(10, idle_ms=0)
@@ -66,12 +70,14 @@ class Bed:
         return len(self.store.read(1, 0, 1 << 40))
 
 
-@pytest.fixture
-async def bed() -> AsyncIterator[Bed]:
-    bed = Bed()
+@pytest.fixture(params=["memory", "sqlite"])
+async def bed(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bed]:
+    in_file = request.param == "sqlite"
+    bed = Bed(SqliteStore(str(tmp_path / "store.db")) if in_file else MemoryStore())
     yield bed
     await bed.runtime.quiet()
     await bed.thread.stop()
+    bed.store.close()
 
 
 async def test_the_journal_of_a_forgotten_engine_is_trimmed_without_loading_it(bed: Bed) -> None:
@@ -110,6 +116,18 @@ async def test_bodies_that_pin_old_batches_of_a_forgotten_engine_are_copied(bed:
     assert (await bed.ask(lambda queue, now, _: queue.ledger.count(MAIN))) == 1
 
 
+async def test_a_deleted_entity_leaves_nothing_behind(bed: Bed) -> None:
+    bed.host.policy = Policy(duplicate_window_ms=60_000)
+    for number in range(5):
+        await seen(bed, f"{number}")
+    await bed.forget()
+    await bed.upkeep.drop(1)
+    assert bed.store.standing(1) is None
+    assert bed.batches == 0
+    assert bed.store.load_lane(1, MAIN, 0, 0, 100) == []
+    assert bed.store.load_seen_digests(1, 1, b"", 10) == []
+
+
 async def test_an_engine_that_cannot_be_loaded_is_left_alone(bed: Bed) -> None:
     await bed.upkeep.tidy(bed.host, NOW + 1, 0)
     assert bed.store.standing(1) is None
@@ -132,13 +150,13 @@ async def seen(bed: Bed, message_id: str) -> None:
 @pytest.mark.parametrize("in_memory", [True, False])
 async def test_ids_past_the_window_leave_the_store(bed: Bed, in_memory: bool) -> None:
     bed.host.policy = Policy(duplicate_window_ms=60_000)
-    await seen(bed, "a")
-    await seen(bed, "b")
+    for number in range(7):
+        await seen(bed, f"{number}")
     if not in_memory:
         await bed.forget()
-    assert len(bed.store.load_seen_digests(1, 1, b"", 10)) == 2
+    assert len(bed.store.load_seen_digests(1, 1, b"", 10)) == 7
     await bed.upkeep.forget_ids(bed.host, NOW + 59_999)
-    assert len(bed.store.load_seen_digests(1, 1, b"", 10)) == 2
+    assert len(bed.store.load_seen_digests(1, 1, b"", 10)) == 7
     await bed.upkeep.forget_ids(bed.host, NOW + 60_000)
     assert bed.store.load_seen_digests(1, 1, b"", 10) == []
     assert (bed.host.engine is not None) is in_memory
