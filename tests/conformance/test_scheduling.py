@@ -29,8 +29,34 @@ async def test_a_message_scheduled_by_annotation_comes_when_it_is_due(bus: Bus, 
         assert (text(message), message.message_id, message.delivery_count) == ("later", "m", 0)
         assert message.enqueued_time_utc >= due
         assert message.scheduled_enqueue_time_utc == due
-        assert message.state is ServiceBusMessageState.ACTIVE
+        # A receiver is told that it was scheduled, as in Azure; a peek tells what it is now.
+        assert message.state is ServiceBusMessageState.SCHEDULED
+        assert [each.state for each in await bus.peek(queue)] == [ServiceBusMessageState.ACTIVE]
         await receiver.complete_message(message)
+
+
+async def test_a_subscription_is_told_that_a_message_was_scheduled(
+    bus: Bus, administration: Administration
+) -> None:
+    """Semantics B §4. A time that is over by the time of the send schedules nothing."""
+    topic = administration.make_topic()
+    subscription = administration.make_subscription(topic, "sys.State = 0")
+    now = datetime.now(UTC)
+    await bus.send(
+        topic,
+        ServiceBusMessage("past", scheduled_enqueue_time_utc=now - LATER),
+        ServiceBusMessage("soon", scheduled_enqueue_time_utc=now + SOON),
+    )
+    async with bus.receiver(subscription) as receiver:
+        messages = await gather_messages(receiver, 2)
+        assert {text(each): each.state for each in messages} == {
+            "past": ServiceBusMessageState.ACTIVE,
+            "soon": ServiceBusMessageState.SCHEDULED,
+        }
+        [soon] = [each for each in messages if text(each) == "soon"]
+        await receiver.defer_message(soon)
+        [soon] = await receiver.receive_deferred_messages([soon.sequence_number])
+        assert soon.state is ServiceBusMessageState.DEFERRED
 
 
 async def test_scheduled_messages_get_new_numbers_when_they_become_active(

@@ -19,6 +19,7 @@ from postbus.broker.message import (
     STATE,
     CorruptRow,
     Message,
+    Trail,
     from_row,
     no_body,
 )
@@ -99,6 +100,8 @@ def activate(engine: Engine, until: Instant, now: Instant, pages: Pages) -> Need
         # Time to live counts from when it was due, not from when it was sent (semantics B §3).
         message.enqueued_at = now
         number = message.enqueue_number = ledger.next_number()
+        message.trail = message.trail or Trail(message.length)
+        message.trail.scheduled = True
         if engine.topic is not None:
             # What its subscriptions get of it is found out when its body has been read.
             engine.topic.keep(message)

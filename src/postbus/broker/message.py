@@ -45,10 +45,11 @@ _DESCRIPTION: Final = 3
 _SOURCE: Final = 4
 _TRAIL: Final = 5
 
-# hops with _AGAIN, size, cursor or former size, newest, destination, source fragment and number,
-# envelope length
+# hops with _AGAIN and _SCHEDULED, size, cursor or former size, newest, destination, source fragment
+# and number, envelope length
 _TRAIL_HEAD = struct.Struct("<BIIIqqQI")
 _AGAIN: Final = 0x80
+_SCHEDULED: Final = 0x40
 
 COPY_BYTES: Final = 128
 """What a copy in a subscription counts with at the least, however small its body is: it has a
@@ -79,6 +80,7 @@ class Trail:
         "newest",
         "origin",
         "origin_number",
+        "scheduled",
         "size",
     )
 
@@ -94,6 +96,8 @@ class Trail:
         self.again = False
         """It was a dead letter and is sent again: wherever it arrives its id may have been seen,
         and it is no duplicate for that."""
+        self.scheduled = False
+        """It was kept until it was due, and Azure's clients go on seeing that."""
         self.cursor = 0
         """The last subscription it was given to, while it is being published."""
         self.newest = 0
@@ -112,7 +116,7 @@ class Trail:
     def next_leg(self, size: int) -> "Trail":
         """What a copy of the message, or the same one in another entity, takes over."""
         other = Trail(size)
-        other.hops, other.again = self.hops, self.again
+        other.hops, other.again, other.scheduled = self.hops, self.again, self.scheduled
         other.envelope, other.annotations = self.envelope, self.annotations
         return other
 
@@ -284,7 +288,9 @@ def encode_extras(message: Message) -> bytes:
         parts += (
             _EXTRA.pack(_TRAIL, _TRAIL_HEAD.size + len(data)),
             _TRAIL_HEAD.pack(
-                trail.hops | _AGAIN if trail.again else trail.hops,
+                trail.hops
+                | (_AGAIN if trail.again else 0)
+                | (_SCHEDULED if trail.scheduled else 0),
                 trail.size,
                 trail.former_size or trail.cursor,
                 trail.newest,
@@ -310,7 +316,8 @@ def _decode_trail(value: bytes, lane: int) -> Trail:
         trail.origin_number,
         length,
     ) = _TRAIL_HEAD.unpack_from(value)
-    trail.hops, trail.again = hops & ~_AGAIN, hops & _AGAIN != 0
+    trail.hops = hops & ~(_AGAIN | _SCHEDULED)
+    trail.again, trail.scheduled = hops & _AGAIN != 0, hops & _SCHEDULED != 0
     if lane != PUBLISHING:
         trail.former_size, trail.cursor = trail.cursor, 0
     end = _TRAIL_HEAD.size + length

@@ -34,7 +34,7 @@ from postbus.amqp.sections import (
     split_batch,
 )
 from postbus.amqp.types import AmqpArray, Described, Int, Long, Symbol, Timestamp
-from postbus.broker.message import NO_TTL, Message, NewProperties
+from postbus.broker.message import NO_TTL, SCHEDULED, Message, NewProperties
 from postbus.errors import InvalidArgument, InvalidOperation, MessageSizeExceeded
 from postbus.model.duration import MAX_TICKS, TICKS_PER_MS
 from postbus.model.instant import Instant
@@ -287,6 +287,9 @@ def write_delivery(
             others[Symbol(_SCHEDULED)] = Timestamp(when)
     if with_state:
         others = {**(others or {}), _STATE: Int(message.lane)}
+    elif trail is not None and trail.scheduled:
+        # As Azure has it: a receiver is told that the message was scheduled (semantics B §4).
+        others = {**(others or {}), _STATE: Int(SCHEDULED)}
     if message.source is not None:
         others = {**(others or {}), _SOURCE: message.source}
     if message.enqueue_number != message.number:

@@ -18,7 +18,7 @@ from postbus.amqp.sections import (
     scan,
 )
 from postbus.amqp.types import Symbol
-from postbus.broker.message import NO_TTL, Message
+from postbus.broker.message import ACTIVE, NO_TTL, SCHEDULED, Message
 from postbus.model.duration import MAX_TICKS, TICKS_PER_MS, UNIX_EPOCH_TICKS, is_infinite
 from postbus.model.values import DATE_TIME_MAX_TICKS, DateTime, TimeSpan
 from postbus.rules.actions import Changes
@@ -198,7 +198,8 @@ _FROM_MESSAGE: Final[dict[str, Callable[[Message], Value]]] = {
     "LockedUntilUtc": lambda message: None,
     "SequenceNumber": lambda message: message.number,
     "Size": lambda message: message.length,
-    "State": lambda message: message.lane,
+    # A topic keeps what was scheduled in a lane of its own until all subscriptions have it.
+    "State": lambda message: message.lane if message.lane <= SCHEDULED else ACTIVE,
     TIME_TO_LIVE: _time_to_live,
 }
 

@@ -178,6 +178,7 @@ test("scheduled messages come when they are due", async (t) => {
   assert.ok(Date.now() >= due.getTime());
   assert.deepEqual(bodies(messages), ["one", "two", "three"]);
   for (const message of messages) {
+    assert.equal(message.state, "scheduled"); // as in Azure, though it is active by now
     assert.ok(message.enqueuedTimeUtc >= due);
     assert.ok(!numbers.some((number) => number.equals(message.sequenceNumber)));
     await receiver.completeMessage(message);

@@ -244,6 +244,10 @@ def test_a_scheduled_message_sets_out_when_it_is_due() -> None:
     source.wait(100)
     source.ship_to(end)
     assert end.names() == ["a"]
+    end.crash()
+    [arrived] = end.rows()
+    assert arrived.trail is not None
+    assert (arrived.trail.scheduled, arrived.trail.hops) == (True, 1)
 
 
 def test_subscriptions_that_forward_to_one_queue_have_an_outbox_each() -> None:

@@ -242,6 +242,35 @@ def test_a_scheduled_message_is_enqueued_when_due_under_a_new_number() -> None:
     assert later.enqueued_at == engine.now
 
 
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_that_a_message_was_scheduled_is_known_ever_after(checkpoint: bool) -> None:
+    """Semantics B §4: through restarts, deferral, redelivery and into the dead-letter queue."""
+    engine = Engine()
+    engine.send(b"later", scheduled_at=engine.now + 5_000)
+    engine.send(b"past", scheduled_at=engine.now - 5_000)
+    size = engine.queue.ledger.size_bytes
+    later_size, past_size = len(b"later"), len(b"past")
+
+    def was_scheduled() -> dict[int, bool]:
+        engine.commit(checkpoint)
+        engine.crash()
+        assert engine.queue.ledger.size_bytes == size
+        found = [*engine.peek(), *engine.peek(subqueue=DEAD_LETTER)]
+        return {m.length: m.trail is not None and m.trail.scheduled for m in found}
+
+    assert was_scheduled() == {later_size: False, past_size: False}
+    engine.wait(5_000)
+    assert was_scheduled() == {later_size: True, past_size: False}
+    first, later = engine.receive(), engine.receive()
+    assert first is not None and later is not None
+    engine.abandon(first)
+    engine.defer(later)
+    assert was_scheduled() == {later_size: True, past_size: False}
+    [later] = engine.receive_deferred(later.number)
+    engine.dead_letter(later)
+    assert was_scheduled() == {later_size: True, past_size: False}
+
+
 def test_the_time_to_live_of_a_scheduled_message_starts_when_it_is_due() -> None:
     engine = Engine()
     engine.send(b"later", scheduled_at=engine.now + 5_000, ttl=2_000)

@@ -28,7 +28,7 @@ from postbus.amqp.sections import (
     scan,
 )
 from postbus.amqp.types import Int, Symbol, Timestamp, ULong
-from postbus.broker.message import NO_TTL, Message
+from postbus.broker.message import DEFERRED, NO_TTL, Message, Trail
 from postbus.errors import InvalidArgument, InvalidOperation, MessageSizeExceeded
 from postbus.server.envelope import (
     BATCH_FORMAT,
@@ -402,6 +402,25 @@ def test_one_property_may_not_be_larger_than_its_bound() -> None:
     large = encode_application_properties({"big": "x" * 1_001}) + BODY
     with pytest.raises(MessageSizeExceeded, match="'big'"):
         read_message(large, PROPERTY_MAX)
+
+
+def test_a_receiver_is_told_that_a_message_was_scheduled() -> None:
+    """As in Azure; whoever asks for the state is told what it is now (semantics B §4)."""
+    message = read_message(BODY, PROPERTY_MAX)
+    assert message.raw is not None
+
+    def state(**how: bool) -> object:
+        assert message.raw is not None
+        out = delivered(message, message.raw, **how)
+        return read_annotations(out, scan(out)).get("x-opt-message-state")
+
+    assert (state(), state(with_state=True)) == (None, 0)
+    message.trail = Trail(message.length)
+    assert (state(), state(with_state=True)) == (None, 0)
+    message.trail.scheduled = True
+    assert (state(), state(with_state=True)) == (2, 0)
+    message.lane = DEFERRED
+    assert state(with_state=True) == 1
 
 
 def test_a_schedule_goes_out_as_a_timestamp_or_not_at_all() -> None:

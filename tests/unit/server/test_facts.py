@@ -20,7 +20,7 @@ from postbus.amqp.sections import (
     scan,
 )
 from postbus.amqp.types import Int, Symbol, Timestamp
-from postbus.broker.message import NO_TTL, Message, Trail
+from postbus.broker.message import ACTIVE, NO_TTL, PUBLISHING, SCHEDULED, Message, Trail
 from postbus.model.duration import MAX_TICKS
 from postbus.model.rule import RuleDescription, SqlAction, TrueFilter
 from postbus.model.values import DATE_TIME_MAX_TICKS, DateTime, TimeSpan
@@ -142,6 +142,13 @@ def test_a_message_that_never_expires_does_so_at_the_end_of_time() -> None:
     plain = facts_of(message_of())
     assert plain.system("TimeToLive") == TimeSpan(MAX_TICKS)
     assert plain.system("ExpiresAtUtc") == DateTime(DATE_TIME_MAX_TICKS)
+
+
+@pytest.mark.parametrize(("lane", "state"), [(ACTIVE, 0), (SCHEDULED, 2), (PUBLISHING, 0)])
+def test_the_state_is_one_that_clients_know(lane: int, state: int) -> None:
+    message = message_of()
+    message.lane = lane
+    assert facts_of(message).system("State") == state
 
 
 def test_a_message_that_outlives_the_calendar_does_so_too() -> None:

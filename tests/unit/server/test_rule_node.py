@@ -1,4 +1,4 @@
-"""Rules as enumerate-rules gives them, to the byte: decoders want no more fields."""
+"""Rules as enumerate-rules gives them, to the byte: decoders know no fields but Azure's."""
 
 from __future__ import annotations
 
