@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from postbus.server.entities import Received, TopicEntity
     from postbus.server.gateway import Gateway
 
-LOOK_COUNT_MAX: Final = 250
+LOOK_COUNT_MAX: Final = 100
 LOOK_BYTES_MAX: Final = 256 * 1024
-"""What is shown at a time, as much as one answer to a peek may have."""
+"""What is shown at a time: little enough that the looks of many browsers fit into a turn."""
 LOOK_AGAIN_S: Final = 0.5
 """How long a browser that has seen everything waits, from the next change on, to look again."""
 

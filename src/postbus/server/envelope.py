@@ -422,8 +422,11 @@ def text_keys(changes: dict[Any, Any] | None) -> dict[str, Any]:
 
 def symbol_keys(given: dict[Any, Any]) -> dict[Any, Any]:
     """Annotations and footers have symbols for keys (AMQP 3.2.10). Rhea and Java send strings in
-    a footer, and Java cannot read them."""
-    return {Symbol(key) if type(key) is str else key: value for key, value in given.items()}
+    a footer, and Java cannot read them. What no symbol can hold stays a string."""
+    return {
+        Symbol(key) if type(key) is str and key.isascii() else key: value
+        for key, value in given.items()
+    }
 
 
 def _text(value: object) -> str | None:

@@ -252,6 +252,19 @@ def test_keys_of_annotations_and_footers_are_delivered_as_symbols(
 TYPED_BY_SYMBOLS = {Symbol(key): value for key, value in TYPED.items()}
 
 
+def test_a_key_that_no_symbol_can_hold_stays_a_string() -> None:
+    given = {"é": 1, ULong(7): 2}
+    raw = encode_delivery_annotations(given) + encode_message_annotations(given) + BODY
+    raw += encode_footer(given)
+    message = read_message(raw, PROPERTY_MAX)
+    message.token = bytes(16)
+    out = delivered(message, message.raw or raw)
+    sections = scan(out)
+    for part in (read_footer, read_annotations, read_delivery_annotations):
+        found = part(out, sections)
+        assert {key: found[key] for key in given} == given
+
+
 @pytest.mark.parametrize("changed", ["nothing", "ttl", "reason", "properties"])
 def test_a_footer_is_delivered_whatever_else_is_written_anew(changed: str) -> None:
     raw = BODY + encode_footer({"key": "value"})
