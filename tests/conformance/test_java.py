@@ -52,6 +52,23 @@ def test_transactions_with_the_java_sdk(
     assert said == dict.fromkeys(["commit", "rollback"], "ok")
 
 
+def test_what_a_client_sees_with_the_java_sdk(
+    server: Server, administration: Administration, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """An entity that is not there, every kind of filter, a message that was scheduled."""
+    classes = _classes(tmp_path_factory, download=False)
+    topic = administration.make_topic("java")
+    subscription = administration.make_subscription(topic)
+    scenes = {
+        "missing": "Java-Absent",
+        "rules": f"{topic},{subscription.name}",
+        "scheduled": administration.make_queue("java"),
+    }
+    arguments = [f"{scene}={entities}" for scene, entities in scenes.items()]
+    said = play(classes, "Fidelity.java", server.connection_string, *arguments)
+    assert said == dict.fromkeys(scenes, "ok")
+
+
 @pytest.mark.long
 def test_everything_about_transactions_with_the_java_sdk(
     server: Server, administration: Administration, tmp_path_factory: pytest.TempPathFactory
