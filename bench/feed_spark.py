@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -47,6 +48,7 @@ WARM_UP = 3
 """Rounds that are not counted. Files are in memory after one, but rates, Parquet's above all, go on
 rising for one or two more."""
 _POOL = 4_000_000
+_PLACED = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,11 @@ def fill(connection: str, count: int, size: int) -> None:
                 "subject": "measured",
                 "correlationId": f"c-{number % 1000}",
                 "contentType": "text/plain",
-                "properties": [("region", "north"), ("number", str(number))],
+                # Of the types that SDKs give them.
+                "properties": [
+                    *(("region", "north"), ("number", number), ("share", number / 7)),
+                    *(("first", number % 2 == 0), ("placed", _PLACED + timedelta(seconds=number))),
+                ],
             }
             sender.send(encode(row, str))
 

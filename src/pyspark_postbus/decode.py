@@ -118,7 +118,7 @@ def _of_sections(found: Records, wanted: frozenset[str], rare: _Rare) -> dict[st
     messages.odd |= _replaced(found)[bringing]
     spans = messages.properties(wanted) if wanted & FIELDS.keys() else {}
     if "partitionKey" in wanted:
-        messages.annotations()
+        spans["partitionKey"] = messages.partition_keys()
     body = messages.body() if "body" in wanted else None
     maps = None
     if "properties" in wanted:
@@ -127,8 +127,6 @@ def _of_sections(found: Records, wanted: frozenset[str], rare: _Rare) -> dict[st
     place = _spread(found, bringing)
     for name, each in spans.items():
         columns[name] = found.buffer.column(*place(each), pa.string())
-    if "partitionKey" in wanted:
-        columns["partitionKey"] = pa.nulls(len(found), pa.string())
     if body is not None:
         columns["body"] = found.buffer.column(*_with_states(found, place(body)), pa.binary())
     if maps is not None:

@@ -1,18 +1,20 @@
 """The sections of many messages at once: where each field lies, found column by column.
 
-Nearly all messages are written in the same few ways: sections that begin `00 53`, properties as
-text, a body of one data section. What is written otherwise is marked as odd, and the caller reads
-that message plainly; this module never guesses (AMQP 3.2).
+Nearly all messages are written in the same few ways: sections that begin `00 53`, properties of
+simple types, a body of one data section. What is written otherwise is marked as odd, and the caller
+reads that message plainly; this module never guesses (AMQP 3.2).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pyspark_postbus.property_texts import NULL, SYMBOLS, TEXTS, Values, text_column
 from pyspark_postbus.spans import Buffer, Flags, Positions, Spans, numbers
 
 _BEGIN: Final = 0x0053_00
@@ -27,21 +29,20 @@ _VALUE: Final = 0x77
 # Constructors: what each section may begin with, and how wide its size is.
 _LIST0, _LIST8, _LIST32 = 0x45, 0xC0, 0xD0
 _MAP8, _MAP32 = 0xC1, 0xD1
-_NULL: Final = 0x40
-_TEXT8, _TEXT32 = 0xA1, 0xB1
-_SYMBOL8, _SYMBOL32 = 0xA3, 0xB3
+_TEXT8, _TEXT32 = TEXTS
 
 FIELDS: Final = {"to": 2, "subject": 3, "replyTo": 4, "correlationId": 5, "contentType": 6}
 """The properties that are columns, by their place in the list (AMQP 3.2.4)."""
 _SYMBOLS: Final = frozenset({"contentType"})
+PARTITION_KEY: Final = b"x-opt-partition-key"
 
 # How many bytes follow a constructor; -1: one byte says, -2: four bytes do; -3: not known here.
 _WIDTHS: Final[npt.NDArray[np.int64]] = np.full(256, -3, np.int64)
 for _code, _width in (
     *((0x40, 0), (0x41, 0), (0x42, 0), (0x43, 0), (0x44, 0)),
     *((0x50, 1), (0x51, 1), (0x52, 1), (0x53, 1), (0x54, 1), (0x55, 1), (0x56, 1)),
-    *((0x60, 2), (0x61, 2), (0x70, 4), (0x71, 4), (0x72, 4), (0x73, 4)),
-    *((0x80, 8), (0x81, 8), (0x82, 8), (0x83, 8), (0x98, 16)),
+    *((0x60, 2), (0x61, 2), (0x70, 4), (0x71, 4), (0x72, 4), (0x73, 4), (0x74, 4)),
+    *((0x80, 8), (0x81, 8), (0x82, 8), (0x83, 8), (0x84, 8), (0x94, 16), (0x98, 16)),
     *((0xA0, -1), (0xA1, -1), (0xA3, -1), (0xB0, -2), (0xB1, -2), (0xB3, -2)),
 ):
     _WIDTHS[_code] = _width
@@ -135,11 +136,23 @@ class Messages:
         plain = (short | long) & (end == self._ends) & ~self.odd
         return np.where(plain, position, self._ends)
 
-    def annotations(self) -> None:
-        """Mark all messages as odd that have message annotations: few have any, and what they hold
-        may be of any type."""
-        start, end = self._starts[2], self._starts[_PROPERTIES]
-        self.odd |= (end > start) & (self._buffer.at(start + 5) != 0)
+    def partition_keys(self) -> Spans:
+        """The one annotation that is a column; it is a text, or its message is odd."""
+        section, end = self._starts[2], self._starts[_PROPERTIES]
+        # Those without one have a place in the order, too.
+        found = Spans(end.copy(), end.copy(), np.zeros(len(end), np.bool_))
+        for rows, key, value in self._walked(section, end, self._pairs(section, end)):
+            here = key.symbols() & (key.ends - key.starts == len(PARTITION_KEY))
+            at = np.flatnonzero(here)
+            letters = self._buffer.bytes[key.starts[at][:, None] + np.arange(len(PARTITION_KEY))]
+            at = at[(letters == np.frombuffer(PARTITION_KEY, np.uint8)).all(axis=1)]
+            is_text = value.texts()[at]
+            self.odd[rows[~key.symbols()]] = True
+            self.odd[rows[at[~is_text]]] = True
+            at = at[is_text]
+            found.starts[rows[at]], found.ends[rows[at]] = value.starts[at], value.ends[at]
+            found.known[rows[at]] = True
+        return found
 
     def properties(self, wanted: frozenset[str]) -> dict[str, Spans]:
         """The wanted ones of FIELDS."""
@@ -167,7 +180,7 @@ class Messages:
         """One field of the properties: where the next one is, and where its text lies."""
         value = _values(self._buffer, position, end)
         after = np.where(has, value.ends, position)
-        known = has & (value.constructors != _NULL)
+        known = has & (value.constructors != NULL)
         self.odd |= has & ~value.whole
         if name is not None:
             is_text = value.symbols() if name in _SYMBOLS else value.texts()
@@ -177,66 +190,66 @@ class Messages:
 
     def application_properties(self, kind: pa.MapType) -> pa.Array:
         """The map of each message; empty where there is none."""
-        buffer = self._buffer
-        section, end = self._starts[4], self._body
-        there = section < end
-        long = there & (buffer.at(section + 3) == _MAP32)
-        count = np.where(there, buffer.at(section + 5).astype(np.int64), 0)
-        if long.any():
-            count = np.where(long, buffer.numbers(section + 8, ">u4"), count)
-        position = np.where(there, section + np.where(long, 12, 6), section)
-        self.odd |= there & (count % 2 == 1)
-        keys: list[Spans] = []
-        values: list[Spans] = []
-        pairs = count // 2
-        rows = np.flatnonzero(there & (pairs > 0) & ~self.odd)
-        done = 0
-        while len(rows):
-            key = _values(buffer, position[rows], end[rows])
-            value = _values(buffer, key.ends, end[rows])
-            texts = value.texts()
-            fine = key.whole & key.texts() & value.whole & (texts | (value.constructors == _NULL))
-            self.odd[rows[~fine]] = True
-            position[rows] = value.ends
-            keys.append(Spans(key.starts, key.ends, texts))
-            values.append(Spans(value.starts, value.ends, texts))
-            done += 1
-            rows = rows[fine & (pairs[rows] > done)]
-        return self._maps(keys, values, there, pairs, kind)
-
-    def _maps(
-        self,
-        keys: list[Spans],
-        values: list[Spans],
-        there: Flags,
-        pairs: Positions,
-        kind: pa.MapType,
-    ) -> pa.Array:
+        keys: list[_Values] = []
+        values: list[_Values] = []
+        there = self._starts[4] < self._body
+        pairs = self._pairs(self._starts[4], self._body)
+        for rows, key, value in self._walked(self._starts[4], self._body, pairs):
+            self.odd[rows[~(key.texts() & value.whole)]] = True
+            keys.append(key)
+            values.append(value)
         counts = np.where(there & ~self.odd, pairs, 0)
         offsets = np.zeros(len(counts) + 1, np.int32)
         np.cumsum(counts, out=offsets[1:])
         if not offsets[-1]:
             none = pa.nulls(0, pa.string())
             return pa.MapArray.from_arrays(numbers(offsets, pa.int32()), none, none, type=kind)
-        key, value = _joined(keys), _joined(values)
+        key_of, value_of = _joined(keys), _joined(values)
         # The pairs of a message follow each other in the buffer, and so do messages; those of a
         # message that turned out odd half-way are left out.
-        owner = np.searchsorted(self._ends, key.starts, side="right")
-        kept = ~self.odd[owner]
-        order = np.argsort(key.starts[kept], kind="stable")
-        key, value = _picked(key, kept, order), _picked(value, kept, order)
-        column = self._buffer.column
+        owner = np.searchsorted(self._ends, key_of.starts, side="right")
+        kept = np.flatnonzero(~self.odd[owner])
+        order = kept[np.argsort(key_of.starts[kept], kind="stable")]
         return pa.MapArray.from_arrays(
             numbers(offsets, pa.int32()),
-            column(key.starts, key.ends, None, pa.string()),
-            column(value.starts, value.ends, value.known, pa.string()),
+            self._buffer.column(key_of.starts[order], key_of.ends[order], None, pa.string()),
+            text_column(self._buffer, value_of.of(order)),
             type=kind,
         )
+
+    def _pairs(self, section: Positions, end: Positions) -> Positions:
+        """How many pairs the map in each section has; an uneven one is odd."""
+        there = section < end
+        count = np.where(there, self._buffer.at(section + 5).astype(np.int64), 0)
+        long = there & (self._buffer.at(section + 3) == _MAP32)
+        if long.any():
+            count = np.where(long, self._buffer.numbers(section + 8, ">u4"), count)
+        self.odd |= there & (count % 2 == 1)
+        return count // 2
+
+    def _walked(
+        self, section: Positions, end: Positions, pairs: Positions
+    ) -> Iterator[tuple[Positions, _Values, _Values]]:
+        """The first pair of all maps, then the second, and so on: which messages have it, key and
+        value. A message that is found to be odd is left at that."""
+        buffer = self._buffer
+        position = section + np.where(buffer.at(section + 3) == _MAP32, 12, 6)
+        rows = np.flatnonzero((pairs > 0) & ~self.odd)
+        done = 0
+        while len(rows):
+            key = _values(buffer, position[rows], end[rows])
+            value = _values(buffer, key.ends, end[rows])
+            self.odd[rows[~(key.whole & value.whole)]] = True
+            yield rows, key, value
+            position[rows] = value.ends
+            done += 1
+            rows = rows[~self.odd[rows] & (pairs[rows] > done)]
 
 
 class _Values(NamedTuple):
     """One encoded value at each of many positions."""
 
+    positions: Positions
     starts: Positions
     """Of its bytes, past constructor and size."""
     ends: Positions
@@ -245,12 +258,10 @@ class _Values(NamedTuple):
     """Whether it was understood, and ends where it must. If not, it is taken to be nothing."""
 
     def texts(self) -> Flags:
-        found: Flags = (self.constructors == _TEXT8) | (self.constructors == _TEXT32)
-        return found
+        return np.isin(self.constructors, TEXTS)
 
     def symbols(self) -> Flags:
-        found: Flags = (self.constructors == _SYMBOL8) | (self.constructors == _SYMBOL32)
-        return found
+        return np.isin(self.constructors, SYMBOLS)
 
 
 def _values(buffer: Buffer, position: Positions, end: Positions) -> _Values:
@@ -263,16 +274,10 @@ def _values(buffer: Buffer, position: Positions, end: Positions) -> _Values:
         size = np.where(long, buffer.numbers(position + 1, ">u4"), size)
     after = start + size
     whole = (width != -3) & (after <= end)
-    return _Values(
-        np.where(whole, start, position), np.where(whole, after, position), constructor, whole
-    )
+    starts, ends = np.where(whole, start, position), np.where(whole, after, position)
+    return _Values(position, starts, ends, constructor, whole)
 
 
-def _joined(spans: list[Spans]) -> Spans:
-    starts, ends, known = zip(*spans, strict=True)
-    return Spans(np.concatenate(starts), np.concatenate(ends), np.concatenate(known))
-
-
-def _picked(spans: Spans, kept: Flags, order: Positions) -> Spans:
-    starts, ends, known = spans
-    return Spans(starts[kept][order], ends[kept][order], known[kept][order])
+def _joined(values: list[_Values]) -> Values:
+    columns = zip(*(each[:4] for each in values), strict=True)
+    return Values(*(np.concatenate(column) for column in columns))

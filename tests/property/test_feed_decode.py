@@ -7,9 +7,13 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus._pyamqp._encode import encode_payload
+from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +27,23 @@ from postbus.amqp.sections import (
     encode_message_annotations,
     encode_properties,
 )
-from postbus.amqp.types import Symbol
+from postbus.amqp.types import (
+    Byte,
+    Char,
+    Decimal32,
+    Decimal64,
+    Decimal128,
+    Float32,
+    Int,
+    Long,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+)
 from postbus.broker import records
 from postbus.broker.message import LANES, STATE, Message, Trail
 from postbus.broker.records import BRINGS_BODY, Kind
@@ -31,7 +51,7 @@ from postbus.errors import ServiceBusError
 from postbus.feed.events import COLUMNS, TIMES, Place, event
 from postbus.server.envelope import read_message
 from postbus.store import batch
-from pyspark_postbus import record_columns
+from pyspark_postbus import decode, record_columns
 from pyspark_postbus.chunk_records import DecodeFailed, OtherJournal
 from pyspark_postbus.columns import ALL
 from pyspark_postbus.decode import Decoder, Selection
@@ -44,12 +64,45 @@ times = st.integers(0, 4_000_000_000_000)
 texts = st.text(st.characters(codec="utf-8"), max_size=30)
 maybe_texts = st.none() | texts
 
+# Properties of every simple type, in every width that there is.
+values = st.one_of(
+    st.none(),
+    st.booleans(),
+    *(
+        st.integers(low, high).map(kind)
+        for kind, low, high in (
+            (UByte, 0, 0xFF),
+            (UShort, 0, 0xFFFF),
+            (UInt, 0, 0xFFFFFFFF),
+            (ULong, 0, (1 << 64) - 1),
+            (Byte, -128, 127),
+            (Short, -(1 << 15), (1 << 15) - 1),
+            (Int, -(1 << 31), (1 << 31) - 1),
+            (Long, -(1 << 63), (1 << 63) - 1),
+            (Timestamp, -(1 << 63), (1 << 63) - 1),
+            (Timestamp, -62_135_596_800_000, 253_402_300_799_999),
+        )
+    ),
+    st.integers(-9, 9).map(Int) | st.integers(0, 9).map(ULong),
+    st.floats(),
+    st.floats(width=32).map(Float32),
+    st.uuids(),
+    st.binary(max_size=300),
+    texts.filter(str.isascii).map(Symbol),
+    st.characters(codec="utf-8").map(Char),
+    st.binary(min_size=8, max_size=8).map(Decimal64),
+    st.dictionaries(texts, st.integers(-9, 9), max_size=2),
+)
+
 # Messages as SDKs write them; `payloads` has them as the standard allows.
 usual = st.builds(
     lambda header, key, properties, values, body: b"".join((header, key, properties, values, body)),
     st.sampled_from([b"", encode_header(durable=True), encode_header(ttl=5_000)]),
     st.just(b"")
-    | texts.map(lambda key: encode_message_annotations({Symbol("x-opt-partition-key"): key})),
+    | st.dictionaries(
+        st.sampled_from([Symbol("x-opt-partition-key"), Symbol("x-opt-via-partition-key")]),
+        texts | values,
+    ).map(lambda said: encode_message_annotations({**said, Symbol("x-opt-at"): Timestamp(5)})),
     st.builds(
         lambda fields: encode_properties(Properties(message_id="m", **fields)),
         st.fixed_dictionaries(
@@ -64,9 +117,7 @@ usual = st.builds(
         ),
     ),
     st.just(b"")
-    | st.dictionaries(texts, maybe_texts | st.booleans() | st.integers(-9, 9), max_size=4).map(
-        encode_application_properties
-    ),
+    | st.dictionaries(texts, texts | values, max_size=4).map(encode_application_properties),
     st.just(b"")
     | st.binary(max_size=400).map(encode_data)
     | texts.map(encode_amqp_value)
@@ -185,6 +236,63 @@ def enqueued(subject: str, body: bytes) -> bytes:
     message = read_message(payload, 10_000)
     message.message_id = subject
     return records.encode_with_body(Kind.ENQUEUED, message, payload)
+
+
+def sent_by_the_sdk(number: int) -> bytes:
+    """A record of a message as the Python SDK writes one, with a property of each type."""
+    sent = ServiceBusMessage(
+        bytes(300),
+        message_id=str(number),
+        session_id="s",
+        partition_key="s",
+        correlation_id="c",
+        subject="tea",
+        content_type="application/json",
+        to="there",
+        reply_to="here",
+        time_to_live=timedelta(hours=1),
+        scheduled_enqueue_time_utc=datetime(2040, 1, 1, tzinfo=UTC),
+        application_properties={
+            "text": "north", "number": number, "share": number / 7, "yes": True, "no": False,
+            "at": EPOCH + timedelta(seconds=number), "id": UUID(int=number), "bytes": b"xy",
+            "null": None,
+        },
+    )  # fmt: skip
+    payload = bytearray()
+    encode_payload(payload, PyamqpTransport.to_outgoing_amqp_message(sent.raw_amqp_message))
+    message = read_message(bytes(payload), 10_000)
+    return records.encode_with_body(Kind.ENQUEUED, message, message.raw or b"")
+
+
+def test_no_message_of_an_sdk_is_read_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty times dearer: one property that is no text was enough for it."""
+    journal = [(5, [sent_by_the_sdk(number) for number in range(50)])]
+    wanted = [as_arrow_gives(row) for row in plainly(journal, BASE, 1 << 62)]
+    read: list[int] = []
+    plain = decode.events.event
+    monkeypatch.setattr(decode.events, "event", lambda *given: read.append(1) or plain(*given))
+    assert Decoder(PLACE, ALL).decode(packed(journal), BASE, 1 << 62).to_pylist() == wanted
+    assert not read
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(kind(7) for kind in (UByte, UShort, UInt, ULong, Byte, Short, Int, Long, Timestamp)),
+        *(0.5, Float32(0.5), True, None, UUID(int=7), b"xy", Symbol("s"), Char("c")),
+        *(Decimal32(4), Decimal64(8), Decimal128(16)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_message_with_a_property_of_any_simple_type_is_not_read_plainly(
+    monkeypatch: pytest.MonkeyPatch, value: Any
+) -> None:
+    payload = encode_application_properties({"of": value}) + encode_data(b"body")
+    message = read_message(payload, 10_000)
+    journal = [(5, [records.encode_with_body(Kind.ENQUEUED, message, message.raw or b"")])]
+    wanted = [as_arrow_gives(row) for row in plainly(journal, BASE, 1 << 62)]
+    monkeypatch.setattr(decode.events, "event", None)
+    assert Decoder(PLACE, ALL).decode(packed(journal), BASE, 1 << 62).to_pylist() == wanted
 
 
 long_bodies = st.binary(min_size=256, max_size=600).map(encode_data)
