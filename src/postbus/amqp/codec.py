@@ -2,6 +2,14 @@
 
 from postbus.amqp.decoding import NESTING_MAX, decode
 from postbus.amqp.encoding import ZERO_WIDTH_ITEMS_MAX, encode, encode_value
-from postbus.amqp.skipping import skip
+from postbus.amqp.skipping import has_more_values, skip
 
-__all__ = ["NESTING_MAX", "ZERO_WIDTH_ITEMS_MAX", "decode", "encode", "encode_value", "skip"]
+__all__ = [
+    "NESTING_MAX",
+    "ZERO_WIDTH_ITEMS_MAX",
+    "decode",
+    "encode",
+    "encode_value",
+    "has_more_values",
+    "skip",
+]

@@ -46,6 +46,10 @@ _CONSTRUCTORS: dict[int, frozenset[int]] = {
 }
 
 
+SECTIONS_MAX = 8_192
+"""Sections of one payload: a batch has one for each message, and any could be of five bytes."""
+
+
 class Sections:
     """Where each section of a message starts.
 
@@ -169,7 +173,9 @@ def scan_plainly(payload: bytes) -> Sections:
     rank_before = code_before = -1
     compact = True
     starts: list[int] = []
+    count = 0
     while offset < size:
+        count = _counted(count)
         code, _, end, short = open_section(payload, offset)
         compact = compact and short
         rank = _RANK[code]
@@ -211,11 +217,19 @@ def compacted(payload: bytes) -> bytes:
     parts: list[tuple[int, bytes]] = []
     offset = 0
     while offset < len(payload):
+        _counted(len(parts))
         code, start, end, _ = open_section(payload, offset)
         parts.append((_RANK[code], bytes((0, 0x53, code)) + payload[start:end]))
         offset = end
     parts.sort(key=_rank_of)
     return b"".join([part for _, part in parts])
+
+
+def _counted(sections: int) -> int:
+    """One section more."""
+    if sections >= SECTIONS_MAX:
+        raise MessageSizeExceeded(f"more than {SECTIONS_MAX} sections")
+    return sections + 1
 
 
 def _rank_of(part: tuple[int, bytes]) -> int:

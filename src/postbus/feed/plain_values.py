@@ -11,8 +11,9 @@ from math import isfinite
 from typing import Final
 from uuid import UUID
 
-from postbus.amqp.codec import decode
+from postbus.amqp.codec import decode, has_more_values
 from postbus.amqp.decimals import decimal_of
+from postbus.amqp.faults import DecodeError
 from postbus.amqp.section_fields import MessageId
 from postbus.amqp.sections import Sections, read_data
 from postbus.amqp.types import (
@@ -35,6 +36,8 @@ _DATA: Final = 0x75
 _SEQUENCE: Final = 0x76
 # What .NET's types are on the wire (wire contract §4.5).
 _TIME_SPAN: Final = "com.microsoft:timespan"
+BODY_VALUES_MAX: Final = 16_384
+"""Values of a body that are put into words. To build more takes longer than others can wait."""
 _DATE_TIME_OFFSET: Final = "com.microsoft:datetime-offset"
 
 
@@ -46,11 +49,13 @@ def read_body(payload: bytes, sections: Sections) -> tuple[bytes, str | None]:
     code = payload[offset + 2]
     if code == _DATA:
         return read_data(payload, sections), None
-    values: list[object] = []
-    while offset < sections.footer:
-        section, offset = decode(payload, offset)
-        assert isinstance(section, Described)
-        values.append(section.value)
+    try:
+        values = _values(payload, offset, sections.footer)
+    except DecodeError:
+        values = None
+    if values is None:
+        # As it came: nobody has looked into it, and it may not be what it says.
+        return payload[offset : sections.footer], None
     if code == _SEQUENCE:
         items = [item for value in values if isinstance(value, list) for item in value]
         return _json(items), JSON
@@ -60,6 +65,18 @@ def read_body(payload: bytes, sections: Sections) -> tuple[bytes, str | None]:
     if isinstance(value, str):
         return value.encode(), TEXT
     return _json(value), JSON
+
+
+def _values(payload: bytes, offset: int, end: int) -> list[object] | None:
+    """What the sections of a body hold; None where that is too much to be built."""
+    if has_more_values(payload, offset, end, BODY_VALUES_MAX):
+        return None
+    values: list[object] = []
+    while offset < end:
+        section, offset = decode(payload, offset)
+        assert isinstance(section, Described)
+        values.append(section.value)
+    return values
 
 
 def _json(value: object) -> bytes:

@@ -40,6 +40,8 @@ from postbus.model.duration import MAX_TICKS, TICKS_PER_MS
 from postbus.model.instant import Instant
 
 BATCH_FORMAT: Final = 0x80013700
+HEADER_SIZE_MAX: Final = 1 << 20
+"""Bytes of headers that are looked at, where whoever asks has no smaller bound."""
 REASON_LENGTH_MAX: Final = 4_096
 """Characters of a dead letter's reason and description; the SDKs refuse more themselves."""
 BATCH_COUNT_MAX: Final = 4_500
@@ -48,7 +50,6 @@ BATCH_COUNT_MAX: Final = 4_500
 HEADERS_KEPT: Final = 1_024
 """Header sections of which the meaning is remembered; each has at most some 40 bytes."""
 
-_DATA: Final = 0x75
 _TTL_INFINITE: Final = 0xFFFFFFFF
 _TTL_LONGEST: Final = MAX_TICKS // TICKS_PER_MS
 _EXPIRY_MAX: Final = 253_402_243_199_000
@@ -95,9 +96,12 @@ _LOCKED = AnnotationLayout(
 )
 
 
-def read_message(payload: bytes, property_size_max: int) -> Message:
+def read_message(
+    payload: bytes, property_size_max: int, header_size_max: int = HEADER_SIZE_MAX
+) -> Message:
     """The engine's view of one encoded message. Raises DecodeError for what is not one."""
     payload, sections = _tidied(payload)
+    _check_size(sections, header_size_max)
     ttl = _stated_ttl(payload[: sections.delivery_annotations])
     if ttl == NO_TTL and (
         payload.count(_TIMESTAMP, sections.properties, sections.application_properties) > 1
@@ -183,6 +187,16 @@ def _tidied(payload: bytes) -> tuple[bytes, Sections]:
     return payload, scan(payload)
 
 
+def _check_size(sections: Sections, size_max: int) -> None:
+    """Refuse what is too large to be decoded before any of it is."""
+    given = sections.message_annotations - sections.delivery_annotations
+    size = max(sections.body - given + sections.end - sections.footer, given)
+    if size > size_max:
+        raise MessageSizeExceeded(
+            f"The headers of the message take {size} bytes, {size_max} bytes are allowed."
+        )
+
+
 def _check_sections(payload: bytes, sections: Sections, property_size_max: int) -> bool:
     """Decode what others will have to decode: a message that nobody can read is refused here,
     where its sender hears of it, and not by a receiver that stumbles over it. Says whether names
@@ -192,10 +206,7 @@ def _check_sections(payload: bytes, sections: Sections, property_size_max: int) 
         read_delivery_annotations(payload, sections)
     if sections.body > sections.application_properties:
         renames = _check_properties(payload, sections, property_size_max)
-    if sections.body < sections.footer and payload[sections.body + 2] != _DATA:
-        offset = sections.body
-        while offset < sections.footer:
-            _, offset = decode(payload, offset)
+    # A body is for its receiver: it is passed on as it came, whatever is in it.
     if sections.end > sections.footer:
         decode(payload, sections.footer)
     return renames
@@ -243,17 +254,22 @@ def _check_properties(payload: bytes, sections: Sections, size_max: int) -> bool
     return symbols
 
 
-def read_transfer(payload: bytes, message_format: int, property_size_max: int) -> list[Message]:
+def read_transfer(
+    payload: bytes,
+    message_format: int,
+    property_size_max: int,
+    header_size_max: int = HEADER_SIZE_MAX,
+) -> list[Message]:
     """The messages of one transfer: one, or those of a batch."""
     if message_format == BATCH_FORMAT:
         parts = split_batch(payload, BATCH_COUNT_MAX)
-        messages = [read_message(each, property_size_max) for each in parts]
+        messages = [read_message(each, property_size_max, header_size_max) for each in parts]
         if not messages:
             raise InvalidArgument("The batch holds no message.")
         return messages
     if message_format != 0:
         raise InvalidArgument(f"The message format {message_format:#x} is not known.")
-    return [read_message(payload, property_size_max)]
+    return [read_message(payload, property_size_max, header_size_max)]
 
 
 def _instant(value: object) -> Instant:

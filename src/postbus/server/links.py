@@ -49,6 +49,7 @@ class Inlet:
         self.host = entity.host
         self._runtime = gateway.runtime(entity.host)
         self._property_size_max = gateway.service.settings.property_size_max_bytes
+        self._header_size_max = gateway.service.settings.header_size_max_bytes
         self._credit = credit
         self.route = route
         """Set where messages are sent through this entity, or through another one to it."""
@@ -61,7 +62,10 @@ class Inlet:
         host = self.host
         try:
             messages = read_transfer(
-                delivery.payload, delivery.message_format, self._property_size_max
+                delivery.payload,
+                delivery.message_format,
+                self._property_size_max,
+                self._header_size_max,
             )
             if (delivery.state is not None or self.route is not None) and enlisting.send(
                 self, delivery, messages

@@ -338,10 +338,11 @@ class ManagementNode:
     def _schedule(self, request: NodeRequest, fields: Fields) -> None:
         entries = fields.list_of_maps("messages", SCHEDULED_AT_ONCE_MAX)
         try:
-            size_max = self._gateway.service.settings.property_size_max_bytes
+            settings = self._gateway.service.settings
+            limits = settings.property_size_max_bytes, settings.header_size_max_bytes
             for entry in entries:
                 entry.only(SCHEDULED_KEYS)
-            messages = [read_message(entry.binary("message"), size_max) for entry in entries]
+            messages = [read_message(entry.binary("message"), *limits) for entry in entries]
         except DecodeError as fault:
             raise InvalidArgument(f"A message cannot be read: {fault}") from fault
         if self._subqueue != MAIN:

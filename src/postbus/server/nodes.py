@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from postbus.amqp.codec import has_more_values
 from postbus.amqp.deliveries import IncomingDelivery, OutgoingDelivery
 from postbus.amqp.faults import DecodeError
 from postbus.amqp.performatives import SND_SETTLED, DeliveryState
@@ -41,6 +42,11 @@ RESPONSE_BYTES_MAX: Final = 4 << 20
 """Responses a client lets wait by granting no credit: on one link, and bytes on all of them."""
 
 
+REQUEST_VALUES_MAX: Final = 32_768
+"""Values in one request, of which the largest that is made names thousands of messages: others wait
+while they are read."""
+
+
 class Spelling:
     """How a node writes its status; `$cbs` and `$management` differ (wire contract §2.2, §6.1)."""
 
@@ -62,6 +68,9 @@ class NodeRequest:
     __slots__ = ("_inlet", "_message_id", "_reply_to", "body", "properties", "transaction")
 
     def __init__(self, inlet: NodeInlet, payload: bytes) -> None:
+        size = len(payload)
+        if size > REQUEST_VALUES_MAX and has_more_values(payload, 0, size, REQUEST_VALUES_MAX):
+            raise DecodeError(f"more than {REQUEST_VALUES_MAX} values")
         sections = scan(payload)
         asked = read_properties(payload, sections)
         self._inlet = inlet

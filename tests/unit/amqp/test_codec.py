@@ -13,9 +13,11 @@ from postbus.amqp.codec import (
     ZERO_WIDTH_ITEMS_MAX,
     decode,
     encode,
+    has_more_values,
     skip,
 )
 from postbus.amqp.faults import DecodeError
+from postbus.amqp.skipping import DESCRIPTORS_MAX
 from postbus.amqp.types import (
     AmqpArray,
     Byte,
@@ -277,10 +279,36 @@ def test_nesting_is_bounded() -> None:
         decode(b"\x00" * 100_000)
 
 
-def test_skipping_descriptors_without_end_takes_no_stack() -> None:
-    with pytest.raises(DecodeError):
-        skip(b"\x00" * 100_000)
-    assert skip(b"\x00" * 1000 + b"\x40" * 1001) == 2001
+def test_descriptors_without_end_are_not_followed_to_their_end() -> None:
+    """A message could consist of nothing else."""
+    for endless in (b"\x00" * 100_000, b"\x00\x40" * 100_000 + b"\x40"):
+        with pytest.raises(DecodeError, match="more than 64 descriptors"):
+            skip(endless)
+    assert skip(b"\x00" * DESCRIPTORS_MAX + b"\x40" * (DESCRIPTORS_MAX + 1)) == 129
+
+
+@pytest.mark.parametrize(
+    ("value", "values"),
+    [
+        (None, 1),
+        ("a text", 1),
+        ([1, [2, 3], {"a": "b"}], 8),
+        ({"a": [], "b": None}, 5),
+        (Described(Symbol("x"), [1]), 4),
+        (AmqpArray(0x71, [Int(n) for n in range(300)]), 301),
+    ],
+)
+def test_values_are_counted_without_being_built(value: object, values: int) -> None:
+    data = encode(value)
+    assert has_more_values(data, 0, len(data), values - 1)
+    assert not has_more_values(data, 0, len(data), values)
+
+
+def test_values_that_are_only_claimed_count_as_well() -> None:
+    claim = bytes.fromhex("f0 00000005 ffffffff 40")
+    assert has_more_values(claim, 0, len(claim), 1_000_000)
+    nested = b"\xf0" + (1_004).to_bytes(4, "big") + (1).to_bytes(4, "big") + b"\xc0" + bytes(999)
+    assert has_more_values(nested, 0, len(nested), 900)
 
 
 @pytest.mark.parametrize(
