@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any, ClassVar, Final, cast
 
 from postbus.amqp.connection import Connection
@@ -46,6 +47,7 @@ from postbus.server.requests import Lose
 from postbus.server.runtime import Runtime
 from postbus.server.service import Service
 from postbus.server.transactions import Transactions
+from postbus.server.turns import CLIENT
 
 Owner = Inlet | Outlet | NodeInlet | NodeOutlet | CoordinatorInlet
 
@@ -208,6 +210,11 @@ class Gateway:
         self._arm()
 
     def data_received(self, data: bytes) -> None:
+        started = perf_counter()
+        self._hear(data)
+        self._service.turns.observe(CLIENT, perf_counter() - started)
+
+    def _hear(self, data: bytes) -> None:
         self.now = self._service.clock()
         events = self._connection.receive_data(data, self._elapsed_ms())
         self._handle(events)

@@ -60,6 +60,7 @@ from postbus.server.scraping import Scraping
 from postbus.server.service import Service
 from postbus.server.storethread import StoreThread
 from postbus.server.tracking import TrackingIds
+from postbus.server.turns import Ticking
 from postbus.server.upkeep import Upkeep, keep_up
 from postbus.server.usage import Usage
 from postbus.settings import Settings
@@ -237,6 +238,7 @@ class Server:
             settings,
             f"postbus-{os.getpid()}",
         )
+        self._service.turns = self._metrics.turns
         self.namespace.on_rules = self._service.rules_changed
         self.namespace.on_former = authority.remember
         self._mailbox = Mailbox(self.namespace, self._clock)
@@ -261,6 +263,7 @@ class Server:
             self._control = Control(folder.path, asked)
         self._stop = asyncio.Event()
         self._upkeep: asyncio.Task[None] | None = None
+        self._ticking = Ticking(self._metrics.turns, loop)
 
     def _loader(self, store: MessageStore, thread: StoreThread) -> Loader:
         settings = self._settings
@@ -396,6 +399,7 @@ class Server:
         grace_s = self._settings.shutdown_grace_ms / 1000
         self._listener.stop()
         self._access.close()
+        self._ticking.stop()
         if self._upkeep is not None:
             self._upkeep.cancel()
         for gateway in list(self._service.gateways):

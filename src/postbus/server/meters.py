@@ -8,6 +8,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
+from postbus.server.turns import TurnMeter
+
 # Reasons the broker itself gives (R-DLQ-05). An application may write any text as a reason; were
 # those labels too, one client could make series without end.
 BROKER_REASONS: Final = frozenset(
@@ -145,9 +147,10 @@ class HistogramMeter:
 class StoreMeter:
     """Commits of one store."""
 
-    __slots__ = ("bytes_written", "commit_records", "commit_seconds", "failures")
+    __slots__ = ("bytes_written", "commit_records", "commit_seconds", "failures", "turns")
 
-    def __init__(self) -> None:
+    def __init__(self, turns: TurnMeter | None = None) -> None:
+        self.turns = turns or TurnMeter()
         self.commit_seconds = HistogramMeter(SECONDS_BOUNDS)
         self.commit_records = HistogramMeter(COUNT_BOUNDS)
         self.bytes_written = 0

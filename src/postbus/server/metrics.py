@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from postbus.model.description import QueueCounts
 from postbus.server.meters import ConnectionMeter, EntityMeter, HistogramMeter, StoreMeter
+from postbus.server.turns import TurnMeter
 
 
 class Family(NamedTuple):
@@ -208,13 +209,20 @@ COMMIT_RECORDS: Final = Family(
 )
 WRITTEN: Final = Family("postbus_written_bytes_total", ("store",), "Record batches written")
 FAILURES: Final = Family("postbus_commit_failures_total", ("store",), "Commits that failed")
+LONGEST_TURN: Final = Family(
+    "postbus_longest_turn_seconds",
+    ("by",),
+    "The longest that one thing kept the event loop, and everybody waiting, in this minute or the "
+    "one before: `engine`, a turn of the engines; `client`, bytes of one client; `other`, whatever "
+    "made a tick come late",
+)
 INFO: Final = Family("postbus_info", ("version",), "Always 1; the label is the running version")
 
 FAMILIES: Final = (
     *ENTITY_COUNTERS,
     *(DEAD_LETTERS, REFUSALS, MESSAGES, SIZE, SESSIONS, FEED_LAG, LINKS, PREFETCH),
     *(CONNECTIONS, CARRIED, CERTIFICATE, ACCEPTED, TURNED_AWAY, HTTP_REQUESTS),
-    *(COMMIT_SECONDS, COMMIT_RECORDS, WRITTEN, FAILURES, INFO),
+    *(COMMIT_SECONDS, COMMIT_RECORDS, WRITTEN, FAILURES, LONGEST_TURN, INFO),
 )
 
 
@@ -223,6 +231,7 @@ class Metrics:
 
     def __init__(self, version: str) -> None:
         self.connections = ConnectionMeter()
+        self.turns = TurnMeter()
         self._version = version
         self._stores: dict[str, StoreMeter] = {}
         self._entities: Callable[[], Iterable[EntityReading]] = tuple
@@ -230,7 +239,7 @@ class Metrics:
 
     def store(self, name: str) -> StoreMeter:
         """The meter of one store; made when it is new."""
-        return self._stores.setdefault(name, StoreMeter())
+        return self._stores.setdefault(name, StoreMeter(self.turns))
 
     def watch(self, entities: Callable[[], Iterable[EntityReading]]) -> None:
         """Ask for the entities there are at each scrape, on the event loop."""
@@ -257,6 +266,10 @@ class Metrics:
         yield from _entity_gauges(readings)
         yield from _connections(self.connections)
         yield from _stores(list(self._stores.items()))
+        turns = _gauge(LONGEST_TURN)
+        for kind, seconds in self.turns.longest().items():
+            turns.add_metric([kind], seconds)
+        yield turns
         info = _gauge(INFO)
         info.add_metric([self._version], 1)
         yield info

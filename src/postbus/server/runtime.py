@@ -29,6 +29,7 @@ from postbus.server.reading import Reader
 from postbus.server.residence import Residence, Retired
 from postbus.server.serving import serve
 from postbus.server.storethread import StoreThread
+from postbus.server.turns import ENGINE
 from postbus.store import batch
 from postbus.store.base import MessageStore, Part
 
@@ -134,7 +135,7 @@ class Runtime:
         ):
             return
         self._scheduled = True
-        self._loop.call_soon(self._turn)
+        self._loop.call_soon(self._meter.turns.timed, ENGINE, self._turn)
 
     @property
     def _must_wait(self) -> bool:

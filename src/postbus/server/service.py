@@ -16,6 +16,7 @@ from postbus.server.keyring import AccessKey
 from postbus.server.namespace import Namespace
 from postbus.server.refusals import Refusals
 from postbus.server.tracking import TrackingIds
+from postbus.server.turns import TurnMeter
 from postbus.settings import Settings
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Service:
         self.gateways: set[Gateway] = set()
         self.on_claims_lost: Callable[[], None] = _nobody
         """Called where something that a key has proven may have ended, after the connections."""
+        self.turns = TurnMeter()
         self.transaction_bytes = 0
         """What all transactions that are not over keep in memory."""
         self._tracking = tracking
