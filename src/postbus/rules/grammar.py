@@ -120,6 +120,12 @@ def parse(text: str, start: Literal["filter", "action"]) -> Tree[Token]:
         raise refusal(error.char, error.line, error.column - 1, details) from None
 
 
+def prepare() -> None:
+    """Make ready for the first text. That takes longer than others can wait for a rule, so it is
+    done by a thread of its own where topics are."""
+    _parser()
+
+
 def refused_token(token: Token, details: str) -> InvalidArgument:
     """A refusal for what this token says."""
     return refusal(str(token), token.line or 1, (token.column or 1) - 1, details)

@@ -69,6 +69,7 @@ _DEAD_LETTER: Final = "com.microsoft:dead-letter"
 _LOCK_TOKEN: Final = b"\x00\x53\x71\xc1\x24\x02\xa3\x10x-opt-lock-token\x98"
 _NO_DELIVERY_ANNOTATIONS: Final = b"\x00\x53\x71\xc1\x01\x00"
 _LOCK_TOKEN_KEY: Final = Symbol("x-opt-lock-token")
+_SHORT: Final = (type(None), bool, int, float, UUID)
 _NESTED: Final = (list, dict, AmqpArray, Described)
 _EMPTY_PROPERTIES: Final = b"\x00\x53\x73\x45"
 
@@ -242,7 +243,8 @@ def _check_properties(payload: bytes, sections: Sections, size_max: int) -> bool
     large = sections.body - sections.application_properties > size_max
     symbols = False
     for name, value in read_application_properties(payload, sections).items():
-        size = len(encode(value)) if large else 0
+        # Nothing else that has no length of its own is as long as the least of limits.
+        size = len(encode(value)) if large and not isinstance(value, _SHORT) else 0
         if size > size_max:
             raise MessageSizeExceeded(
                 f"The property '{name!s:.64}' takes {size} bytes, {size_max} bytes are allowed."

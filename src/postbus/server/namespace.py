@@ -20,6 +20,7 @@ from postbus.model.authorization import Rules, settle_rules
 from postbus.model.description import QueueCounts, QueueDescription
 from postbus.model.instant import Instant
 from postbus.model.topic import TopicDescription
+from postbus.rules.grammar import prepare
 from postbus.server.courier import Courier
 from postbus.server.entities import Entity, QueueEntity, Received, SubscriptionEntity, TopicEntity
 from postbus.server.host import Host
@@ -64,6 +65,7 @@ class Namespace(Subscribing):
         self.runtimes = runtimes
         self.upkeeps = upkeeps
         self._catalog = catalog
+        self._knows_rules = False
         self._entities: dict[str, QueueEntity | TopicEntity] = {}
         self._fragments: dict[int, Host] = {}
         self._courier = Courier(self._fragments.get, self.runtime)
@@ -90,6 +92,9 @@ class Namespace(Subscribing):
     def _add(self, record: EntityRecord) -> QueueEntity | TopicEntity:
         entity: QueueEntity | TopicEntity
         if record.kind == TOPIC:
+            if not self._knows_rules:
+                self._knows_rules = True
+                asyncio.get_running_loop().run_in_executor(None, prepare)
             entity = TopicEntity(
                 record,
                 self.settings,
