@@ -95,7 +95,10 @@ class Settings(BaseSettings):
         30_000, "Lock of a received message where its queue says nothing", ge=5_000, le=300_000
     )
     message_size_max_kb: int = _setting(
-        256, "Largest message, with all its properties", ge=1, le=102_400
+        256,
+        "Largest message, with all its properties, of an entity that is created without a size",
+        ge=1,
+        le=102_400,
     )
     header_size_max_bytes: int = _setting(
         65_536, "Largest sum of a message's headers and properties", ge=1_024, le=1_048_576

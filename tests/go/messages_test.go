@@ -149,3 +149,23 @@ func TestALargeMessageIsRefusedByTheBatchAndTheBroker(t *testing.T) {
 	equal(t, "the refusal of the broker", sender.SendMessage(within(t), large, nil),
 		azservicebus.ErrMessageTooLarge)
 }
+
+func TestALargeMessageGoesThroughAQueueThatTakesIt(t *testing.T) {
+	client := newClient(t)
+	queue := newQueue(t, &admin.QueueProperties{MaxMessageSizeInKilobytes: pointer(int64(102_400))})
+	found := must(newAdmin(t).GetQueue(within(t), queue, nil))(t)
+	equal(t, "the size", *found.MaxMessageSizeInKilobytes, int64(102_400))
+	sender, receiver := newSender(t, client, queue), newReceiver(t, client, queue, nil)
+	large := strings.Repeat("large ", 1<<20)
+	send(t, sender, &azservicebus.Message{Body: []byte(large)})
+	message := one(t, receiver)
+	equal(t, "the body is the same", string(message.Body) == large, true)
+	check(t, receiver.CompleteMessage(within(t), message, nil))
+	// A batch has a megabyte all the same.
+	batch := must(sender.NewMessageBatch(within(t), nil))(t)
+	megabyte := &azservicebus.Message{Body: []byte(strings.Repeat("x", 1<<20))}
+	equal(t, "the refusal", batch.AddMessage(megabyte, nil), azservicebus.ErrMessageTooLarge)
+	megabyte.Body = megabyte.Body[:1<<20-1024]
+	check(t, batch.AddMessage(megabyte, nil))
+	check(t, sender.SendMessageBatch(within(t), batch, nil))
+}

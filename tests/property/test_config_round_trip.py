@@ -83,6 +83,7 @@ shared = {
 }
 sized = {
     "max_size_mb": st.sampled_from(SIZES_MB),
+    "max_message_size_kb": st.sampled_from([256, 1_024, 102_400]),
     "requires_duplicate_detection": st.booleans(),
     "duplicate_window_ms": st.integers(20_000, 600_000),
     "enable_express": st.booleans(),

@@ -13,6 +13,7 @@ from postbus.amqp.sections import (
     Properties,
     encode_amqp_value,
     encode_application_properties,
+    encode_data,
     encode_properties,
     read_application_properties,
     read_data,
@@ -32,8 +33,6 @@ from postbus.amqp.transactions import (
 from postbus.amqp.types import Described, Symbol, ULong
 from tests.support.raw_client import RawClient, now_ms
 from tests.support.server import Server
-
-DATA = b"\x00\x53\x75\xa0"
 
 SESSION_FILTER = Symbol("com.microsoft:session-filter")
 
@@ -256,10 +255,8 @@ def expect_in(state: DeliveryState | None, transaction: bytes, outcome: Outcome)
 
 
 def message(body: str, message_id: str | None = None) -> bytes:
-    data = body.encode()
-    assert len(data) < 256
     properties = b"" if message_id is None else encode_properties(Properties(message_id=message_id))
-    return properties + DATA + bytes([len(data)]) + data
+    return properties + encode_data(body.encode())
 
 
 def body_of(delivery: IncomingDelivery) -> str:

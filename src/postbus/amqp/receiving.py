@@ -216,10 +216,9 @@ class ReceiverLink(Link):
         if payload_size > self.message_size_max:
             text = f"A message may have {self.message_size_max} bytes on this link."
             return self._refuse(assembly, MessageSizeExceeded(text))
-        if (
-            self.connection.usage.assembling_bytes + growth
-            > self.connection.limits.assembling_bytes_max
-        ):
+        held = self.connection.usage.assembling_bytes
+        # One alone may have all that its link allows, which can be more than the bound on many.
+        if held > assembly.size and held + growth > self.connection.limits.assembling_bytes_max:
             text = "Too many unfinished messages on this connection."
             return self._refuse(assembly, LinkError(text, "amqp:resource-limit-exceeded"))
         assembly.payload += memoryview(body)[start:]

@@ -14,17 +14,11 @@ from postbus.model.topic import TopicDescription
 Chosen = QueueDescription | TopicDescription | SubscriptionDescription
 
 ACCESS: Final = "AuthorizationRules"
-_NOT_AN_ENTITYS: Final = "MaxMessageSizeInKilobytes"
-"""One for the whole namespace, by a setting: no entity has it for itself."""
 
 
 def chosen_fields(form: Form) -> list[Field]:
     """The fields in which two entities of a kind can differ, in the order of a description."""
-    return [
-        each
-        for each in form.fields.values()
-        if each.attribute is not None and each.element != _NOT_AN_ENTITYS
-    ]
+    return [each for each in form.fields.values() if each.attribute is not None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from postbus.model.authorization import Rules, names_of
 from postbus.model.description import EntityStatus
 from postbus.model.duration import INFINITE, TICKS_PER_MS, format_iso
 from postbus.model.fields import Field, Kind
+from postbus.model.limits import MESSAGE_SIZE_MIN_KB
 
 Toml = bool | int | float | str | Sequence["Toml"] | Mapping[str, "Toml"]
 
@@ -45,6 +46,8 @@ def field_value(field: Field, description: Chosen, *, keys: bool = True) -> Toml
         return _access(value, keys) or None
     if field.attribute == "default_ttl_ms":
         return None if value is None else description.default_ttl_text
+    if field.attribute == "max_message_size_kb" and value < MESSAGE_SIZE_MIN_KB:
+        return None  # nobody has chosen it: it comes from the settings
     if field.kind is Kind.DURATION and value is not None:
         return format_iso(value * TICKS_PER_MS)
     if isinstance(value, EntityStatus):

@@ -137,7 +137,7 @@ class EntityResource:
         self, values: Mapping[str, Value], asked: Asked, present: Description | None = None
     ) -> QueueDescription:
         defaults = self._defaults if present is None else keep_fixed(QUEUE, self._defaults, present)
-        description = describe(QUEUE, values, defaults)
+        description = describe(QUEUE, values, defaults, present)
         return await with_destinations(description, self._namespace, asked)
 
     def _topic(
@@ -146,7 +146,7 @@ class EntityResource:
         defaults = TopicDescription(max_message_size_kb=self._defaults.max_message_size_kb)
         if present is not None:
             defaults = keep_fixed(TOPIC, defaults, present)
-        return describe(TOPIC, values, defaults)
+        return describe(TOPIC, values, defaults, present)
 
 
 def _read(body: bytes) -> tuple[Form, dict[str, Value]]:

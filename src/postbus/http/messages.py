@@ -27,13 +27,14 @@ from postbus.http.message_headers import (
 )
 from postbus.http.problems import wrong_method
 from postbus.model.address import Address, resolve_path
+from postbus.model.limits import BATCH_SIZE_MAX
 from postbus.model.plain_message import PlainMessage, ReceivedMessage
 from postbus.server.auth import Claims, Right, missing_claim
 
 WAIT_DEFAULT_MS: Final = 60_000
 """How long a receive waits that does not say."""
-BODIES_MAX_BYTES: Final = 64 << 20
-"""Of all requests together that are being read."""
+BODIES_MAX_BYTES: Final = 128 << 20
+"""Of all requests together that are being read; more than the largest message of any entity."""
 
 _TOKEN: Final = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}", re.ASCII)
 
@@ -157,6 +158,8 @@ class Messages:
         headers = headers_of(request)
         content_type = only_header(headers, "content-type")
         if content_type is not None and is_batch(content_type):
+            # All of it is read at once, so it has the bound that it has over AMQP.
+            room = min(room, BATCH_SIZE_MAX)
             messages = read_batch(await self._read_body(request, room, address))
         else:
             message = read_message(headers, content_type)

@@ -24,6 +24,7 @@ from postbus.model.duration import (
     parse_duration,
     parse_iso,
 )
+from postbus.model.limits import check_chosen_message_size
 
 Value = bool | int | str | EntityStatus | Rules
 """A duration is its number of ticks."""
@@ -215,8 +216,11 @@ def read_value(field: Field, value: object) -> Value:
     raise ValueError(f"must be {field.kind.value}, not {brief(value)}")
 
 
-def describe(form: Form, values: Mapping[str, Value], defaults: D) -> D:
+def describe(
+    form: Form, values: Mapping[str, Value], defaults: D, present: Description | None = None
+) -> D:
     """The description made of `values`, by element name; what they leave out is as in `defaults`.
+    `present` is what an update replaces.
 
     Raises NotSupported for a value that asks for what Postbus does not do, and InvalidArgument for
     one out of range. Neither leaves a trace.
@@ -240,7 +244,9 @@ def describe(form: Form, values: Mapping[str, Value], defaults: D) -> D:
         else:
             changes[field.attribute] = value
     if _MESSAGE_SIZE.element in values:
-        _refuse_message_size(values[_MESSAGE_SIZE.element], defaults)
+        name = str(_MESSAGE_SIZE.attribute)
+        known = [getattr(each, name) for each in (defaults, present) if each is not None]
+        check_chosen_message_size(changes[name], *known)
     description = replace(defaults, **changes)
     description.validate()
     return description
@@ -281,16 +287,6 @@ def _refuse_unsupported(values: Mapping[str, Value]) -> None:
                 f"The property '{element}' cannot be 'true': "
                 f"Postbus does not support {feature} yet."
             )
-
-
-def _refuse_message_size(value: Value, defaults: Description) -> None:
-    # Azure's Standard tier, which this namespace says it is, has one limit for all entities.
-    size_kb = getattr(defaults, str(_MESSAGE_SIZE.attribute))
-    if value != size_kb:
-        raise NotSupported(
-            f"The property 'MaxMessageSizeInKilobytes' cannot be set for one entity: every entity "
-            f"of this namespace takes messages of up to {size_kb} KB."
-        )
 
 
 def _from_text(kind: Kind, text: str, parse: Callable[[str], int]) -> Value:

@@ -18,7 +18,11 @@ DUPLICATE_WINDOW_MAX_MS: Final = 7 * 24 * 3_600_000
 SIZES_MB: Final = (1_024, 2_048, 3_072, 4_096, 5_120)
 # R-PAIR-02 asks for the largest 32-bit number; R-DLQ-07: it cannot be switched off.
 MAX_DELIVERY_COUNT_MAX: Final = 2**31 - 1
+MESSAGE_SIZE_MIN_KB: Final = 1_024
+"""The least that an entity may be given for itself; the setting for all others may be smaller."""
 MESSAGE_SIZE_MAX_KB: Final = 102_400
+BATCH_SIZE_MAX: Final = 1_024 * 1_024
+"""Bytes of a batch, however large one message may be (`com.microsoft:max-message-batch-size`)."""
 RETENTION_MAX_HOURS: Final = 87_600
 RETENTION_MAX_MB: Final = 1_048_576
 
@@ -91,6 +95,13 @@ def check_max_delivery_count(count: int) -> None:
 
 def check_message_size(max_message_size_kb: int) -> None:
     _check_range("MaxMessageSizeInKilobytes", max_message_size_kb, 1, MESSAGE_SIZE_MAX_KB)
+
+
+def check_chosen_message_size(size_kb: int, *known_kb: int) -> None:
+    """As Azure's Premium tier takes it, or as it is known to be here already."""
+    if size_kb not in known_kb:
+        lowest, highest = MESSAGE_SIZE_MIN_KB, MESSAGE_SIZE_MAX_KB
+        _check_range("MaxMessageSizeInKilobytes", size_kb, lowest, highest)
 
 
 def check_session_forward(requires_session: bool, forward_to: str | None) -> None:

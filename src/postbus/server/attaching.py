@@ -21,6 +21,7 @@ from postbus.errors import (
     SessionRequired,
 )
 from postbus.model.address import Address, SubQueue, resolve_address
+from postbus.model.limits import BATCH_SIZE_MAX
 from postbus.server.auth import Right, missing_claim
 from postbus.server.browsing import Browser
 from postbus.server.cbs import TokenNode
@@ -117,9 +118,10 @@ def _accept_node(
     if not address.is_cbs:
         owner.entity = _find(gateway, address)
         owner.entity.links.add(link)
-    size_max = gateway.service.limits.message_size_max + REQUEST_OVERHEAD_BYTES
-    if address.is_cbs:
-        size_max = TOKEN_REQUEST_BYTES_MAX
+    size_max = TOKEN_REQUEST_BYTES_MAX
+    if owner.entity is not None:
+        # What a request says is decoded at once, so it has the bound of a batch.
+        size_max = min(owner.entity.message_size_max, BATCH_SIZE_MAX) + REQUEST_OVERHEAD_BYTES
     early = link.accept(
         properties=gateway.service.link_properties(),
         max_message_size=size_max if isinstance(link, ReceiverLink) else None,
@@ -145,7 +147,7 @@ def _accept_inlet(gateway: Gateway, link: ReceiverLink, address: Address) -> lis
     early = link.accept(
         properties={
             **gateway.service.link_properties(),
-            Symbol("com.microsoft:max-message-batch-size"): ULong(size_max),
+            Symbol("com.microsoft:max-message-batch-size"): ULong(min(size_max, BATCH_SIZE_MAX)),
             **({} if named is None else {DESTINATION: named}),
         },
         max_message_size=size_max,

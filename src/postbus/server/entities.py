@@ -59,6 +59,11 @@ class Entity(ABC):
     @abstractmethod
     def status(self) -> EntityStatus: ...
 
+    @property
+    @abstractmethod
+    def message_size_max(self) -> int:
+        """Bytes of the largest message that it takes; a subscription takes what its topic does."""
+
     @abstractmethod
     def policy(self) -> Policy:
         """What its description means to the engine."""
@@ -141,7 +146,7 @@ class QueueEntity(Received):
 
     @property
     def message_size_max(self) -> int:
-        return min(self.description.max_message_size_kb, self.settings.message_size_max_kb) * 1024
+        return self.description.max_message_size_kb * 1024
 
     @property
     def retention(self) -> tuple[int, int]:
@@ -189,6 +194,10 @@ class SubscriptionEntity(Received):
     def path(self) -> str:
         return f"{self.topic}/Subscriptions/{self.name}"
 
+    @property
+    def message_size_max(self) -> int:
+        return self.parent.message_size_max
+
     def rules(self) -> list[RuleDescription]:
         """By name (semantics A §4)."""
         return [rule for _, rule in sorted(self._rules.items())]
@@ -210,6 +219,7 @@ class SubscriptionEntity(Received):
             max_delivery_count=description.max_delivery_count,
             default_ttl_ms=description.default_ttl_ms,
             dead_letter_on_expiry=description.dead_lettering_on_expiration,
+            message_size_max=self.message_size_max,
             header_size_max=self.settings.header_size_max_bytes,
             receives=description.status.receives,
             forward_to=self.forward_to,
@@ -249,7 +259,7 @@ class TopicEntity(Entity):
 
     @property
     def message_size_max(self) -> int:
-        return min(self.description.max_message_size_kb, self.settings.message_size_max_kb) * 1024
+        return self.description.max_message_size_kb * 1024
 
     @property
     def retention(self) -> tuple[int, int]:

@@ -38,6 +38,7 @@ from postbus.broker.message import NO_TTL, SCHEDULED, Message, NewProperties
 from postbus.errors import InvalidArgument, InvalidOperation, MessageSizeExceeded
 from postbus.model.duration import MAX_TICKS, TICKS_PER_MS
 from postbus.model.instant import Instant
+from postbus.model.limits import BATCH_SIZE_MAX
 
 BATCH_FORMAT: Final = 0x80013700
 HEADER_SIZE_MAX: Final = 1 << 20
@@ -264,6 +265,11 @@ def read_transfer(
 ) -> list[Message]:
     """The messages of one transfer: one, or those of a batch."""
     if message_format == BATCH_FORMAT:
+        if len(payload) > BATCH_SIZE_MAX:
+            raise MessageSizeExceeded(
+                f"The batch has {len(payload)} bytes, {BATCH_SIZE_MAX} bytes are allowed. "
+                "A larger message is sent by itself."
+            )
         parts = split_batch(payload, BATCH_COUNT_MAX)
         messages = [read_message(each, property_size_max, header_size_max) for each in parts]
         if not messages:

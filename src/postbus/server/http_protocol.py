@@ -83,12 +83,14 @@ class HttpHost:
         tracking: TrackingIds,
         meter: ConnectionMeter,
         known_as: Callable[[], Collection[str]] = tuple,
+        message_size_max: Callable[[], int] = int,
     ) -> None:
         """`known_as` are names of this machine besides those that always are: with `check_host`
-        requests for others are refused."""
+        requests for others are refused. A body may be as large as any message may be."""
         self.limits = limits
         self.check_host = check_host
         self.known_as = known_as
+        self._message_size_max = message_size_max
         self.tracking = tracking
         self.meter = meter
         self.state = ServerState()
@@ -106,6 +108,9 @@ class HttpHost:
             server_header=False,
         )
         self.config.load()
+
+    def body_max(self) -> int:
+        return max(self.limits.body_max_bytes, self._message_size_max())
 
     def protocol(self, place: Place) -> asyncio.Protocol:
         """A protocol for one connection."""
@@ -254,7 +259,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._framing_bytes = max(0, self._framing_bytes - len(body))
         self._body_bytes += len(body)
         if self._refusal is None:
-            if self._body_bytes > self._limits.body_max_bytes:
+            if self._body_bytes > self._host.body_max():
                 self._refusal = self._too_large()
             else:
                 super().on_body(body)
@@ -336,7 +341,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 "http_host",
             )
         lengths = [value for name, value in self.headers if name == b"content-length"]
-        if lengths and int(lengths[0]) > self._limits.body_max_bytes:
+        if lengths and int(lengths[0]) > self._host.body_max():
             return self._too_large()
         if len(self.pipeline) >= _PIPELINE_MAX:
             return HTTPStatus.TOO_MANY_REQUESTS, "Too many requests sent ahead.", "http_pipeline"
@@ -346,7 +351,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         return is_loopback(name) or name.lower() in self._host.known_as()
 
     def _too_large(self) -> tuple[HTTPStatus, str, str]:
-        text = f"The request's body exceeds {self._limits.body_max_bytes} bytes."
+        text = f"The request's body exceeds {self._host.body_max()} bytes."
         return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text, "http_body"
 
     def _request_timed_out(self) -> None:

@@ -314,11 +314,7 @@ class Server:
             app,
             HttpLimits(
                 settings.http_header_max_bytes,
-                max(
-                    settings.http_body_max_bytes,
-                    settings.message_size_max_kb * 1024,
-                    REQUEST_MAX_BYTES,
-                ),
+                max(settings.http_body_max_bytes, REQUEST_MAX_BYTES),
                 settings.http_request_timeout_ms,
                 settings.http_keep_alive_timeout_ms,
                 settings.websocket_frame_max_bytes,
@@ -327,6 +323,7 @@ class Server:
             tracking=tracking,
             meter=self._metrics.connections,
             known_as=self._certificates.names,
+            message_size_max=lambda: self.namespace.message_size_max,
         )
         return Listener(
             # A protocol by its methods; see Gateway.

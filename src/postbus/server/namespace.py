@@ -70,6 +70,8 @@ class Namespace(Subscribing):
         self._fragments: dict[int, Host] = {}
         self._courier = Courier(self._fragments.get, self.runtime)
         self._dropping: set[asyncio.Task[None]] = set()
+        self.message_size_max = 0
+        """The largest message, in bytes, that any entity has taken since the start."""
         self.created_at: Instant = catalog.namespace_created_at
         self.on_rules: Callable[[str, Rules | None], None] = _unwatched
         """Told of each entity's authorization rules, also where there are none; None: it is gone.
@@ -104,6 +106,7 @@ class Namespace(Subscribing):
         else:
             entity = QueueEntity(record, self.settings, self._clock())
         self._entities[record.name.lower()] = entity
+        self.message_size_max = max(self.message_size_max, entity.message_size_max)
         self._fragments[entity.host.fragment] = entity.host
         self._courier.serve(entity.host)
         self.on_rules(entity.name, entity.description.authorization_rules)
@@ -249,6 +252,10 @@ class Namespace(Subscribing):
             if entity.description.meaning != before.meaning:
                 entity.host.policy = entity.policy()
                 await self.apply(entity)
+            if entity.description.max_message_size_kb != before.max_message_size_kb:
+                for subscription in entity.subscriptions():
+                    self.aim(subscription)
+                    await self.apply(subscription)
         return entity
 
     async def _store(self, entity: Entity, previous: D, description: D) -> D:
@@ -261,6 +268,7 @@ class Namespace(Subscribing):
         )
         entity.updated_at = record.updated_at
         entity.used_at = now
+        self.message_size_max = max(self.message_size_max, description.max_message_size_kb * 1024)
         self.on_rules(entity.name, description.authorization_rules)
         log.info("entity updated", entity=entity.name)
         return description

@@ -166,6 +166,18 @@ def test_unfinished_messages_are_bounded_over_all_links() -> None:
     assert received(peer.send(Transfer(1, 2, b"c"), payload=b"next")) == [b"next"]
 
 
+def test_one_unfinished_message_alone_may_have_all_that_its_link_allows() -> None:
+    """However small the bound on many, a large message must be possible."""
+    peer, _ = opened(Limits(assembling_bytes_max=1000, message_size_max=5000))
+    for number in range(3):
+        payload = b"x" * 4_000
+        peer.send(Transfer(0, number, b"a", more=True), payload=payload[:2_000])
+        assert received(peer.send(Transfer(0), payload=payload[2_000:])) == [payload]
+    peer.send(Transfer(0, 3, b"a", more=True), payload=b"x" * 4_000)
+    peer.send(Transfer(0), payload=b"x" * 1_001)
+    assert rejection(peer) == (3, "amqp:link:message-size-exceeded")
+
+
 def test_an_unfinished_message_goes_with_its_link() -> None:
     peer, link = opened()
     peer.send(Transfer(0, 0, b"a", more=True), payload=b"x" * 600)

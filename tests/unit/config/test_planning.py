@@ -133,9 +133,29 @@ def test_a_format_does_not_undo_what_it_has_no_word_for(tmp_path: Path) -> None:
     assert step.description == replace(there, lock_duration_ms=60_000)
 
 
-def test_the_size_of_messages_is_not_an_entitys_to_change(tmp_path: Path) -> None:
+def test_a_setting_of_the_size_of_messages_changes_no_entity(tmp_path: Path) -> None:
     wanted = load_toml(tmp_path, "[queues.orders]", QueueDescription(max_message_size_kb=512))
     assert plan(wanted, queues("orders")) == Plan((), ())
+
+
+def test_a_file_gives_an_entity_a_size_of_messages(tmp_path: Path) -> None:
+    wanted = load_toml(tmp_path, "[queues.orders]\nmax_message_size_in_kilobytes = 2048")
+    [step] = plan(wanted, queues("orders")).steps
+    assert step.changes == (Change("max_message_size_in_kilobytes", "none", "2048"),)
+    large = Content((Queue("orders", QueueDescription(max_message_size_kb=2_048)),))
+    assert plan(wanted, large) == Plan((), ())
+    # As with any other field, our own file decides by leaving it out too.
+    [step] = plan(load_toml(tmp_path, "[queues.orders]"), large).steps
+    assert step.description == QueueDescription()
+
+
+@pytest.mark.parametrize("destination", ["target", "sb://host/Target", "https://other/TARGET"])
+def test_the_spelling_of_a_destination_is_no_change(tmp_path: Path, destination: str) -> None:
+    """It is given back as a client wrote it; a file says where messages go."""
+    there = QueueDescription(forward_to="target", forward_to_sent="amqps://Any.Host/Target")
+    present = Content((Queue("orders", there), Queue("target", QueueDescription())))
+    wanted = load_toml(tmp_path, f"[queues.orders]\nforward_to = '{destination}'\n[queues.target]")
+    assert plan(wanted, present) == Plan((), ())
 
 
 def test_keys_that_the_file_does_not_mention_stay(tmp_path: Path) -> None:

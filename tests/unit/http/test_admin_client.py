@@ -99,7 +99,7 @@ def test_refusals_are_the_sdks_own_exceptions(admin: ServiceBusAdministrationCli
     with pytest.raises(HttpResponseError, match="maximum of '5' minutes"):
         admin.update_queue(queue, lock_duration=timedelta(days=25))
     with pytest.raises(HttpResponseError, match="'MaxMessageSizeInKilobytes'"):
-        admin.create_queue("large", max_message_size_in_kilobytes=1_024)
+        admin.create_queue("large", max_message_size_in_kilobytes=1_023)
     with pytest.raises(ResourceExistsError):
         admin.create_topic("Orders")
     with pytest.raises(HttpResponseError, match="URI_PATH"):

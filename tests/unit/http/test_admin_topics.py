@@ -103,7 +103,7 @@ def test_older_versions_know_less_of_a_topic(port: int, topic: str) -> None:
             assert client.get_topic_runtime_properties(topic).sql_filter_count is None
             assert [each.name for each in client.list_topics()] == [topic]
             with pytest.raises(HttpResponseError):
-                client.create_topic("large", max_message_size_in_kilobytes=1_024)
+                client.create_topic("large", max_message_size_in_kilobytes=1_023)
 
 
 def test_a_subscription_from_creation_to_deletion(

@@ -378,7 +378,7 @@ async def test_a_nil_element_counts_as_left_out(client: Client) -> None:
         (entry("<ForwardTo>a b</ForwardTo>"), "'ForwardTo' is not valid: 'URI_PATH'"),
         (entry("<ForwardTo>q/$DeadLetterQueue</ForwardTo>"), "must name a queue or a topic"),
         (
-            entry("<MaxMessageSizeInKilobytes>1024</MaxMessageSizeInKilobytes>"),
+            entry("<MaxMessageSizeInKilobytes>1023</MaxMessageSizeInKilobytes>"),
             "'MaxMessageSizeInKilobytes'",
         ),
     ],

@@ -52,7 +52,7 @@ def test_every_value_reaches_its_place() -> None:
         AutoDeleteOnIdle=5 * TICKS_PER_MINUTE,
         ForwardTo="sb://localhost:5300/eu/orders",
         ForwardDeadLetteredMessagesTo="errors",
-    ) == QueueDescription(
+    ).meaning == QueueDescription(
         lock_duration_ms=60_000,
         max_size_mb=2_048,
         default_ttl_ms=660_000,
@@ -110,7 +110,8 @@ def test_every_value_of_a_subscription_reaches_its_place() -> None:
         "UserMetadata": "mine",
         "AutoDeleteOnIdle": MAX_TICKS,
     }
-    assert describe(SUBSCRIPTION, values, SubscriptionDescription()) == SubscriptionDescription(
+    described = describe(SUBSCRIPTION, values, SubscriptionDescription())
+    assert described.meaning == SubscriptionDescription(
         lock_duration_ms=60_000,
         default_ttl_ms=660_000,
         dead_lettering_on_expiration=True,
@@ -189,9 +190,23 @@ def test_no_forwarding_and_no_deletion_are_written_out_by_clients() -> None:
     assert described(AutoDeleteOnIdle=rounded) == QueueDescription()
 
 
-def test_the_message_size_is_the_namespaces_own() -> None:
-    with pytest.raises(NotSupported, match="MaxMessageSizeInKilobytes"):
-        described(MaxMessageSizeInKilobytes=1_024)
+@pytest.mark.parametrize("size_kb", [256, 1_024, 2_000, 102_400])
+def test_an_entity_may_take_messages_of_a_size_of_its_own(size_kb: int) -> None:
+    assert described(MaxMessageSizeInKilobytes=size_kb).max_message_size_kb == size_kb
+    topic = describe(TOPIC, {"MaxMessageSizeInKilobytes": size_kb}, TopicDescription())
+    assert topic.max_message_size_kb == size_kb
+
+
+@pytest.mark.parametrize("size_kb", [-1, 0, 255, 257, 1_023, 102_401])
+def test_a_size_that_is_neither_azures_nor_the_settings_is_refused(size_kb: int) -> None:
+    with pytest.raises(InvalidArgument, match="must be between 1024 and 102400"):
+        described(MaxMessageSizeInKilobytes=size_kb)
+
+
+def test_a_size_that_an_entity_has_may_be_written_back() -> None:
+    values = {"MaxMessageSizeInKilobytes": 300}
+    present = QueueDescription(max_message_size_kb=300)
+    assert describe(QUEUE, values, QueueDescription(), present) == present
 
 
 def test_a_time_to_live_finer_than_a_millisecond_is_given_back_to_the_digit() -> None:
