@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -42,6 +43,19 @@ async def test_a_queue_takes_messages_up_to_its_own_size(
             message = await receive_one(receiver)
             assert len(body_of(message)) == size
             await receiver.complete_message(message)
+
+
+@pytest.mark.long
+async def test_a_message_of_a_hundred_megabytes(
+    open_bus: Callable[..., Bus], administration: Administration
+) -> None:
+    """More than all unfinished deliveries of a connection may have together."""
+    queue = administration.make_queue(max_message_size_in_kilobytes=102_400)
+    bus = open_bus("sync")
+    body = b"x" * (100 * MB - OVERHEAD)
+    await bus.send(queue, ServiceBusMessage(body))
+    async with bus.receiver(queue) as receiver:
+        assert body_of(await receive_one(receiver)) == body
 
 
 async def test_a_subscription_takes_what_its_topic_takes(
