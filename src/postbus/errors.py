@@ -211,6 +211,11 @@ class StoreUnavailable(ServerBusy):
     """The store did not take the write (disk full, or stopped): nothing of it was stored."""
 
 
+class StoreFull(StoreUnavailable):
+    """The disk has no room but for what makes room: receives, settlements and deletions go on, new
+    messages are refused until there is room."""
+
+
 class InternalError(ServiceBusError):
     """A fault of Postbus itself; the log has it under the tracking id."""
 

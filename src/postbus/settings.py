@@ -87,6 +87,14 @@ class Settings(BaseSettings):
         1_024, "How large that kept journal may be, for each entity", ge=0, le=1_048_576
     )
 
+    disk_reserve_mb: int = _setting(
+        64,
+        "Disk space set aside, so that messages can be settled when the disk is full; at most an "
+        "eighth of the disk; 0 sets nothing aside",
+        ge=0,
+        le=65_536,
+    )
+
     # The namespace
     namespace_name: str = _setting(
         "sbemulatorns", "Name of the namespace in replies and tracking ids", min_length=1

@@ -182,7 +182,7 @@ def test_a_start_that_syncs_nothing_is_found_out(
     Moving the log into the file syncs both."""
     story = CatalogStory(99, 30)
     recording = record(story, tmp_path / "life")
-    monkeypatch.setattr(Database, "_move_log", lambda _: None)
+    monkeypatch.setattr(Database, "move_log", lambda _: None)
     with pytest.raises(AssertionError, match="kill at"):
         assert_found_again(story, recording, every(recording), True, tmp_path / "again")
 

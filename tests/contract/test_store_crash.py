@@ -9,7 +9,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from postbus.errors import OutcomeUnknown, StoreFailed, StoreUnavailable
+from postbus.errors import OutcomeUnknown, StoreFailed, StoreFull, StoreUnavailable
 from postbus.store.base import Lease, Part
 from postbus.store.sqlite import SqliteStore
 from tests.contract.disk import (
@@ -167,7 +167,7 @@ def test_a_full_disk_at_any_write_refuses_that_call_and_no_later_one(
             store.close()
         shutil.rmtree(folder)
     assert len(refusals) > 100
-    assert {type(refusal) for refusal in refusals} == {StoreUnavailable}
+    assert {type(refusal) for refusal in refusals} == {StoreFull}
 
 
 def test_a_failed_sync_stops_the_store_for_good_and_only_what_is_unknown_may_be_there(

@@ -59,7 +59,8 @@ class Server:
     def _command(self) -> list[str]:
         return [
             *(str(COMMAND), "serve", "--port", str(self.port), "--admin-port", "0"),
-            *("--data", str(self.data)),
+            # Hundreds of folders are kept for a while after the tests.
+            *("--data", str(self.data), "--disk-reserve-mb", "1"),
             *self._arguments,
         ]
 

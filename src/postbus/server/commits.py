@@ -3,15 +3,20 @@
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
 from postbus.broker.engine import Engine
-from postbus.errors import ServiceBusError
+from postbus.errors import OutcomeUnknown, ServiceBusError, StoreUnavailable
 from postbus.server.accounting import account
 from postbus.server.host import Host, Output, Request
 from postbus.store.base import Part
+
+NO_ROOM: Final = (
+    "The disk of the broker has no room for new messages. They are taken again once messages were "
+    "received and completed, or other files have made room."
+)
 
 log = structlog.get_logger("runtime")
 
@@ -64,6 +69,15 @@ def note_committed(written: Written) -> None:
             tell()
     if part.checkpoint is not None:
         written.engine.ledger.checkpointed(part.checkpoint)
+
+
+def refusal_of(error: BaseException) -> ServiceBusError:
+    """What those are told whose commit came back with an error."""
+    if isinstance(error, ServiceBusError):
+        return error
+    if isinstance(error, ValueError):  # behind one that failed: nothing was written
+        return StoreUnavailable(f"The store did not take the write: {error}")
+    return OutcomeUnknown(f"The store may have taken the write, or not: {error!r}")
 
 
 def refuse(

@@ -211,7 +211,10 @@ class Courier:
                 self._later(outbox, lasting=True)
 
         runtime = self._runtime_of(host)
-        runtime.attend(Call(host, call, done, failed or interrupted, size, exclusive=False))
+        request = Call(
+            host, call, done, failed or interrupted, size, exclusive=False, grows=size > 0
+        )
+        runtime.attend(request)
 
     def _ask_again(self, outbox: Outbox, destination: int, lasting: bool) -> None:
         """The destination is full, or does not answer: pass it over for a while, however much

@@ -114,7 +114,7 @@ def _data(folder: Path) -> Iterator[Finding]:
     yield Finding(
         "free space",
         f"{free / (1 << 30):.1f} GiB",
-        "" if free >= FREE_BYTES_MIN else "a full disk stops every entity that is written to",
+        "" if free >= FREE_BYTES_MIN else "a full disk takes no new messages",
     )
     elapsed_ms = _sync_ms(place)
     yield Finding(

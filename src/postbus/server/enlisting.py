@@ -100,7 +100,8 @@ def send(inlet: Inlet, delivery: IncomingDelivery, messages: list[Message]) -> b
         transaction.ask(via, partial(_enlist_send, messages, destination), done, failed, size)
     elif destination is not None:
         call = partial(_send_through, messages, destination)
-        gateway.runtime(via).submit(Call(via, call, done, failed, size, exclusive=False))
+        request = Call(via, call, done, failed, size, exclusive=False, grows=True)
+        gateway.runtime(via).submit(request)
     return True
 
 

@@ -6,15 +6,17 @@ keeps up, and that nothing is trimmed before it was read.
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final, NamedTuple
 
 from postbus.errors import EntityNotFound, QuotaExceeded
 from postbus.model.instant import Instant
 from postbus.server.entities import QueueEntity, TopicEntity
+from postbus.server.host import Host
 from postbus.server.namespace import Namespace
 from postbus.server.storethread import StoreThread
+from postbus.server.upkeep import Kept
 from postbus.store.reader_marks import MarkKey, ReaderMarks
 
 KEPT_MS: Final = 7 * 86_400_000
@@ -75,6 +77,12 @@ class FeedReaders:
             return {}
         oldest = self._clock() - KEPT_MS
         return {name: one for name, one in sorted(known.items()) if one.updated >= oldest}
+
+    def has_any(self, entity: Kept) -> bool:
+        return any(one.updated >= self._clock() - KEPT_MS for one in self._all(entity.host))
+
+    def _all(self, host: Host) -> Collection[Progress]:
+        return self._known.get(host.fragment, {}).values()
 
     async def put(self, entity: QueueEntity | TopicEntity, name: str, told: Progress) -> None:
         """Note how far a reader has come. Durable when this comes back."""

@@ -10,6 +10,9 @@ from postbus.server.namespace import Namespace
 PROBE_EVERY_MS: Final = 1_000
 """`/health` is open to all, so asking often must cost neither writes nor walks over all entities
 (design §5)."""
+FULL: Final = (
+    "Messages can be received and settled; the disk has no room for new ones, which are refused."
+)
 
 
 class Health:
@@ -36,6 +39,9 @@ class Health:
         details: dict[str, object] = {"warnings": warnings} if warnings else {}
         if self._trouble is not None:
             return False, {"message": self._trouble, **details}
+        if not all(upkeep.has_room for upkeep in self._namespace.upkeeps):
+            # Not unhealthy: who restarts or removes the broker for it makes no room by that.
+            return True, {"status": "degraded", "message": FULL, **details}
         return True, {"message": "Messages can be stored and read.", **details}
 
     async def _probe(self) -> str | None:

@@ -56,6 +56,10 @@ class Request(Protocol):
     """Its answer is put into words after the commit, from messages as they are then: nothing more
     may be decided before."""
 
+    @property
+    def grows(self) -> bool:
+        """Does it bring messages? On a full disk these are refused, and all else goes on."""
+
     def decide(self, engine: Engine, now: Instant) -> Need | None:
         """Do it. Raises ServiceBusError to refuse; returns Need, and is called again with it."""
 
@@ -70,6 +74,8 @@ class Chore:
     """A request that nobody made; there is at most one of a name under way in a host."""
 
     __slots__ = ("_call", "_name", "exclusive", "host", "pages", "size")
+
+    grows: Final = False
 
     def __init__(
         self, host: Host, name: str, call: Callable[[Engine, Instant, Pages], Need | None]

@@ -218,7 +218,8 @@ class Mailbox:
         entity.touch(self._clock())
         host = entity.host
         # Not exclusive: no answer here is put into words from what is in the engine.
-        self._namespace.runtime(host).submit(Call(host, call, done, failed, size, exclusive=False))
+        request = Call(host, call, done, failed, size, exclusive=False, grows=size > 0)
+        self._namespace.runtime(host).submit(request)
         return await future
 
 

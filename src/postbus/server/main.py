@@ -117,7 +117,10 @@ async def _serve(settings: Settings) -> int:
     config = _config(settings)
     if config.name is not None and "namespace_name" not in settings.model_fields_set:
         settings = settings.model_copy(update={"namespace_name": config.name})
-    folder = None if settings.ephemeral else DataFolder(settings.data, SystemClock().now())
+    folder = None
+    if not settings.ephemeral:
+        reserve = settings.disk_reserve_mb << 20
+        folder = DataFolder(settings.data, SystemClock().now(), reserve_bytes=reserve)
     try:
         for file, was, is_now in folder.upgraded if folder is not None else ():
             # There is no way back but a copy that was made before: docs/operations.md.
@@ -250,20 +253,19 @@ class Server:
         self._certificates.start()
         self._plaintext = settings.on_loopback or settings.allow_plaintext
         self._listener = self._make_listener(authority, tracking)
-        self._control = None
-        if folder is not None:
-            copied = self._threads[1 : 1 + len(stores)]
-            back_up = partial(back_up_running, folder, self._threads[0], copied)
-            export = partial(export_running, catalog, self._threads[0], self.namespace.name)
-            asked: dict[str, Handler] = {
-                BACKUP: back_up,
-                RELOAD: self._reloading.asked,
-                EXPORT: export,
-            }
-            self._control = Control(folder.path, asked)
+        self._control = None if folder is None else self._make_control(folder, len(stores))
         self._stop = asyncio.Event()
         self._upkeep: asyncio.Task[None] | None = None
         self._ticking = Ticking(self._metrics.turns, loop)
+
+    def _make_control(self, folder: DataFolder, stores: int) -> Control:
+        catalog, *copied = self._threads[: 1 + stores]
+        asked: dict[str, Handler] = {
+            BACKUP: partial(back_up_running, folder, catalog, copied),
+            RELOAD: self._reloading.asked,
+            EXPORT: partial(export_running, folder.catalog, catalog, self.namespace.name),
+        }
+        return Control(folder.path, asked)
 
     def _loader(self, store: MessageStore, thread: StoreThread) -> Loader:
         settings = self._settings
@@ -353,6 +355,8 @@ class Server:
             await self._control.open()
         ports = await self._listener.listen_as_set(settings)
         self.namespace.survey()
+        for upkeep in self.namespace.upkeeps:
+            await upkeep.look_for_room()
         self._upkeep = asyncio.create_task(
             keep_up(
                 self.namespace.entities,
@@ -360,6 +364,7 @@ class Server:
                 self._clock,
                 Idleness(self.namespace, self._clock).look,
                 self.namespace.forget_marks,
+                self._feed_readers.has_any,
             )
         )
         hidden = not (settings.on_loopback or self._key.fresh)

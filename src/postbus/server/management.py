@@ -150,7 +150,7 @@ class ManagementNode:
             self._entity.meter.refused(error.condition)
             request.refuse(error, self._entity.path)
 
-        self._gateway.runtime(host).submit(Call(host, call, done, failed, size))
+        self._gateway.runtime(host).submit(Call(host, call, done, failed, size, grows=size > 0))
 
     def _enlist(
         self,

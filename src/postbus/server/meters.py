@@ -147,7 +147,14 @@ class HistogramMeter:
 class StoreMeter:
     """Commits of one store."""
 
-    __slots__ = ("bytes_written", "commit_records", "commit_seconds", "failures", "turns")
+    __slots__ = (
+        "bytes_written",
+        "commit_records",
+        "commit_seconds",
+        "failures",
+        "has_room",
+        "turns",
+    )
 
     def __init__(self, turns: TurnMeter | None = None) -> None:
         self.turns = turns or TurnMeter()
@@ -155,6 +162,7 @@ class StoreMeter:
         self.commit_records = HistogramMeter(COUNT_BOUNDS)
         self.bytes_written = 0
         self.failures = 0
+        self.has_room = True
 
     def committed(self, seconds: float, records: int, size: int) -> None:
         """One commit came back: how long it took, and what was in it."""

@@ -209,6 +209,11 @@ COMMIT_RECORDS: Final = Family(
 )
 WRITTEN: Final = Family("postbus_written_bytes_total", ("store",), "Record batches written")
 FAILURES: Final = Family("postbus_commit_failures_total", ("store",), "Commits that failed")
+HAS_ROOM: Final = Family(
+    "postbus_store_has_room",
+    ("store",),
+    "1 while the disk has room for new messages, 0 while they are refused",
+)
 LONGEST_TURN: Final = Family(
     "postbus_longest_turn_seconds",
     ("by",),
@@ -222,7 +227,7 @@ FAMILIES: Final = (
     *ENTITY_COUNTERS,
     *(DEAD_LETTERS, REFUSALS, MESSAGES, SIZE, SESSIONS, FEED_LAG, LINKS, PREFETCH),
     *(CONNECTIONS, CARRIED, CERTIFICATE, ACCEPTED, TURNED_AWAY, HTTP_REQUESTS),
-    *(COMMIT_SECONDS, COMMIT_RECORDS, WRITTEN, FAILURES, LONGEST_TURN, INFO),
+    *(COMMIT_SECONDS, COMMIT_RECORDS, WRITTEN, FAILURES, HAS_ROOM, LONGEST_TURN, INFO),
 )
 
 
@@ -362,13 +367,14 @@ def _stores(stores: list[tuple[str, StoreMeter]]) -> Iterator[Metric]:
     records = HistogramMetricFamily(
         COMMIT_RECORDS.name, COMMIT_RECORDS.text, labels=COMMIT_RECORDS.labels
     )
-    written, failures = _counter(WRITTEN), _counter(FAILURES)
+    written, failures, has_room = _counter(WRITTEN), _counter(FAILURES), _gauge(HAS_ROOM)
     for name, meter in stores:
         seconds.add_metric([name], _buckets(meter.commit_seconds), meter.commit_seconds.sum)
         records.add_metric([name], _buckets(meter.commit_records), meter.commit_records.sum)
         written.add_metric([name], meter.bytes_written)
         failures.add_metric([name], meter.failures)
-    yield from (seconds, records, written, failures)
+        has_room.add_metric([name], int(meter.has_room))
+    yield from (seconds, records, written, failures, has_room)
 
 
 def _buckets(meter: HistogramMeter) -> list[tuple[str, float]]:

@@ -44,6 +44,8 @@ class Send(Ordered):
         "size",
     )
 
+    grows: Final = True
+
     def __init__(
         self,
         host: Host,
@@ -101,6 +103,8 @@ class Settle:
         "pages",
         "size",
     )
+
+    grows: Final = False
 
     def __init__(
         self,
@@ -176,6 +180,8 @@ class Lose:
 
     __slots__ = ("_tokens", "exclusive", "host", "pages", "size")
 
+    grows: Final = False
+
     def __init__(self, host: Host, tokens: list[tuple[int, bytes]]) -> None:
         self.host = host
         self.size = 0
@@ -201,6 +207,8 @@ class GiveBack:
     """A message was taken for a link that is gone by now: nobody has seen it."""
 
     __slots__ = ("_parcel", "exclusive", "host", "pages", "size")
+
+    grows: Final = False
 
     def __init__(self, host: Host, parcel: Parcel) -> None:
         self.host = host
@@ -228,7 +236,17 @@ class GiveBack:
 class Call:
     """A call with an answer: the result of `decide`, unless that is Need."""
 
-    __slots__ = ("_call", "_done", "_failed", "_result", "exclusive", "host", "pages", "size")
+    __slots__ = (
+        "_call",
+        "_done",
+        "_failed",
+        "_result",
+        "exclusive",
+        "grows",
+        "host",
+        "pages",
+        "size",
+    )
 
     def __init__(
         self,
@@ -238,10 +256,12 @@ class Call:
         failed: Callable[[ServiceBusError], None],
         size: int = 0,
         exclusive: bool = True,
+        grows: bool = False,
     ) -> None:
         self.host = host
         self.size = size
         self.exclusive = exclusive
+        self.grows = grows
         self.pages: Pages | None = Pages()
         self._call = call
         self._done = done

@@ -70,7 +70,7 @@ class Resubmitting:
             queue = engine.at(subqueue)
             return resubmit(queue, subqueue, part, target_of(engine), now, pages)
 
-        return await self._in_slices(entity, repairs, call)
+        return await self._in_slices(entity, repairs, call, grows=True)
 
     async def discard(self, source: Address, numbers: Sequence[int]) -> list[tuple[str, str]]:
         """Remove dead letters for good. Returns the outcome of each."""
@@ -130,12 +130,13 @@ class Resubmitting:
         entity: Entity,
         asked: Sequence[Any],
         call: Callable[[Sequence[Any], Engine, Instant, Pages], Results],
+        grows: bool = False,
     ) -> list[tuple[str, str]]:
         results: list[Result] = []
         while len(results) < len(asked):
             part = asked[len(results) : len(results) + AT_ONCE]
             try:
-                results += await self._ask(entity, partial(call, part))
+                results += await self._ask(entity, partial(call, part), grows)
             except ServiceBusError as error:
                 if not results or isinstance(error, OutcomeUnknown):
                     raise
@@ -145,7 +146,7 @@ class Resubmitting:
         return [(result.outcome.value, result.detail) for result in results]
 
     async def _ask(
-        self, entity: Entity, call: Callable[[Engine, Instant, Pages], Results]
+        self, entity: Entity, call: Callable[[Engine, Instant, Pages], Results], grows: bool
     ) -> list[Result]:
         future: asyncio.Future[list[Result]] = asyncio.get_running_loop().create_future()
 
@@ -160,5 +161,5 @@ class Resubmitting:
         entity.touch(self._clock())
         runtime = self._namespace.runtime(entity.host)
         # Not exclusive: what is told of each was put into words when it was decided.
-        runtime.submit(Call(entity.host, call, done, failed, exclusive=False))
+        runtime.submit(Call(entity.host, call, done, failed, exclusive=False, grows=grows))
         return await future

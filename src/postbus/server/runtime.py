@@ -18,10 +18,18 @@ from typing import Final
 
 import structlog
 
-from postbus.errors import InternalError, OutcomeUnknown, ServiceBusError, StoreUnavailable
+from postbus.errors import InternalError, ServiceBusError, StoreFull, StoreUnavailable
 from postbus.model.instant import NEVER, Instant
 from postbus.model.rows import Checkpoint
-from postbus.server.commits import Commit, Written, note_committed, refuse, safely
+from postbus.server.commits import (
+    NO_ROOM,
+    Commit,
+    Written,
+    note_committed,
+    refusal_of,
+    refuse,
+    safely,
+)
 from postbus.server.host import Host, Output, Request
 from postbus.server.loading import Loader
 from postbus.server.meters import StoreMeter
@@ -189,24 +197,21 @@ class Runtime:
                 self._load(host, [])
         inbox = self._inbox
         bytes_left, toil_left = BYTES_PER_TURN, TOIL_PER_TURN
+        full = None if self._store.has_room else StoreFull(NO_ROOM)
         for _ in range(min(len(inbox), max(REQUESTS_PER_TURN, len(inbox) // 8))):
             if bytes_left <= 0 or toil_left <= 0:
                 break
             request = inbox.popleft()
             self._queued_bytes -= request.size
             host = request.host
-            if host.gone is not None:
-                outputs.append((host, partial(request.refuse, host.gone)))
+            refusal = host.gone or (full if full is not None and request.grows else None)
+            if refusal is not None:
+                outputs.append((host, partial(request.refuse, refusal)))
                 decided.append(request)  # or a commit that fails would leave it without an answer
                 continue
             engine = host.engine
             if engine is None:
-                self._waiting += 1
-                self._queued_bytes += request.size
-                if host.waiting is None:
-                    self._load(host, [request])
-                else:
-                    host.waiting.append(request)
+                self._await_engine(request)
                 continue
             hosts[host] = None
             if host.held is not None and self._reader.hold(host.held, request, engine, now):
@@ -233,6 +238,15 @@ class Runtime:
             decided.append(request)
         self._relieve()
         return {host: None for host in hosts if host.engine is not None}
+
+    def _await_engine(self, request: Request) -> None:
+        host = request.host
+        self._waiting += 1
+        self._queued_bytes += request.size
+        if host.waiting is None:
+            self._load(host, [request])
+        else:
+            host.waiting.append(request)
 
     def _relieve(self) -> None:
         if self._resume and not self.congested:
@@ -302,14 +316,7 @@ class Runtime:
         self._returned(commit)
         self._meter.failures += 1
         log.error("commit failed", error=str(error), fragments=len(commit.written))
-        refusal: ServiceBusError
-        if isinstance(error, ServiceBusError):
-            refusal = error
-        elif isinstance(error, ValueError):  # behind one that failed: nothing was written
-            refusal = StoreUnavailable(f"The store did not take the write: {error}")
-        else:
-            refusal = OutcomeUnknown(f"The store may have taken the write, or not: {error!r}")
-        self._lost(commit.written, commit, refusal)
+        self._lost(commit.written, commit, refusal_of(error))
         self._finish(commit.hosts, commit.outputs)
 
     def _returned(self, commit: Commit) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from postbus.broker import sessions
 from postbus.broker.engine import Engine
@@ -24,6 +24,8 @@ class Accept:
     """A receiver asks for a session by its id: it gets it at once, or not at all."""
 
     __slots__ = ("_outlet", "_session", "_session_id", "exclusive", "host", "pages", "size")
+
+    grows: Final = False
 
     def __init__(self, host: Host, outlet: SessionOutlet, session_id: str) -> None:
         self.host = host
@@ -54,6 +56,8 @@ class AcceptNext:
     """Find sessions for those who wait for one; there is at most one of these in a line."""
 
     __slots__ = ("_found", "_line", "_subqueue", "exclusive", "host", "pages", "size")
+
+    grows: Final = False
 
     def __init__(self, host: Host, subqueue: int, line: SessionLine) -> None:
         self.host = host
@@ -101,6 +105,8 @@ class Leave:
     """A receiver is gone: its session is free, and what it had not settled is there again."""
 
     __slots__ = ("_session", "_subqueue", "exclusive", "host", "pages", "size")
+
+    grows: Final = False
 
     def __init__(self, host: Host, subqueue: int, session: Session) -> None:
         self.host = host

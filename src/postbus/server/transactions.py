@@ -233,7 +233,8 @@ class OpenTransaction:
             self._undo()  # where what it needed could not be read, the engine does not know yet
             failed(_rolled_back(error))
 
-        self._submit(host, self._commit, committed, not_committed, self._work.size_bytes)
+        size = self._work.size_bytes
+        self._submit(host, self._commit, committed, not_committed, size, grows=size > 0)
 
     def _commit(self, engine: Engine, now: Instant, pages: Pages) -> Need | None:
         try:
@@ -275,9 +276,10 @@ class OpenTransaction:
         done: Callable[[Any], None],
         failed: Callable[[ServiceBusError], None],
         size: int,
+        grows: bool = False,
     ) -> None:
         runtime = self._gateway.runtime(host)
-        runtime.submit(Call(host, call, done, failed, size, exclusive=False))
+        runtime.submit(Call(host, call, done, failed, size, exclusive=False, grows=grows))
 
     # -- time ----------------------------------------------------------------------------------
 

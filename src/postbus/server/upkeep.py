@@ -60,6 +60,22 @@ class Upkeep:
         self._dropped_below: dict[int, int] = {}
         """The first part of each history that has not been dropped from the store."""
 
+    async def look_for_room(self) -> bool:
+        """Is there room for new messages? Said in the log when that has changed."""
+        has_room = await self._thread.run(self._store.look_for_room)
+        if has_room != self._meter.has_room:
+            self._meter.has_room = has_room
+            if has_room:
+                log.info("disk has room again, messages are taken")
+            else:
+                log.warning("disk is full, messages are refused until others were taken out")
+        return has_room
+
+    @property
+    def has_room(self) -> bool:
+        """As it was found the last time."""
+        return self._store.has_room
+
     async def probe(self, now: Instant) -> None:
         """Can a message be stored and read? Raises when not."""
         await self._thread.run(partial(self._store.probe, now))
@@ -185,14 +201,22 @@ class Kept(Protocol):
     def warn(self, now: Instant) -> None: ...
 
 
+def _is_read(entity: Kept) -> bool:
+    """Nobody keeps account of readers, so there may be some."""
+    return True
+
+
 async def keep_up(
     entities: Callable[[], Iterable[Kept]],
     upkeeps: list[Upkeep],
     clock: Callable[[], Instant],
     delete_idle: Callable[[], Awaitable[None]],
     forget_marks: Callable[[Host], None],
+    has_readers: Callable[[Kept], bool] = _is_read,
 ) -> None:
-    """See to every entity that is in use, now and then. Runs until cancelled."""
+    """See to every entity that is in use, now and then. Runs until cancelled.
+
+    Where the disk is full, history goes before its time, but for feeds that have known readers."""
     looks = smallest = 0
     ahead = AheadOfTimers(clock, asyncio.get_running_loop().time)
     while True:
@@ -205,7 +229,8 @@ async def keep_up(
         if is_thorough or looks == 1:
             smallest = min((entity.retention[1] for entity in entities()), default=0) << 20
         grown = {each for each, upkeep in enumerate(upkeeps) if upkeep.has_grown(smallest)}
-        if not is_thorough and not grown:
+        full = {each for each, upkeep in enumerate(upkeeps) if not await upkeep.look_for_room()}
+        if not is_thorough and not grown and not full:
             continue
         now = clock()
         if is_thorough:
@@ -217,9 +242,12 @@ async def keep_up(
                 log.warning("idle entities not deleted", error=repr(error))
         for entity in entities():
             host = entity.host
-            if host.engine is None and looks % RESTING_EVERY:
+            is_full = host.store in full
+            if host.engine is None and looks % (THOROUGH_EVERY if is_full else RESTING_EVERY):
                 continue
             hours, megabytes = entity.retention
+            if is_full and not has_readers(entity):
+                hours = megabytes = 0
             older_than, bytes_max = now - hours * _HOUR_MS, megabytes << 20
             try:
                 if is_thorough:
@@ -227,6 +255,8 @@ async def keep_up(
                     forget_marks(host)
                     await upkeeps[host.store].tidy(host, older_than, bytes_max)
                     await upkeeps[host.store].forget_ids(host, now)
+                elif is_full:
+                    await upkeeps[host.store].tidy(host, older_than, bytes_max)
                 elif host.store in grown:
                     await upkeeps[host.store].trim(host, older_than, bytes_max)
             except Exception as error:  # upkeep goes on for the life of the process

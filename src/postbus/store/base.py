@@ -160,10 +160,19 @@ class JournalReader(Protocol):
 class MessageStore(Protocol):
     """Journals and indexes of many fragments. All or nothing for each call."""
 
+    @property
+    def has_room(self) -> bool:
+        """Is there room for new messages? Where not, only a reserve is left: it is for what makes
+        room, such as settlements, checkpoints, trims and drops. For any thread."""
+
+    def look_for_room(self) -> bool:
+        """Look how much room there is, and give up of the reserve or fill it. Returns has_room."""
+
     def acquire(self, fragment: int, broker: str, seen_epoch: int) -> Lease:
         """Take the fragment over (creating it when new): earlier leases are fenced.
 
-        The new epoch is greater than the stored one and than `seen_epoch`.
+        The new epoch is greater than the stored one and than `seen_epoch`. Where there is no room
+        to write it, and nobody else can have the store, it is the stored one.
         """
 
     def standing(self, fragment: int) -> Standing | None:
@@ -174,7 +183,8 @@ class MessageStore(Protocol):
 
         All parts that pass are written in one transaction. Writing the same (epoch, base) again
         with the same bytes succeeds without a change, so a retry after a lost answer is safe.
-        Raises StoreUnavailable when nothing was written and a retry may help (disk full);
+        Raises StoreUnavailable when nothing was written and a retry may help, StoreFull where there
+        is no room for it and nothing is left of the reserve;
         OutcomeUnknown when it may have been written, and a new start would tell (failed sync);
         StoreFailed when the store can no longer be trusted (after a failed sync, corruption): it
         refuses everything from then on; ValueError when a part does not follow on what is stored.

@@ -11,6 +11,7 @@ from postbus.model.instant import Instant
 from postbus.store.database import MEMORY, Database, Layout, name_folder
 from postbus.store.former import FormerNames
 from postbus.store.reader_marks import ReaderMarks
+from postbus.store.reserve import Reserve
 from postbus.store.schema import FRAGMENT_MAX
 from postbus.store.subscriptions import SubscriptionCatalog, key_of, to_json
 
@@ -98,12 +99,19 @@ class Catalog:
     """
 
     def __init__(
-        self, path: str | None, now: Instant, *, vfs: str | None = None, upgrade: bool = True
+        self,
+        path: str | None,
+        now: Instant,
+        *,
+        vfs: str | None = None,
+        upgrade: bool = True,
+        reserve: Reserve | None = None,
     ) -> None:
         """A file of an older format is upgraded, or may only be copied."""
-        self._database = Database(path or MEMORY, CATALOG, vfs, folder=new_folder_id())
+        folder = new_folder_id()
+        self._database = Database(path or MEMORY, CATALOG, vfs, folder=folder, reserve=reserve)
         if upgrade:
-            self._database.upgrade(new_folder_id())
+            self._database.upgrade(folder)
         with self._database.reading():
             created_at = self._database.get_meta(_CREATED_AT)
         if created_at is None:

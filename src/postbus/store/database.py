@@ -8,12 +8,13 @@ import errno
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import apsw
 
-from postbus.errors import OutcomeUnknown, StoreFailed, StoreUnavailable
+from postbus.errors import OutcomeUnknown, StoreFailed, StoreFull, StoreUnavailable
 from postbus.store.damage import Damaged
+from postbus.store.reserve import Reserve
 
 MEMORY: Final = ":memory:"
 PAGE_SIZE: Final = 8192
@@ -36,7 +37,7 @@ _FOLDER: Final = "folder"
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _GROWTH: Final = frozenset({apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE})
 """What fails where a full disk is not reported as such: a quota, and the log's index."""
-_WAIT: Final = (apsw.FullError, apsw.BusyError, apsw.LockedError)
+_WAIT: Final = (apsw.BusyError, apsw.LockedError)
 _BROKEN: Final = (
     apsw.IOError,
     apsw.CorruptError,
@@ -47,6 +48,7 @@ _BROKEN: Final = (
     apsw.PermissionsError,
 )
 
+T = TypeVar("T")
 Values = Sequence[Any]
 Rows = list[tuple[Any, ...]]
 
@@ -94,9 +96,12 @@ class Database:
         vfs: str | None = None,
         wal_pages_max: int = WAL_PAGES_MAX,
         folder: str = "",
+        reserve: Reserve | None = None,
     ) -> None:
         """A new file is made for the folder of this id. One of an older format must be upgraded
         before it is used for anything but a copy."""
+        self.reserve = reserve
+        """What a write may have where the disk has no room."""
         self.name = os.path.basename(path)
         self._path = path
         self._layout = layout
@@ -112,7 +117,7 @@ class Database:
             with self._translated(self._connection):
                 self._configure()
             self._prepare(layout, folder)
-            self._move_log()
+            self.move_log()
         except BaseException:
             self._connection.close()
             raise
@@ -173,19 +178,34 @@ class Database:
             self.folder = str(self.get_meta(_FOLDER))
         self.format = self._layout.version
 
-    def _move_log(self) -> None:
-        """Move what the last process has left in the log into the file, and sync that.
+    def move_log(self) -> None:
+        """Move what is in the log into the file, and sync that; later, where there is no room.
 
-        The log may have been read from memory: after a failed sync the kernel can hold pages for
-        clean that the disk never got. What is written behind such a page would be lost with it.
+        A start does it first. The log may have been read from memory: after a failed sync the
+        kernel can hold pages for clean that the disk never got. What is written behind such a page
+        would be lost with it.
         """
         try:
-            with self._translated(self._connection):
-                self._connection.wal_checkpoint()
+            self.with_reserve(self._checkpoint)
         except StoreFailed:
             raise
-        except StoreUnavailable:  # no room: it is moved once there is
+        except StoreUnavailable:
             pass
+
+    def with_reserve(self, write: Callable[[], T]) -> T:
+        """Do it, and again with what is given up of the reserve where it finds no room. It must
+        have left nothing behind by then."""
+        while True:
+            try:
+                return write()
+            except StoreFull:
+                if self.reserve is None or not self.reserve.give_up():
+                    raise
+
+    def _checkpoint(self) -> None:
+        with self._translated(self._connection):
+            self._connection.wal_checkpoint()
+            self._note_wal(self._connection, "main", 0)
 
     def run(self, statement: str, values: Values = ()) -> Rows:
         """Run one statement to its end. Prepared statements are kept by their text."""
@@ -266,16 +286,28 @@ class Database:
         A twelfth of the file, and `kept` pages in any case, stay: a journal that is trimmed as
         fast as it is written uses its free pages again, and moving pages to be rid of them would
         be write load for nothing. More would take the file beyond its retention and a fifth.
+        Where the disk has no room all of them go, a few at a time: the log must have room for those
+        that are moved, until they are in the file.
         Raises nothing: what could not be done now is done later.
         """
-        with suppress(StoreUnavailable, OutcomeUnknown), self.writing():
-            [(free,)] = self.run("PRAGMA freelist_count")
-            if free <= kept:
-                return
-            [(total,)] = self.run("PRAGMA page_count")
-            surplus = free - max(kept, total // FREE_SHARE)
-            if surplus > 0:
-                self.run(f"PRAGMA incremental_vacuum({min(pages, surplus)})")
+        with suppress(StoreUnavailable, OutcomeUnknown):
+            [(free,)] = self._ask("PRAGMA freelist_count")
+            if self.reserve is not None and not self.reserve.has_room:
+                at_once = self.reserve.step // PAGE_SIZE // 2
+                for _ in range(min(pages, free) // at_once + 1):
+                    with self.writing():
+                        self.run(f"PRAGMA incremental_vacuum({at_once})")
+                    self.with_reserve(self._checkpoint)
+            elif free > kept:
+                [(total,)] = self._ask("PRAGMA page_count")
+                surplus = free - max(kept, total // FREE_SHARE)
+                if surplus > 0:
+                    with self.writing():
+                        self.run(f"PRAGMA incremental_vacuum({min(pages, surplus)})")
+
+    def _ask(self, statement: str) -> Rows:
+        with self.reading():
+            return self.run(statement)
 
     def backup_steps(self, target: str) -> Iterator[None]:
         """Copy the file into `target`, a slice between two yields; other calls may come between.
@@ -318,6 +350,8 @@ class Database:
 
     def _note_wal(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
         self._wal_pages = pages
+        if self.reserve is not None:
+            self.reserve.pledge(self.name, pages * PAGE_SIZE)
         return apsw.SQLITE_OK
 
     def _care_for_wal(self) -> None:
@@ -325,9 +359,8 @@ class Database:
         without space it is tried again after the next commit, a broken file refuses that one."""
         if self._wal_pages < self._wal_pages_max:
             return
-        with suppress(StoreUnavailable), self._translated(self._connection):
-            self._connection.wal_checkpoint()
-            self._wal_pages = 0
+        with suppress(StoreUnavailable):
+            self.with_reserve(self._checkpoint)
 
     def _refuse_if_failed(self) -> None:
         if self._failed is not None:
@@ -341,6 +374,8 @@ class Database:
         had no room for the write says that the next start will not find it there."""
         try:
             yield
+        except apsw.FullError as error:
+            raise StoreFull(f"{self.name} has no room: {error}") from error
         except _WAIT as error:
             raise StoreUnavailable(f"{self.name} takes no writes now: {error}") from error
         except Damaged as error:
@@ -351,7 +386,7 @@ class Database:
                 if commits and _code(error) == apsw.SQLITE_IOERR_SHMSIZE:
                     # The index of the log has no room; the log itself has the commit by then.
                     raise OutcomeUnknown(f"{self.name} may not keep it: {error}") from error
-                raise StoreUnavailable(f"{self.name} takes no writes now: {error}") from error
+                raise StoreFull(f"{self.name} has no room: {error}") from error
             # Not to be retried on this file: after a failed sync the kernel may hold the pages for
             # clean and the next sync succeeds although they never reached the disk.
             self._failed = f"{self.name} failed and is stopped: {error}"

@@ -3,21 +3,25 @@
 lock         held by the process that uses the folder; names it
 catalog.db   entities and where their fragments live
 store-0.db   journals and indexes; more stores when there are more
+reserve      space for what makes room when the disk is full
 """
 
 import fcntl
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from postbus.model.instant import Instant
 from postbus.store.catalog import Catalog, new_folder_id
 from postbus.store.database import BackupFailed, Database, sync
+from postbus.store.reserve import Reserve, fitting
 from postbus.store.sqlite import SqliteStore
 
 _LOCK: Final = "lock"
+_RESERVE: Final = "reserve"
 _CATALOG: Final = "catalog.db"
 _STORES: Final = "stores"
 """Catalog value: how many stores the folder has."""
@@ -44,7 +48,8 @@ class DataFolder:
     """Opens the folder, or makes a new one; from then on no other process can.
 
     `now` becomes the creation time of a new namespace. A folder that has more stores than
-    `store_count` keeps them; one that has fewer gets new ones.
+    `store_count` keeps them; one that has fewer gets new ones. Of the disk `reserve_bytes` are set
+    aside for what makes room when it is full.
 
     A folder of an older format is upgraded, unless it is to be left as it is: then it may only be
     copied. All files are looked at before the first is changed. The catalog comes first, for an
@@ -54,17 +59,28 @@ class DataFolder:
     """
 
     def __init__(
-        self, path: str | Path, now: Instant, store_count: int = 1, *, upgrade: bool = True
+        self,
+        path: str | Path,
+        now: Instant,
+        store_count: int = 1,
+        reserve_bytes: int = 0,
+        *,
+        upgrade: bool = True,
     ) -> None:
         self.path = Path(path)
         _make_private(self.path)
         self._lock = _lock(self.path)
         self._stores: list[SqliteStore] = []
+        self._reserve: Reserve | None = None
         try:
+            # First: on a full disk not even the stores could be opened without it.
+            if reserve_bytes:
+                self._reserve = Reserve(self.path / _RESERVE, fitting(self.path, reserve_bytes))
+            _sign(self._lock)
             catalog_path = self.path / _CATALOG
             if not catalog_path.exists() and _store_path(self.path, 0).exists():
                 raise FolderDamaged(f"{self.path} has stores but its {_CATALOG} is missing")
-            self.catalog = Catalog(str(catalog_path), now, upgrade=False)
+            self.catalog = Catalog(str(catalog_path), now, upgrade=False, reserve=self._reserve)
             self.upgraded: list[Upgraded] = []
             try:
                 self._open_stores()
@@ -76,8 +92,13 @@ class DataFolder:
                 self.catalog.close()
                 raise
         except BaseException:
-            os.close(self._lock)
+            self._let_go()
             raise
+
+    def _let_go(self) -> None:
+        if self._reserve is not None:
+            self._reserve.close()
+        os.close(self._lock)
 
     def _open_stores(self) -> None:
         for number in range(int(self.catalog.get(_STORES) or 0)):
@@ -96,7 +117,7 @@ class DataFolder:
 
     def _open_store(self, path: Path, upgrade: bool) -> None:
         folder = self.catalog.file.folder
-        store = SqliteStore(str(path), folder=folder, upgrade=upgrade)
+        store = SqliteStore(str(path), folder=folder, upgrade=upgrade, reserve=self._reserve)
         self._stores.append(store)
         if store.file.folder != folder and not store.file.is_outdated:
             raise FolderDamaged(f"{path} is part of another data folder")
@@ -146,7 +167,7 @@ class DataFolder:
             self._close_stores()
             self.catalog.close()
         finally:
-            os.close(self._lock)
+            self._let_go()
 
     def _close_stores(self) -> None:
         for store in self._stores:
@@ -227,6 +248,11 @@ def _lock(folder: Path) -> int:
         holder = os.read(descriptor, 32).decode("ascii", "replace").strip() or "unknown"
         os.close(descriptor)
         raise FolderInUse(f"{folder} is in use by process {holder}") from None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
     return descriptor
+
+
+def _sign(lock: int) -> None:
+    """Name the process, for whoever finds the folder in use. A full disk may not have the room."""
+    with suppress(OSError):
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode("ascii"), 0)

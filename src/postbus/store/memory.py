@@ -176,6 +176,11 @@ class MemoryStore:
         self._fragments: dict[int, _Fragment] = {}
         self._newest: Instant = 0
 
+    has_room: Final = True
+
+    def look_for_room(self) -> bool:
+        return True
+
     def acquire(self, fragment: int, broker: str, seen_epoch: int) -> Lease:
         kept = self._fragments.setdefault(fragment, _Fragment())
         kept.epoch = max(kept.epoch, seen_epoch) + 1

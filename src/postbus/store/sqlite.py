@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from functools import cache
+from functools import cache, partial
 from typing import Final
 
-from postbus.errors import StoreFailed
+from postbus.errors import StoreFailed, StoreFull
 from postbus.model.instant import Instant
 from postbus.store import parts as rules
 from postbus.store import rows, seen
@@ -13,6 +13,7 @@ from postbus.store.base import Lease, Part, Row, RowKey, Standing, StoredBatch, 
 from postbus.store.damage import check_batch, check_blob, check_numbers
 from postbus.store.database import WAL_PAGES_MAX, Database
 from postbus.store.journal_reader import SqliteReader
+from postbus.store.reserve import Reserve
 from postbus.store.retention import Retention
 from postbus.store.schema import OFFSET_BITS, OFFSET_MAX, STORE, first_id
 
@@ -95,11 +96,13 @@ class SqliteStore:
         wal_pages_max: int = WAL_PAGES_MAX,
         folder: str = "",
         upgrade: bool = True,
+        reserve: Reserve | None = None,
     ) -> None:
         """In the data folder of this id. A file of an older format is upgraded, or may only be
         copied."""
         self._path, self._vfs = path, vfs
-        self._database = Database(path, STORE, vfs, wal_pages_max, folder)
+        self._database = Database(path, STORE, vfs, wal_pages_max, folder, reserve)
+        self._reserve = reserve
         if upgrade:
             self._database.upgrade(folder)
         self._readers: list[SqliteReader] = []
@@ -110,7 +113,41 @@ class SqliteStore:
     def file(self) -> Database:
         return self._database
 
+    @property
+    def has_room(self) -> bool:
+        return self._reserve is None or self._reserve.has_room
+
+    def look_for_room(self) -> bool:
+        if self._reserve is None:
+            return True
+        if self._reserve.is_pledged:
+            self._database.move_log()
+        return self._reserve.look()
+
     def acquire(self, fragment: int, broker: str, seen_epoch: int) -> Lease:
+        try:
+            return self._database.with_reserve(
+                partial(self._take_over, fragment, broker, seen_epoch)
+            )
+        except StoreFull:
+            lease = None if self._reserve is None else self._as_it_stands(fragment)
+            if lease is None or lease.epoch <= seen_epoch:
+                raise
+            return lease
+
+    def _as_it_stands(self, fragment: int) -> Lease | None:
+        """With the epoch it has. Nobody else can have a file that has a reserve, so what is there
+        can be read and given out, although nothing can be written."""
+        with self._database.reading():
+            stored = self._database.run(_STANDING, (fragment,))
+            if not stored:
+                return None
+            [(epoch, checkpoint, state)] = stored
+            head = self._find_head(fragment, epoch, checkpoint)
+        self._heads[fragment] = head
+        return Lease(fragment, epoch, head.offset, checkpoint, state)
+
+    def _take_over(self, fragment: int, broker: str, seen_epoch: int) -> Lease:
         first_id(fragment)
         with self._database.transaction():
             stored, checkpoint, state = 0, 0, b""
@@ -136,11 +173,14 @@ class SqliteStore:
         return Standing(head.offset, checkpoint, state)
 
     def release(self, lease: Lease) -> None:
-        with self._database.writing():
-            self._database.run(_RELEASE, (lease.fragment, lease.epoch))
+        self._database.with_reserve(partial(self._give_up, lease))
         head = self._heads.get(lease.fragment)
         if head is not None and head.epoch == lease.epoch:
             del self._heads[lease.fragment]
+
+    def _give_up(self, lease: Lease) -> None:
+        with self._database.writing():
+            self._database.run(_RELEASE, (lease.fragment, lease.epoch))
 
     def commit(self, parts: Sequence[Part]) -> frozenset[int]:
         passed: set[int] = set()
@@ -161,7 +201,10 @@ class SqliteStore:
                         raise ValueError(f"the journal of fragment {fragment} has no offset left")
                     fresh[fragment] = part, head
         if fresh:
-            passed |= self._write(fresh)
+            passed |= self._database.with_reserve(partial(self._write, fresh))
+            size = sum([len(part.batch) for part, _ in fresh.values()])
+            if self._reserve is not None and self._reserve.wrote(size):
+                self.look_for_room()
         return frozenset(passed)
 
     def _write(self, fresh: dict[int, tuple[Part, _Head]]) -> set[int]:
@@ -310,6 +353,9 @@ class SqliteStore:
             return seen.load(self._database, fragment, part, after, limit)
 
     def drop_seen(self, fragment: int, below: int, limit: int) -> bool:
+        return self._database.with_reserve(partial(self._drop_seen, fragment, below, limit))
+
+    def _drop_seen(self, fragment: int, below: int, limit: int) -> bool:
         with self._database.transaction():
             return seen.drop(self._database, fragment, below, limit) < limit
 
@@ -359,18 +405,22 @@ class SqliteStore:
         return self._retention.tail(fragment)
 
     def trim(self, fragment: int, older_than: int, bytes_max: int, limit: int) -> Trimmed:
-        return self._retention.trim(fragment, older_than, bytes_max, limit)
+        trim = partial(self._retention.trim, fragment, older_than, bytes_max, limit)
+        return self._database.with_reserve(trim)
 
     def drop(self, fragment: int, limit: int) -> bool:
         self._heads.pop(fragment, None)
-        return self._retention.drop(fragment, limit)
+        return self._database.with_reserve(partial(self._retention.drop, fragment, limit))
 
     def probe(self, now: int) -> None:
-        with self._database.transaction():
-            self._database.set_meta("probe", now)
+        self._database.with_reserve(partial(self._write_probe, now))
         with self._database.reading():
             if self._database.get_meta("probe") != now:
                 raise StoreFailed(f"{self._database.name} did not keep what was written to it")
+
+    def _write_probe(self, now: int) -> None:
+        with self._database.transaction():
+            self._database.set_meta("probe", now)
 
     def journal_reader(self) -> SqliteReader:
         reader = SqliteReader(self._path, self._vfs)

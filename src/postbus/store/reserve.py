@@ -1,0 +1,123 @@
+"""Disk space set aside for what makes room when the disk is full.
+
+A settlement, a trim and a deletion are writes, too. On a disk without a free block none of them
+would get through, and nobody could take out what fills it. So a file of a certain size lies beside
+the stores. It is given up in steps, where a write finds no room or little room is left, and made
+whole again once there is room for it. New messages are taken only while it is whole.
+"""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+STEPS: Final = 4
+"""The reserve is given up in so many; one of them is kept free for writes that are under way."""
+CAPACITY_SHARE: Final = 8
+"""On a small disk the reserve is no more than this part of it."""
+LOOK_BYTES: Final = 1 << 20
+"""After so many bytes it is looked again how much is left."""
+_BLOCK: Final = 4096
+
+
+class Reserve:
+    """One for a data folder; its stores and its catalog have threads of their own."""
+
+    def __init__(self, path: str | Path, size: int, free: Callable[[], int] | None = None) -> None:
+        """`free` says how many bytes the disk has left."""
+        self._path = Path(path)
+        self._free = free or self._free_on_disk
+        self._step = max(_BLOCK, size // STEPS // _BLOCK * _BLOCK)
+        self._size = self._step * STEPS
+        self._lock = Lock()
+        self._written = 0
+        self._pledged: dict[str, int] = {}
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._held = os.fstat(self._file).st_size
+        self.has_room = True
+        """Is there room for new messages?"""
+        self.look()
+
+    @property
+    def held(self) -> int:
+        """Bytes that are left of it."""
+        return self._held
+
+    @property
+    def step(self) -> int:
+        return self._step
+
+    def pledge(self, name: str, size: int) -> None:
+        """A log has so many bytes that may have to be added to its file."""
+        self._pledged[name] = size
+
+    def wrote(self, size: int) -> bool:
+        """So much was added to a store: is it time to look again?"""
+        self._written += size
+        return self._written >= LOOK_BYTES or not self.has_room
+
+    @property
+    def is_pledged(self) -> bool:
+        """Would there be room if the logs were moved into their files?"""
+        pledged = sum(self._pledged.values())
+        return pledged >= self._step and self._free() - pledged < 2 * self._step
+
+    def look(self) -> bool:
+        """Give some of it up, or make it whole again, as much as there is room. True where there
+        is room for new messages, too."""
+        with self._lock:
+            self._written = 0
+            pledged = sum(self._pledged.values())
+            free = self._free()
+            if free < self._step:
+                self._give_up()
+            elif self._held < self._size:
+                # Two steps stay free beside it, or it would be given up again at once.
+                self._take(min(self._size - self._held, free - pledged - 2 * self._step))
+                free = self._free()
+            free -= pledged
+            wanted = self._step if self.has_room else 2 * self._step
+            self.has_room = self._held >= self._size and free >= wanted
+            return self.has_room
+
+    def give_up(self) -> bool:
+        """A write found no room: let it have some. False where nothing is left to give."""
+        with self._lock:
+            self.has_room = False
+            return self._give_up()
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def _give_up(self) -> bool:
+        if not self._held:
+            return False
+        self._held = max(0, self._held - self._step)
+        os.ftruncate(self._file, self._held)
+        with suppress(OSError):
+            os.fsync(self._file)  # some file systems free the blocks with the next sync only
+        return True
+
+    def _take(self, size: int) -> None:
+        size = size // _BLOCK * _BLOCK
+        if size <= 0:
+            return
+        try:
+            # Really allocated: a file of holes would give nothing back.
+            os.posix_fallocate(self._file, self._held, size)
+            self._held += size
+        except OSError:  # somebody else was faster
+            with suppress(OSError):
+                os.ftruncate(self._file, self._held)
+
+    def _free_on_disk(self) -> int:
+        found = os.statvfs(self._path.parent)
+        return found.f_bavail * found.f_frsize
+
+
+def fitting(folder: Path, size: int) -> int:
+    """The reserve for a folder: as large as wanted, or what is reasonable on a small disk."""
+    found = os.statvfs(folder)
+    return min(size, found.f_blocks * found.f_frsize // CAPACITY_SHARE)
