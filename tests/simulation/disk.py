@@ -3,7 +3,8 @@
 The process can be killed, which leaves what it wrote, or the power can go, which leaves what was
 synced and of the rest anything at all (`tests.contract.forgetting`). Either may happen between two
 calls of the store, in the middle of one, and again while the store is opened afterwards. A sync can
-fail: what was written is there for all to see, and whether it is on the disk nobody knows.
+fail: what was written is there for all to see, and whether it is on the disk nobody knows. And a
+write can find no room.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import apsw
 from postbus.errors import StoreFailed
 from postbus.store.database import FormatUnknown
 from postbus.store.sqlite import SqliteStore
-from tests.contract.disk import SYNC, Operation, PowerCut
+from tests.contract.disk import SYNC, WRITE, Operation, PowerCut
 from tests.contract.forgetting import Change, ForgettingDisk, Medium, put
 from tests.simulation.history import STAYS, Violation
 
@@ -39,12 +40,17 @@ class _Doomed(ForgettingDisk):
     left: int | None = None
     syncs_left: int | None = None
     """Syncs of the log until one fails."""
+    full_for = 0
+    """Writes that find no room."""
 
     def perform(self, operation: Operation, tear: Callable[[], None] | None = None) -> None:
         if self.syncs_left is not None and operation == Operation(SYNC, f"{FILE}-wal"):
             self.syncs_left -= 1
             if self.syncs_left < 0:
                 raise apsw.exception_for(apsw.SQLITE_IOERR_FSYNC)
+        if self.full_for and operation.kind == WRITE:
+            self.full_for -= 1
+            raise apsw.exception_for(apsw.SQLITE_FULL)
         super().perform(operation, tear)
 
     def record(self, change: Change) -> None:
@@ -84,6 +90,11 @@ class SimDisk:
         if self._disk.syncs_left is None:
             self._disk.syncs_left = self._chance.choice([0, 1, 2, 5])
 
+    def fill(self) -> None:
+        """Let some of the next writes find no room, in the middle of a commit or of a move of the
+        log into the file."""
+        self._disk.full_for = self._chance.choice([1, 2, 5, 20])
+
     @property
     def spoilt(self) -> bool:
         """Has one failed?"""
@@ -92,6 +103,7 @@ class SimDisk:
     def spare(self) -> None:
         """Call off an end that has not come yet."""
         self._disk.left = None
+        self._disk.full_for = 0
         if not self.spoilt:
             self._disk.syncs_left = None
 

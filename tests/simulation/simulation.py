@@ -118,14 +118,18 @@ class Simulation:
         return [0, 0.15, 0.5] if self._disk is None else [0.15, 0.5, 1.5]
 
     def crash(self) -> None:
-        """Now, or when the disk is next written to, or after a sync that fails."""
+        """Now, or when the disk is next written to, or after a sync that fails; or the disk is full
+        for a while, which ends nothing."""
         how = 1.0 if self._disk is None else self.chance.random()
         if self._disk is None or how >= 0.6:
             self.restart()
-        elif how < 0.4:
+        elif how < 0.3:
             self._disk.doom()
-        else:
+        elif how < 0.45:
             self._disk.spoil()
+        else:
+            self.note(None, "the disk is full for a while")
+            self._disk.fill()
 
     def give_up_if_spoilt(self) -> None:
         """After a failed sync the store is stopped: all are told, and then somebody restarts."""

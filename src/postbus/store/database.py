@@ -266,6 +266,8 @@ class Database:
     def transaction(self) -> Iterator[None]:
         """Everything inside, or nothing of it. Durable when it ends without an exception."""
         self._refuse_if_failed()
+        if self.reserve is not None and not self.reserve.has_room:
+            self.reserve.look()  # so that there is room for what is not tried again
         with self._translated(self._connection):
             self.run("BEGIN IMMEDIATE")
             try:

@@ -49,7 +49,7 @@ class DataFolder:
 
     `now` becomes the creation time of a new namespace. A folder that has more stores than
     `store_count` keeps them; one that has fewer gets new ones. Of the disk `reserve_bytes` are set
-    aside for what makes room when it is full.
+    aside for what makes room when it is full; None leaves what is there as it is.
 
     A folder of an older format is upgraded, unless it is to be left as it is: then it may only be
     copied. All files are looked at before the first is changed. The catalog comes first, for an
@@ -63,7 +63,7 @@ class DataFolder:
         path: str | Path,
         now: Instant,
         store_count: int = 1,
-        reserve_bytes: int = 0,
+        reserve_bytes: int | None = None,
         *,
         upgrade: bool = True,
     ) -> None:
@@ -76,6 +76,8 @@ class DataFolder:
             # First: on a full disk not even the stores could be opened without it.
             if reserve_bytes:
                 self._reserve = Reserve(self.path / _RESERVE, fitting(self.path, reserve_bytes))
+            elif reserve_bytes == 0:
+                (self.path / _RESERVE).unlink(missing_ok=True)
             _sign(self._lock)
             catalog_path = self.path / _CATALOG
             if not catalog_path.exists() and _store_path(self.path, 0).exists():

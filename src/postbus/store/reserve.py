@@ -35,7 +35,8 @@ class Reserve:
         self._written = 0
         self._pledged: dict[str, int] = {}
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._held = os.fstat(self._file).st_size
+        self._held = min(os.fstat(self._file).st_size, self._size)
+        os.ftruncate(self._file, self._held)  # it may have been larger by an earlier setting
         self.has_room = True
         """Is there room for new messages?"""
         self.look()

@@ -206,3 +206,17 @@ def test_a_folder_knows_the_newest_time_of_all_that_is_in_it(path: Path) -> None
 
     with closing(DataFolder(path, T0)) as folder:
         assert folder.newest() == T0 + 3
+
+
+def test_a_reserve_follows_its_setting(tmp_path: Path) -> None:
+    def reserved(size: int | None) -> int:
+        with closing(DataFolder(tmp_path / "data", T0, reserve_bytes=size)):
+            pass
+        found = tmp_path / "data" / "reserve"
+        return found.stat().st_size if found.exists() else 0
+
+    assert reserved(None) == 0
+    assert reserved(1 << 20) == 1 << 20
+    assert reserved(None) == 1 << 20, "a tool that opens the folder leaves it alone"
+    assert reserved(1 << 19) == 1 << 19
+    assert reserved(0) == 0
