@@ -36,8 +36,11 @@ async def _refused(receiver: Any, message: Any) -> None:
 
 
 @pytest.mark.parametrize("call", [_nothing, _peek, _renew, _refused])
-async def test_locks_outlive_an_orderly_close(bus: Bus, queue: str, call: Call) -> None:
+async def test_locks_outlive_an_orderly_close(
+    bus: Bus, make_queue: Callable[..., str], call: Call
+) -> None:
     """R-SETTLE-10: of a deferred message that was fetched, and of one that was received."""
+    queue = make_queue(lock_s=120)
     await bus.send(queue, ServiceBusMessage("deferred"), ServiceBusMessage("received"))
     async with bus.receiver(queue) as receiver:
         await receiver.defer_message(await receive_one(receiver))
@@ -57,8 +60,11 @@ async def test_locks_outlive_an_orderly_close(bus: Bus, queue: str, call: Call) 
     assert [each.delivery_count for each in await bus.peek(queue)] == [0]
 
 
-async def test_clean_closes_do_not_count_as_failed_deliveries(bus: Bus, queue: str) -> None:
+async def test_clean_closes_do_not_count_as_failed_deliveries(
+    bus: Bus, make_queue: Callable[..., str]
+) -> None:
     """R-SETTLE-08, R-SETTLE-10: three of them once made a dead letter."""
+    queue = make_queue(lock_s=120)
     await bus.send(queue, ServiceBusMessage("x"))
     async with bus.receiver(queue) as receiver:
         message = await receive_one(receiver)

@@ -11,7 +11,7 @@ for (const [call, ask] of [
   ["a renewal", async (receiver, message) => receiver.renewMessageLock(message)],
 ]) {
   test(`locks outlive an orderly close after ${call}`, async (t) => {
-    const queue = await makeQueue();
+    const queue = await makeQueue({ lockDuration: "PT2M" });
     const closing = new ServiceBusClient(connectionString);
     await closing.createSender(queue).sendMessages([{ body: "deferred" }, { body: "held" }]);
     const receiver = closing.createReceiver(queue);
