@@ -68,7 +68,7 @@ async def test_who_may_send_can_do_nothing_else(open_as: Callable[..., Bus], nam
     await bus.send("a", ServiceBusMessage("x"))
     said = await denied(bus.receive("a"))
     assert "'Listen' claim(s) are required to perform this operation" in said
-    assert "Resource: 'sb://sbemulatorns/a'" in said
+    assert "Resource: 'sb://localhost/a'" in said
     await denied(bus.receive("a", sub_queue=DEAD_LETTERS))
     await denied(bus.peek("a"))
 

@@ -100,7 +100,7 @@ def test_a_key_that_is_taken_away_ends_its_links_at_once(
             assert "Code: RenewToken" in refused.text
             assert f"'{right}' claim(s) are required" in refused.text
         # the dead-letter queue by its own name
-        assert "Resource: 'sb://sbemulatorns/q/$DeadLetterQueue'" in refused.text
+        assert "Resource: 'sb://localhost/q/$DeadLetterQueue'" in refused.text
         status, text, _ = caller.call(f"{queue}/$management", PEEK, PEEK_BODY)
         assert status == 401 and "'Listen' claim(s) are required" in text
         refused = caller.attach("send", queue)
