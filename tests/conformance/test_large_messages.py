@@ -69,6 +69,9 @@ async def test_a_subscription_takes_what_its_topic_takes(
     await bus.send(topic, ServiceBusMessage(LARGE, session_id="s"))
     async with bus.receiver(subscription, session_id="s") as receiver:
         assert body_of(await receive_one(receiver)) == LARGE
+        state = b"x" * (MB - OVERHEAD)
+        await bus.session(receiver).set_state(state)
+        assert await bus.session(receiver).get_state() == state
 
 
 async def test_a_batch_has_a_megabyte_at_most(bus: Bus, administration: Administration) -> None:

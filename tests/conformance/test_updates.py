@@ -52,6 +52,7 @@ async def test_an_update_that_changes_nothing_ends_no_session(
     async with bus.receiver(source, session_id="s") as receiver:
         administration.update(source)
         administration.update(to)
+        await bus.session(receiver).renew_lock()
         await receiver.complete_message(await receive_one(receiver))
     assert administration.counts(source).total_message_count == 0
 

@@ -251,11 +251,12 @@ class Namespace(Subscribing):
             entity.description = await self._store(entity, before, change(before))
             if entity.description.meaning != before.meaning:
                 entity.host.policy = entity.policy()
-                await self.apply(entity)
-            if entity.description.max_message_size_kb != before.max_message_size_kb:
-                for subscription in entity.subscriptions():
+                resized = entity.description.max_message_size_kb != before.max_message_size_kb
+                below = entity.subscriptions() if resized else []
+                for subscription in below:
                     self.aim(subscription)
-                    await self.apply(subscription)
+                for each in (entity, *below):
+                    await self.apply(each)
         return entity
 
     async def _store(self, entity: Entity, previous: D, description: D) -> D:
