@@ -19,7 +19,8 @@ async function all(pages) {
   return found;
 }
 
-const missing = { code: "MessageEntityNotFoundError", statusCode: 404 };
+// Of a topic the status is 200, as in Azure: the SDK finds an empty feed.
+const missing = { code: "MessageEntityNotFoundError" };
 const exists = { code: "MessageEntityAlreadyExistsError", statusCode: 409 };
 
 test("a topic is created, read, updated, listed and deleted", async () => {
