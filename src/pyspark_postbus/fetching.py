@@ -24,7 +24,7 @@ from pyspark_postbus.client import (
 )
 from pyspark_postbus.decode import Decoder, Selection
 from pyspark_postbus.options import SUB_QUEUES, BadOption, ReadOptions
-from pyspark_postbus.ranges import Range, lost, made_anew
+from pyspark_postbus.ranges import Range, check_kind, lost, made_anew
 
 CHUNK_BYTES: Final = READ_MAX
 """One record batch is made of each chunk. Smaller ones cost more for each row, up to twice as much
@@ -49,7 +49,9 @@ class Plan:
 
 
 def plan_of(options: ReadOptions, columns: tuple[str, ...], feed: Feed) -> Plan:
-    """What the tasks of a reader are told. BadOption for a subscription that is not there."""
+    """What the tasks of a reader are told. BadOption for a subscription that is not there, and for
+    a queue that is a topic."""
+    check_kind(feed, options.is_topic)
     names = {
         number >> OWNER_BITS: place.subscription
         for number, place in feed.places.items()

@@ -33,10 +33,10 @@ from postbus.amqp.sending import SenderLink
 from postbus.amqp.terminus import Source, Target
 from postbus.amqp.types import Int, Long
 from postbus.feed.plain_values import id_text, property_text, read_body, text_of
-from pyspark_postbus.client import RETRY_S
+from pyspark_postbus.client import RETRY_S, Client
 from pyspark_postbus.columns import TYPES, arrow_schema
 from pyspark_postbus.options import ReadOptions
-from pyspark_postbus.ranges import Range, partitions
+from pyspark_postbus.ranges import Range, check_kind, partitions
 from pyspark_postbus.record_columns import INSTANT_MAX
 from pyspark_postbus.wire import AmqpRefused, Wire
 
@@ -62,6 +62,8 @@ class MessagesReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
+        with Client(options.namespace) as client:
+            check_kind(client.feed(options.entity), options.is_topic)
         numbers = Range(0, *number_range(options))
         groups = partitions([numbers], options.min_partitions, options.max_partitions)
         return [InputPartition(group) for group in groups or [()]]

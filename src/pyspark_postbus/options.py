@@ -155,6 +155,7 @@ class WriteOptions:
 
     namespace: Namespace
     entity: str
+    is_topic: bool
     id: str | None
     """What ids are made from, where the caller says it."""
 
@@ -220,8 +221,8 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         {name: value for name, value in given.items() if name.lower() not in _IGNORED_IN_WRITES}
     )
     values.refuse_others("write")
-    entity, _ = values.entity()
-    return WriteOptions(values.namespace(entity), entity, values.get("writeId") or None)
+    entity, is_topic = values.entity()
+    return WriteOptions(values.namespace(entity), entity, is_topic, values.get("writeId") or None)
 
 
 class _Values:

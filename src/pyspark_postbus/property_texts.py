@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 
 from postbus.amqp.codec import decode
 from postbus.feed.plain_values import property_text
-from postbus.model.httpdate import EARLIEST
 from pyspark_postbus.record_columns import INSTANT_MAX
 from pyspark_postbus.spans import Buffer, Flags, Positions, numbers, texts
 
@@ -32,6 +31,8 @@ _WHOLE: Final = {
 }  # fmt: skip
 """Numbers that 64 bits with a sign can hold; None is zero."""
 _ULONG, _FLOAT, _DOUBLE, _TIMESTAMP, _UUID = 0x80, 0x72, 0x82, 0x83, 0x98
+_YEAR_1: Final = -62_135_596_800_000
+"""The first instant that has a date."""
 _TRUE, _FALSE, _BOOLEAN = 0x41, 0x42, 0x56
 _UUID_PARTS: Final = (4, 2, 2, 2, 6)
 _HEX: Final = np.array([list(f"{byte:02x}".encode()) for byte in range(256)], np.uint8)
@@ -137,7 +138,7 @@ def _has_year(buffer: Buffer, values: Values) -> Flags:
     found: Flags = values.constructors == _TIMESTAMP
     if found.any():
         read = buffer.numbers(values.starts[found], ">i8")
-        found[found] = (read >= EARLIEST) & (read <= INSTANT_MAX)
+        found[found] = (read >= _YEAR_1) & (read <= INSTANT_MAX)
     return found
 
 

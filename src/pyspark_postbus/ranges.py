@@ -31,6 +31,15 @@ class DataLoss(Exception):
     """Offsets that were to be read are gone, or never were."""
 
 
+def check_kind(feed: Feed, is_topic: bool) -> None:
+    """BadOption where `queue` names a topic, or `topic` a queue."""
+    if (feed.kind == "topic") != is_topic:
+        raise BadOption(
+            f"'{feed.entity}' is a {feed.kind}: name it with the option '{feed.kind}', not with "
+            f"'{'topic' if is_topic else 'queue'}'"
+        )
+
+
 def snapshot(
     client: Client, entity: str, *bounds: Bound
 ) -> tuple[Feed, tuple[dict[int, int], ...]]:

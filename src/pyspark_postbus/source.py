@@ -77,4 +77,8 @@ def _names(schema: StructType, options: ReadOptions) -> tuple[str, ...]:
 def _writable(source: PostbusDataSource, overwrite: bool) -> WriteOptions:
     if overwrite:
         raise BadOption("a queue or topic cannot be overwritten: use mode('append')")
-    return write_options(source.options)
+    options = write_options(source.options)
+    from pyspark_postbus.writers import check_target
+
+    check_target(options)
+    return options

@@ -33,6 +33,7 @@ from pyspark_postbus.fetching import Plan, fetched, plan_of
 from pyspark_postbus.options import ReadOptions
 from pyspark_postbus.ranges import (
     Range,
+    check_kind,
     checked,
     limited,
     lost,
@@ -145,6 +146,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _first(self) -> dict[str, Any]:
         with self._client() as client:
             feed, (start,) = snapshot(client, self._options.entity, self._options.start)
+            check_kind(feed, self._options.is_topic)
             fail = self._options.fail_on_data_loss
             for fragment in feed.fragments:
                 found = checked(fragment, feed.entity, start[fragment.fragment], fail)

@@ -7,7 +7,9 @@ messages are sent again, with the ids they had. An entity with duplicate detecti
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 from uuid import uuid4
 
 import pyarrow as pa
@@ -19,11 +21,15 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from pyspark_postbus.client import Client, PostbusError
 from pyspark_postbus.options import WriteOptions
+from pyspark_postbus.ranges import check_kind
 from pyspark_postbus.row_ids import RowIds
 from pyspark_postbus.rows import check, messages
 from pyspark_postbus.sender import Sender
 from pyspark_postbus.worker import BATCH_ID, QUERY_ID
+
+_ASKED_S: Final = 5.0
 
 
 @dataclass
@@ -60,6 +66,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if batch is None:
             raise RuntimeError("Spark has not said which micro-batch this is")
         return _sent(self._options, iterator, batch)
+
+
+def check_target(options: WriteOptions) -> None:
+    """BadOption for a queue that is a topic, and the reverse. A key that may only send cannot ask;
+    whatever else is wrong is for the tasks to say, which try for longer."""
+    with suppress(PostbusError), Client(options.namespace, _ASKED_S) as client:
+        check_kind(client.feed(options.entity), options.is_topic)
 
 
 def _micro_batch() -> str | None:

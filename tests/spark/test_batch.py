@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
@@ -16,6 +17,7 @@ from tests.support.waiting import until_blocking
 
 Read = Callable[..., DataFrame]
 Send = Callable[..., None]
+WITHIN_S = 300
 
 
 def offsets(frame: DataFrame) -> list[int]:
@@ -75,6 +77,29 @@ def test_operations_and_subqueues_are_chosen(broker: Server, read: Read, send: S
     [letter] = read(broker, queue, readMode="messages", subQueue="deadletter").collect()
     assert letter["sequenceNumber"] == dead["sequenceNumber"]
     assert letter["deadLetterReason"] == "MaxDeliveryCountExceeded"
+
+
+def test_a_queue_that_is_a_topic_is_refused_by_name_and_the_reverse(
+    spark: SparkSession, broker: Server, queue: str, tmp_path: Path
+) -> None:
+    topic = Administration(broker.connection_string).make_topic()
+    for given, wanted in (({"queue": str(topic)}, "topic"), ({"topic": queue}, "queue")):
+        options = {"connectionString": broker.connection_string, **given}
+        said = f"is a {wanted}: name it with the option '{wanted}'"
+        with pytest.raises(PySparkException, match=said):
+            spark.read.format("postbus").options(**options).load().count()
+        peek = {**options, "readMode": "messages"}
+        if "topic" in given:
+            peek["subscription"] = "any"
+        with pytest.raises(PySparkException, match=said):
+            spark.read.format("postbus").options(**peek).load().count()
+        frame = spark.range(1).selectExpr("'tea' as body")
+        with pytest.raises(PySparkException, match=said):
+            frame.write.format("postbus").mode("append").options(**options).save()
+        stream = spark.readStream.format("postbus").options(**options).load()
+        query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+        with pytest.raises(PySparkException, match=said):
+            query.trigger(availableNow=True).start().awaitTermination(WITHIN_S)
 
 
 def test_a_subscription_of_a_topic_is_chosen(
