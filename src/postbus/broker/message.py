@@ -240,10 +240,15 @@ class Message:
     @property
     def weight(self) -> int:
         """Bytes it has to count with: those of its body, and all that was put on it since."""
-        size = len(self.properties or b"")
-        for text in (self.reason, self.description, self.source):
-            if text is not None:
-                size += len(text.encode())
+        size = 0
+        if self.properties is not None:
+            size += len(self.properties)
+        if self.reason is not None:
+            size += len(self.reason.encode())
+        if self.description is not None:
+            size += len(self.description.encode())
+        if self.source is not None:
+            size += len(self.source.encode())
         trail = self.trail
         if trail is None:
             return size + self.length
