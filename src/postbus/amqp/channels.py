@@ -35,15 +35,15 @@ _LATE = (Transfer, Disposition, Flow, Detach, End)
 class Channels:
     """The sessions of a connection, by our channel number and by the peer's."""
 
-    __slots__ = ("_connection", "_ended", "_remote", "local", "peer_channel_max")
+    __slots__ = ("_channel_max", "_ended", "_remote", "local", "peer_channel_max")
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, channel_max: int) -> None:
+        self._channel_max = channel_max
         self.local: dict[int, Session] = {}
         self._remote: dict[int, Session] = {}
         # Channels of the peer that had a session and have none now.
         self._ended: set[int] = set()
-        self.peer_channel_max = connection.limits.channel_max
+        self.peer_channel_max = channel_max
 
     def on_frame(self, channel: int, body: bytes) -> Composite | None:
         """Give a frame to its session; return a performative that is for the connection.
@@ -109,16 +109,15 @@ class Channels:
         del self._remote[channel]
         self._ended.add(channel)
 
-    def on_begin(self, channel: int, begin: Begin) -> None:
+    def on_begin(self, connection: Connection, channel: int, begin: Begin) -> None:
         """Begin the session the peer wants, or take its answer to our begin."""
-        if channel > self._connection.limits.channel_max:
+        if channel > self._channel_max:
             # AMQP 2.7.1 asks for no less than closing the connection.
-            highest = self._connection.limits.channel_max
-            raise FramingError(f"channel {channel}, {highest} is the highest")
+            raise FramingError(f"channel {channel}, {self._channel_max} is the highest")
         if channel in self._remote:
             raise NotAllowed(f"channel {channel} has a session already")
         if begin.remote_channel is None:
-            session = self.begin(channel)
+            session = self.begin(connection, channel)
             session.remote_channel = channel
             session.write(session.begin_frame())
         else:
@@ -130,7 +129,7 @@ class Channels:
         self._ended.discard(channel)
         session.on_begin(begin, channel)
 
-    def begin(self, wanted: int = 0) -> Session:
+    def begin(self, connection: Connection, wanted: int = 0) -> Session:
         """Make a session on a channel of ours that is free: the wanted one if possible."""
         local = self.local
         channel = wanted
@@ -141,7 +140,7 @@ class Channels:
                 f"no more than {self.peer_channel_max + 1} sessions fit into the connection",
                 "amqp:resource-limit-exceeded",
             )
-        session = Session(self._connection, channel)
+        session = Session(connection, channel)
         local[channel] = session
         return session
 
@@ -152,3 +151,9 @@ class Channels:
                 session.gone()
             session.state = SessionState.ENDED
         self._remote.clear()
+
+    def forget(self) -> None:
+        """Let go of the sessions, and they of their links."""
+        for session in self.local.values():
+            session.handles.local.clear()
+        self.local.clear()

@@ -16,6 +16,7 @@ from postbus.amqp.faults import (
     DecodeError,
     FramingError,
     IdleTimeout,
+    LinkError,
     NotAllowed,
     ProtocolError,
 )
@@ -38,7 +39,7 @@ from postbus.amqp.performatives import (
     decode_performative,
 )
 from postbus.amqp.session import Session
-from postbus.amqp.turn import Describe, Turn
+from postbus.amqp.turn import Describe, Turn, plainly
 
 # Wire contract §1.2.
 MECHANISMS = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
@@ -56,6 +57,10 @@ class ConnectionState(Enum):
     """The transport can go, once data_to_send() is written."""
 
 
+# What an empty session or link takes at most, and how many times its size an attach takes that is
+# decoded: measured with maps of the shortest values there are.
+_OBJECT_BYTES = 4_096
+_DECODED_TIMES = 16
 # Looked up once: it is asked for with every frame.
 _OPEN = ConnectionState.OPEN
 
@@ -112,6 +117,9 @@ class Connection(Turn):
             properties=properties,
         )
         self._reader = FrameReader(limits.max_frame_size)
+        if server and limits.stranger_frame_size < limits.max_frame_size:
+            self._reader.max_frame_size = limits.stranger_frame_size
+            self._reader.bound = "allowed before login"
         self._handshake: ServerHandshake | ClientHandshake | None
         if server:
             self._handshake = ServerHandshake(self._reader, mechanisms, unoffered)
@@ -122,7 +130,7 @@ class Connection(Turn):
         self._heartbeat = Heartbeat(limits.idle_timeout_ms, now)
         # Until the peer's open: the hour by which it must have come; later that of its close.
         self._deadline: int | None = now + limits.open_timeout_ms
-        self._channels = Channels(self)
+        self._channels = Channels(limits.channel_max)
         self._closed_by_owner = False
         self._reported = False
         self._deaf = False
@@ -150,6 +158,23 @@ class Connection(Turn):
         """What these deliveries weigh."""
         return sum(session.incoming_unsettled_bytes for session in self._channels.local.values())
 
+    @property
+    def now(self) -> int:
+        """The hour of what is under way."""
+        return self._now
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """What came of frames and deliveries that are not whole."""
+        return self._reader.buffered + self.usage.assembling_bytes
+
+    @property
+    def kept_bytes(self) -> int:
+        """What sessions and links take, besides deliveries: about, for one that is a stranger."""
+        usage = self.usage
+        objects = len(self._channels.local) + usage.handle_count
+        return objects * _OBJECT_BYTES + usage.attach_bytes * _DECODED_TIMES
+
     def next_deadline(self) -> int | None:
         """When tick() has something to do, if nothing happens before."""
         if self.state is ConnectionState.CLOSED:
@@ -157,6 +182,9 @@ class Connection(Turn):
         deadlines = [] if self._deadline is None else [self._deadline]
         if self.state is ConnectionState.OPEN:
             deadlines += self._heartbeat.deadlines()
+            for began in self.usage.unfinished.values():
+                deadlines.append(began + self.limits.unfinished_timeout_ms)
+                break
         return min(deadlines, default=None)
 
     # What comes in.
@@ -190,12 +218,29 @@ class Connection(Turn):
                 text = f"The connection was not opened within {wait_ms} ms."
                 self._fail(ProtocolError(text, "amqp:connection:forced"))
         elif self.state is ConnectionState.OPEN:
+            self._end_unfinished(now)
             if self._heartbeat.is_peer_silent(now):
                 wait_ms = 2 * self.limits.idle_timeout_ms
                 self._fail(IdleTimeout(f"Nothing came from the peer for {wait_ms} ms."))
             elif self._heartbeat.is_due(now) and not self.out:
                 self.write(EMPTY_FRAME)
         return self.take_events()
+
+    def _end_unfinished(self, now: int) -> None:
+        """Detach links whose deliveries have not been whole for too long."""
+        wait_ms = self.limits.unfinished_timeout_ms
+        while self.usage.unfinished:
+            link, began = next(iter(self.usage.unfinished.items()))
+            if now - began < wait_ms:
+                return
+            del self.usage.unfinished[link]
+            text = f"A message was not whole {wait_ms} ms after its first frame."
+            link.fail(LinkError(text, "com.microsoft:timeout"))
+
+    def trust(self) -> None:
+        """The peer has proven who it is: its frames may be as large as was agreed."""
+        self._reader.max_frame_size = self.limits.max_frame_size
+        self._reader.bound = "agreed"
 
     def sasl_accept(self) -> list[Event]:
         """Let the peer in; returns what it has sent since."""
@@ -240,7 +285,7 @@ class Connection(Turn):
         """Begin a session as a client; SessionBegun comes when the peer has answered."""
         if self.state in (ConnectionState.CLOSING, ConnectionState.CLOSED):
             raise ValueError("the connection is closed")
-        session = self._channels.begin()
+        session = self._channels.begin(self)
         session.write(session.begin_frame())
         return session
 
@@ -257,6 +302,17 @@ class Connection(Turn):
             self.take_output()
             self._reported = True
             self._finish(None, clean=True)
+
+    def forget(self) -> None:
+        """Let go of all there was to look at, once the owner has heard that the connection is
+        closed. Nothing in it refers to anything above any more, so that it goes with its last
+        reader and without the garbage collector."""
+        self.take_events()
+        self.dirty.clear()
+        self.out.clear()
+        self._channels.forget()
+        self._handshake = None
+        self.describe = plainly
 
     # How it goes on.
 
@@ -321,7 +377,7 @@ class Connection(Turn):
 
     def _on_own_frame(self, channel: int, performative: Composite) -> None:
         if isinstance(performative, Begin):
-            self._channels.on_begin(channel, performative)
+            self._channels.on_begin(self, channel, performative)
         elif isinstance(performative, Close):
             self.flush()
             self.write(encode_frame(0, Close()))

@@ -36,10 +36,11 @@ class FrameReader:
     of the chunk they came in, and only one that spans chunks is put together aside.
     """
 
-    __slots__ = ("_chunk", "_fed", "_offset", "_partial", "max_frame_size")
+    __slots__ = ("_chunk", "_fed", "_offset", "_partial", "bound", "max_frame_size")
 
     def __init__(self, max_frame_size: int) -> None:
         self.max_frame_size = max_frame_size
+        self.bound = "agreed"  # what the peer is told of the bound
         self._fed: list[bytes] = []  # chunks not begun
         self._chunk = b""  # the chunk being read
         self._offset = 0  # how far it was read
@@ -53,8 +54,8 @@ class FrameReader:
     @property
     def buffered(self) -> int:
         """How many bytes were fed and not yet returned."""
-        rest = len(self._chunk) - self._offset
-        return len(self._partial) + rest + sum(map(len, self._fed))
+        held = len(self._partial) + len(self._chunk) - self._offset
+        return held + sum(map(len, self._fed)) if self._fed else held
 
     def next_header(self) -> bytes | None:
         """Return the eight bytes of a protocol header, or None until all have come."""
@@ -124,7 +125,7 @@ class FrameReader:
 
     def _refusal(self, size: int, start: int) -> FramingError:
         if size > self.max_frame_size:
-            return FramingError(f"a frame of {size} bytes, {self.max_frame_size} agreed")
+            return FramingError(f"a frame of {size} bytes, {self.max_frame_size} {self.bound}")
         return FramingError(f"a frame of {size} bytes that starts its body at {start}")
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from postbus.amqp.faults import FramingError, HandleInUse, SessionError, UnattachedHandle
 from postbus.amqp.limits import Limits
 from postbus.amqp.link import Link
+from postbus.amqp.sending import SenderLink
 
 if TYPE_CHECKING:
     from postbus.amqp.connection import Connection
@@ -95,6 +96,10 @@ class Handles:
         """Free our handle of a link we have detached."""
         if self.local.get(link.handle) is link:
             del self.local[link.handle]
+
+    def senders(self) -> list[SenderLink]:
+        """The links on which we send."""
+        return [link for link in self.local.values() if isinstance(link, SenderLink)]
 
     def clear(self) -> list[Link]:
         """Forget the peer's handles; return every link there was. Ours stay to be looked at."""

@@ -3,7 +3,13 @@
 Every buffer and table of a connection is bounded by one of these numbers before it is filled.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from postbus.amqp.link import Link
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +18,9 @@ class Limits:
 
     max_frame_size: int = 65_536
     """Largest frame we take, and the largest we send whatever the peer allows."""
+
+    stranger_frame_size: int = 65_536
+    """Largest frame we take of a peer that the owner has not called trusted."""
 
     channel_max: int = 255
     """Highest channel number: one less than the sessions a connection may hold."""
@@ -51,6 +60,9 @@ class Limits:
     assembling_bytes_max: int = 67_108_864
     """Bytes of unfinished deliveries, and of those kept for links not accepted yet."""
 
+    unfinished_timeout_ms: int = 120_000
+    """How long after its first frame a delivery must be whole."""
+
     idle_timeout_min_ms: int = 100
     """Shortest idle time-out a peer may ask of us; each half of it costs a heartbeat."""
 
@@ -70,6 +82,7 @@ class Usage:
         "handle_count",
         "link_count",
         "pending_links",
+        "unfinished",
         "unsent_bytes",
     )
 
@@ -82,5 +95,7 @@ class Usage:
         self.handle_count = 0
         self.link_count = 0
         self.pending_links = 0
+        # Links with a delivery that is not complete, and when it began: the oldest comes first.
+        self.unfinished: dict[Link, int] = {}
         # Deliveries that wait for the peer's window.
         self.unsent_bytes = 0

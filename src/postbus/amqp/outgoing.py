@@ -22,8 +22,8 @@ from postbus.amqp.performatives import (
 
 if TYPE_CHECKING:
     from postbus.amqp.connection import Connection
+    from postbus.amqp.handles import Handles
     from postbus.amqp.sending import SenderLink
-    from postbus.amqp.session import Session
 
 # More than a frame header and a transfer with a tag of 32 bytes take.
 _TRANSFER_OVERHEAD = 96
@@ -58,8 +58,9 @@ class Outgoing:
     """
 
     __slots__ = (
+        "_channel",
         "_connection",
-        "_session",
+        "_handles",
         "_told",
         "next_delivery_id",
         "next_transfer_id",
@@ -70,8 +71,10 @@ class Outgoing:
         "window",
     )
 
-    def __init__(self, session: Session, connection: Connection) -> None:
-        self._session = session
+    def __init__(self, channel: int, handles: Handles, connection: Connection) -> None:
+        # Not the session itself, which refers to this: it goes without the garbage collector.
+        self._channel = channel
+        self._handles = handles
         self._connection = connection
         self._told = -1
         self.next_transfer_id = 0
@@ -122,7 +125,7 @@ class Outgoing:
 
     def _send_frame(self, waiting: _Unsent, piece: bytes, more: bool) -> None:
         delivery = waiting.delivery
-        channel = self._session.channel
+        channel = self._channel
         handle = delivery.link.handle
         self.window -= 1
         self.next_transfer_id = (self.next_transfer_id + 1) & SERIAL_MASK
@@ -204,7 +207,7 @@ class Outgoing:
         opens and shuts its window all the time must not cost more than that."""
         if self._told != self._connection.number:
             self._told = self._connection.number
-            for link in self._session.senders():
+            for link in self._handles.senders():
                 if link.attached and link.credit > 0:
                     link.report_credit()
 

@@ -189,6 +189,8 @@ class ReceiverLink(Link):
             if delivery is None:
                 return
             self._assembly = assembly = _Assembly(delivery)
+            if transfer.more:
+                self.connection.usage.unfinished[self] = self.connection.now
         else:
             delivery = assembly.delivery
             if transfer.delivery_id is not None and transfer.delivery_id != delivery.delivery_id:
@@ -246,7 +248,9 @@ class ReceiverLink(Link):
 
     def _drop_assembly(self) -> None:
         if self._assembly is not None:
-            self.connection.usage.assembling_bytes -= self._assembly.size
+            usage = self.connection.usage
+            usage.assembling_bytes -= self._assembly.size
+            usage.unfinished.pop(self, None)
             self._assembly = None
 
     # What Link asks for.

@@ -86,7 +86,7 @@ class Session:
         self.state = SessionState.BEGINNING
         self.owner: Any = None
         self.handles = Handles(connection, limits)
-        self.outgoing = Outgoing(self, connection)
+        self.outgoing = Outgoing(channel, self.handles, connection)
         self.incoming_unsettled = 0
         self.incoming_unsettled_bytes = 0
         self._unsettled_bound = 2 * limits.unsettled_incoming_max
@@ -108,7 +108,7 @@ class Session:
 
     def senders(self) -> list[SenderLink]:
         """The links on which we send."""
-        return [link for link in self.handles.local.values() if isinstance(link, SenderLink)]
+        return self.handles.senders()
 
     def end(self, error: Error | None = None) -> None:
         """End the session and its links; SessionEnded comes when the peer has answered."""

@@ -19,7 +19,7 @@ Describe = Callable[[ProtocolError], str]
 """The words for a violation; an owner may add what ties them to its log."""
 
 
-def _plainly(fault: ProtocolError) -> str:
+def plainly(fault: ProtocolError) -> str:
     return fault.text
 
 
@@ -44,7 +44,7 @@ class Turn:
 
     def __init__(self, limits: Limits, describe: Describe | None) -> None:
         self.limits = limits
-        self.describe = describe or _plainly
+        self.describe = describe or plainly
         self.usage = Usage()
         self.events: list[Event] = []
         self.number = 0
