@@ -149,7 +149,16 @@ class Settings(BaseSettings):
         le=3_600_000,
     )
     frame_size_max_bytes: int = _setting(
-        65_536, "Largest AMQP frame accepted", ge=512, le=1_048_576
+        65_536,
+        "Largest AMQP frame accepted; 64 KB at most before its sender has shown a token",
+        ge=512,
+        le=1_048_576,
+    )
+    unfinished_delivery_timeout_ms: int = _setting(
+        120_000,
+        "A message of several frames must be whole this long after its first one",
+        ge=100,
+        le=86_400_000,
     )
     sessions_per_connection_max: int = _setting(
         256, "AMQP sessions on one connection", ge=1, le=65_536
@@ -201,6 +210,29 @@ class Settings(BaseSettings):
         le=1_073_741_824,
     )
 
+    # What all peers together may take
+    strangers_max_bytes: int = _setting(
+        67_108_864,
+        "Kept for connections that have shown no token, all together; past it those are closed "
+        "that have held the most for the longest, until an eighth of it is free",
+        ge=1_048_576,
+        le=17_179_869_184,
+    )
+    unfinished_max_bytes: int = _setting(
+        268_435_456,
+        "Messages, frames and requests that are not whole, of all other connections; past it the "
+        "same happens",
+        ge=1_048_576,
+        le=17_179_869_184,
+    )
+    replies_max_bytes: int = _setting(
+        268_435_456,
+        "Answers and messages that wait for such connections to take them; past it the same "
+        "happens",
+        ge=1_048_576,
+        le=17_179_869_184,
+    )
+
     # What one peer may take: HTTP
     http_header_max_bytes: int = _setting(
         65_536, "All of an HTTP request that is not its body", ge=1_024, le=1_048_576
@@ -229,7 +261,10 @@ class Settings(BaseSettings):
         240_000, "Longest wait of a receive over HTTP", ge=0, le=3_600_000
     )
     websocket_frame_max_bytes: int = _setting(
-        1_048_576, "Largest WebSocket frame accepted", ge=65_536, le=104_857_600
+        1_048_576,
+        "Largest WebSocket frame accepted; 64 KB at most before its sender has shown a token",
+        ge=65_536,
+        le=104_857_600,
     )
 
     # Message sessions

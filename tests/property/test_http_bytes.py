@@ -8,9 +8,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from postbus.server.http_protocol import BoundedHttpProtocol, HttpHost, HttpLimits, Place
+from postbus.server.http_protocol import BoundedHttpProtocol, HttpHost, HttpLimits
 from postbus.server.meters import ConnectionMeter
 from postbus.server.tracking import TrackingIds
+from tests.unit.server.serving import place_for
 
 LIMITS = HttpLimits(
     header_max_bytes=2_048,
@@ -121,11 +122,11 @@ def test_any_bytes_in_any_pieces_are_served_refused_or_awaited(stream: bytes, da
         tracking = TrackingIds("ns", lambda: 0, lambda: "id")
         meter = ConnectionMeter()
         host = HttpHost(read_all, LIMITS, check_host=True, tracking=tracking, meter=meter)
-        released: list[bool] = []
         above = Above()
-        place = Place(lambda: released.append(True), lambda: above)
-        protocol: Any = BoundedHttpProtocol(host, place)
         wire = Wire()
+        place = place_for(wire, meter)
+        protocol: Any = BoundedHttpProtocol(host, place, lambda: above)
+        place.become("http", "tcp", protocol)
         wire.set_protocol(protocol)
         protocol.connection_made(wire)
         rest = stream
@@ -143,7 +144,7 @@ def test_any_bytes_in_any_pieces_are_served_refused_or_awaited(stream: bytes, da
         for task in list(host.state.tasks):
             await asyncio.wait_for(task, 5)
         # A WebSocket has given the place of its request to AMQP, which heard of both ends.
-        assert released == ([True] if wire.protocol is protocol else [])
+        assert meter.open["http"] == (0 if wire.protocol is protocol else 1)
         assert above.calls == ([] if wire.protocol is protocol else ["made", "lost"])
 
     asyncio.run(story())

@@ -63,6 +63,8 @@ class RawClient:
         trace: TracebackType | None,
     ) -> None:
         self.socket.close()
+        self.core.receive_eof(now_ms())
+        self.core.forget()
 
     def write(self) -> None:
         self.socket.sendall(self.core.data_to_send())

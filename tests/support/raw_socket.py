@@ -58,6 +58,7 @@ class RawWebSocket:
 
     def close(self) -> None:
         self.below.close()
+        self.protocol.parser.close()
 
 
 def connect(server: Server, carrier: str) -> Any:

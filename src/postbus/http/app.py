@@ -42,6 +42,7 @@ from postbus.model.description import QueueDescription
 from postbus.model.fields import QUEUE, TOPIC
 from postbus.model.instant import Instant
 from postbus.server.auth import Authority, Claims, verify_waiting
+from postbus.server.http_protocol import LOG_IN
 from postbus.server.logs import Valve, get_logger
 from postbus.server.tracking import TrackingIds
 
@@ -279,7 +280,11 @@ class Front:
             raise HttpProblem(
                 401, "MissingToken: The request has no 'Authorization' header.", sub_code=40102
             )
-        return await self._verify(token, path)
+        claims = await self._verify(token, path)
+        log_in: Callable[[], None] | None = request.scope.get("state", {}).get(LOG_IN)
+        if log_in is not None:
+            log_in()
+        return claims
 
     async def _verify(self, token: str, path: str) -> Claims:
         try:

@@ -7,9 +7,8 @@ messages. This is the one place where `amqp` and `broker` meet.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from time import perf_counter
-from typing import Any, ClassVar, Final, cast
+from typing import ClassVar, Final, cast
 
 from postbus.amqp.connection import Connection
 from postbus.amqp.events import (
@@ -31,23 +30,26 @@ from postbus.amqp.sasl import parse_plain
 from postbus.amqp.sending import SenderLink
 from postbus.amqp.session import Session
 from postbus.errors import ConnectionForced, SecondReceiver, ServiceBusError, Unauthorized
-from postbus.model.address import resolve_address
 from postbus.model.authorization import Right
 from postbus.model.instant import Instant
 from postbus.server.attaching import attach
-from postbus.server.auth import Authority, Claims, lost_claim
+from postbus.server.auth import Authority, Claims
+from postbus.server.budgets import HELD_MIN
 from postbus.server.coordinator import CoordinatorInlet
 from postbus.server.credentials import Credentials
 from postbus.server.host import Host
 from postbus.server.links import Inlet, Outlet
+from postbus.server.lost_claims import address_of, detach_unproven
 from postbus.server.namespace import Namespace
 from postbus.server.nodes import NodeInlet, NodeOutlet
+from postbus.server.places import Place
 from postbus.server.refusals import Refusals
 from postbus.server.requests import Lose
 from postbus.server.runtime import Runtime
 from postbus.server.service import Service
 from postbus.server.transactions import Transactions
 from postbus.server.turns import CLIENT
+from postbus.server.websocket import part_from
 
 Owner = Inlet | Outlet | NodeInlet | NodeOutlet | CoordinatorInlet
 
@@ -70,11 +72,11 @@ class Gateway:
 
     _last_id: ClassVar[int] = 0
 
-    def __init__(self, service: Service, released: Callable[[], None]) -> None:
+    def __init__(self, service: Service, place: Place) -> None:
         Gateway._last_id += 1
         self.id = Gateway._last_id
         self._service = service
-        self._released = released
+        self._place = place
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self.now: Instant = service.clock()
@@ -105,6 +107,8 @@ class Gateway:
         self._clean = False
         self._writable = True
         self._starving = False
+        self._expecting = False
+        """The timer rings when a delivery should be whole."""
         self.session_holders: set[int] = set()
         """Those of its links that hold a message session."""
         self.promised_bytes = 0
@@ -166,8 +170,14 @@ class Gateway:
         """Has the client any right at all on this path?"""
         return self._credentials.covers(path, self._service.wall())
 
+    def _known(self) -> None:
+        """The peer has proven who it is."""
+        self._connection.trust()
+        self._place.log_in()
+
     def add_claims(self, audience: str, claims: Claims) -> None:
         """A token was put for an audience. What it renews goes on undisturbed."""
+        self._known()
         if self._credentials.put(audience, claims):
             self._check_links()
         self._arm()
@@ -219,10 +229,44 @@ class Gateway:
         events = self._connection.receive_data(data, self._elapsed_ms())
         self._handle(events)
         self._flush()
+        core, watched = self._connection, self._place.holds or not self._place.known
+        if watched or core.usage.unfinished or core.unfinished_bytes > HELD_MIN:
+            self.weigh()
         if self._reading and (self._overfed() or len(events) > EVENTS_AT_ONCE):
             # Even a peer that is welcome lets the others have their turn.
             self._pause()
             self._loop.call_soon(self._resume)
+
+    def weigh(self) -> None:
+        """Tell what is held for the peer, by which it may be the one that is given up."""
+        transport = self._transport
+        if transport is None:
+            return
+        core = self._connection
+        incoming = core.unfinished_bytes
+        if not self._place.known:
+            incoming += core.kept_bytes
+        if core.usage.unfinished and not self._expecting:
+            self._arm()
+        unsent = self.waiting_bytes + core.pending_bytes
+        self._place.hold(incoming, unsent + self._place.unwritten_bytes(transport))
+
+    def give_up(self, error: ServiceBusError, reason: str) -> None:
+        """Let go of all that is held; a peer that reads is told why."""
+        transport = self._transport
+        if transport is None:
+            return
+        reads = self._writable and self._place.unwritten_bytes(transport) <= HELD_MIN
+        self._transport = None
+        self.close(error)
+        last_words = self._connection.data_to_send()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._handle(self._connection.receive_eof(self._elapsed_ms()))
+        if reads:
+            part_from(transport, last_words, str(error), lingers=self._place.known)
+        else:
+            transport.abort()
 
     def eof_received(self) -> bool:
         self.now = self._service.clock()
@@ -235,13 +279,16 @@ class Gateway:
         if self._timer is not None:
             self._timer.cancel()
         self._transport = None
-        self._service.left(self)
-        self._released()
+        self._connection.forget()
+        self._transactions = None
+        self._service.gateways.discard(self)
+        self._place.release()
 
     def pause_writing(self) -> None:
         """The peer does not read: it gets nothing more, and is not listened to either."""
         self._writable = False
         self._pause()
+        self.weigh()
 
     def resume_writing(self) -> None:
         self._writable = True
@@ -298,6 +345,9 @@ class Gateway:
         data = self._connection.data_to_send()
         if data:
             transport.write(data)
+        waiting = len(data) + self.waiting_bytes + self._connection.usage.unsent_bytes
+        if waiting > HELD_MIN:
+            self.weigh()
         self._feed()
         if self._connection.closed:
             transport.close()
@@ -322,6 +372,7 @@ class Gateway:
         if self._transport is None:
             return
         elapsed_ms = self._elapsed_ms()
+        self._expecting = bool(self._connection.usage.unfinished)
         expiry = self._credentials.next_expiry()
         left_ms = self._authenticate_by - elapsed_ms
         if expiry is not None:
@@ -355,22 +406,8 @@ class Gateway:
             )
 
     def _check_links(self) -> None:
-        """Something that was proven no longer is: detach what needs it (wire contract §2.4).
-
-        Management nodes check each request.
-        """
-        for link in self._links():
-            owner = link.owner
-            if isinstance(owner, (Inlet, Outlet)):
-                right = Right.SEND if isinstance(owner, Inlet) else Right.LISTEN
-                path = resolve_address(_address_of(link) or "").path
-                paths = [path]
-                if isinstance(owner, Inlet) and owner.route is not None:
-                    paths.append(owner.route.destination)
-                for each in paths:
-                    if link.owner is not None and not self.allows(right, each):
-                        lost = lost_claim(link.name, right, self.uri(each))
-                        self.detach(link, lost, owner.entity.path)
+        """Something that was proven no longer is."""
+        detach_unproven(self, self._links())
 
     # -- closing -----------------------------------------------------------------------------
 
@@ -440,6 +477,7 @@ class Gateway:
                 given = parse_plain(event.initial_response)
                 claims = self.authority.verify_plain(given.username, given.password)
                 self._credentials.log_in(claims)
+                self._known()
                 self._arm()
             except (Unauthorized, DecodeError) as error:
                 self.refusals.note_login(event.mechanism, error)
@@ -452,7 +490,7 @@ class Gateway:
         try:
             self._handle(attach(self, link))
         except ServiceBusError as error:
-            link.refuse(self.refusals.error(error, _address_of(link), self.stranger))
+            link.refuse(self.refusals.error(error, address_of(link), self.stranger))
             if isinstance(error, SecondReceiver):
                 self._end_session(link.session, error)
             self._refused += 1
@@ -495,9 +533,3 @@ class Gateway:
 
     def _links(self) -> list[Link]:
         return [link for session in self._connection.sessions for link in session.links]
-
-
-def _address_of(link: Link) -> str | None:
-    terminus: Any = link.target if isinstance(link, ReceiverLink) else link.source
-    address = getattr(terminus, "address", None)
-    return address if isinstance(address, str) else None

@@ -25,8 +25,11 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 from uvicorn.server import ServerState
 
+from postbus.errors import ServiceBusError
+from postbus.server.budgets import HELD_MIN
 from postbus.server.logs import Valve, get_logger
 from postbus.server.meters import ConnectionMeter
+from postbus.server.places import Place
 from postbus.server.tracking import Tracking, TrackingIds
 from postbus.server.upgrading import UpgradeRefused, answer_upgrade, asks_for_websocket
 from postbus.server.websocket import WebSocket
@@ -41,6 +44,9 @@ _uvicorn_log.setLevel(logging.ERROR)
 HEADER_NAMES: Final = "postbus.header_names"
 """In a request's state: the names of its headers as they were written. Over HTTP a message's
 properties are headers, and their names have a case."""
+
+LOG_IN: Final = "postbus.log_in"
+"""In a request's state: to be called when its token was found to be good."""
 
 # The parser gets a read in pieces, so that a bound is passed by one piece at most.
 _PIECE_BYTES: Final = 8_192
@@ -62,13 +68,8 @@ class HttpLimits(NamedTuple):
     websocket_frame_max_bytes: int
 
 
-class Place(NamedTuple):
-    """What one connection has from the listener, which counts it."""
-
-    released: Callable[[], None]
-    """To be called when the connection is gone."""
-    upgraded: Callable[[], asyncio.Protocol]
-    """Gives the protocol that the connection has over a WebSocket, and its place to that one."""
+Upgraded = Callable[[], asyncio.Protocol]
+"""Gives the protocol that the connection has over a WebSocket, and its place to that one."""
 
 
 class HttpHost:
@@ -112,9 +113,9 @@ class HttpHost:
     def body_max(self) -> int:
         return max(self.limits.body_max_bytes, self._message_size_max())
 
-    def protocol(self, place: Place) -> asyncio.Protocol:
+    def protocol(self, place: Place, upgraded: Upgraded) -> asyncio.Protocol:
         """A protocol for one connection."""
-        return BoundedHttpProtocol(self, place)
+        return BoundedHttpProtocol(self, place, upgraded)
 
     def refused(self, reason: str, tracking: Tracking, peer: object, **facts: object) -> None:
         """Count a refusal, and log it unless one for the same reason was logged just now."""
@@ -149,7 +150,7 @@ class HttpHost:
 class BoundedHttpProtocol(HttpToolsProtocol):
     """One HTTP connection, bounded in headers, body, pipeline and time."""
 
-    def __init__(self, host: HttpHost, place: Place) -> None:
+    def __init__(self, host: HttpHost, place: Place, upgraded: Upgraded) -> None:
         super().__init__(host.config, host.state, {})
         self.logger = _uvicorn_log
         # uvicorn counts whole seconds, but only passes them on to the loop, which does not.
@@ -157,6 +158,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._host = host
         self._limits = host.limits
         self._place = place
+        self._upgraded = upgraded
+        self._held_bytes = 0
+        """Of requests that are not answered."""
         self._upgrade_reply: bytes | None = None
         """For the request whose headers are complete; None when it asked for no WebSocket."""
         self._framing_bytes = 0
@@ -175,7 +179,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._stop_timers()
         self._give_up_requests()
         super().connection_lost(exc)
-        self._place.released()
+        self._unset_keepalive_if_required()  # uvicorn leaves it where the connection broke
+        self._forget_requests()
+        self._place.release()
 
     def data_received(self, data: bytes) -> None:
         if self._deaf:
@@ -202,9 +208,28 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 return
             if self._deaf or self.transport.is_closing():
                 return
+        self._held_bytes += len(data)
+        if self._held_bytes > HELD_MIN or self._place.holds:
+            self.weigh()
+
+    def weigh(self) -> None:
+        """Requests are held until they are answered, and answers until they are taken."""
+        self._place.hold(self._held_bytes, self._place.unwritten_bytes(self.transport))
+
+    def give_up(self, error: ServiceBusError, reason: str) -> None:
+        """The broker needs what the connection takes."""
+        if self._deadline is None and (self.cycle is None or self.cycle.response_complete):
+            self._deaf = True
+            self.timeout_keep_alive_handler()  # nobody waits for an answer
+            return
+        self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, str(error), reason)
+        if not self._place.known:
+            # Strangers must not take places for as long as they like to read.
+            self.transport.close()
 
     def pause_writing(self) -> None:
         super().pause_writing()
+        self.weigh()
         if self._write_deadline is None:
             self._guard_writing()
 
@@ -239,6 +264,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope["state"][HEADER_NAMES] = []
+        self.scope["state"][LOG_IN] = self._place.log_in
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._refusal is None:
@@ -277,6 +303,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self._host.meter.http_requests += 1
         super().on_response_complete()
+        if not self.pipeline and self.cycle.response_complete:
+            self._held_bytes = 0
+        if self._place.holds or self.transport.get_write_buffer_size() > HELD_MIN:
+            self.weigh()
         if self.transport.is_closing() and self._write_deadline is None:
             self._guard_writing()
 
@@ -301,6 +331,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._upgrade_reply = None
         if not asks_for_websocket(self.url, self.headers):
             return None
+        if self._place.spare:
+            text = "Every connection there may be is taken."
+            return HTTPStatus.SERVICE_UNAVAILABLE, text, "limit"
         finished = self.cycle is None or self.cycle.response_complete
         if not finished or self.flow.write_paused:
             text = "A WebSocket begins when every earlier reply has been read."
@@ -318,9 +351,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._stop_timers()
         self.connections.discard(self)
         self.transport.write(self._upgrade_reply)
+        self.parser = None  # type: ignore[assignment]
+        self._forget_requests()
         websocket = WebSocket(
             self.transport,
-            self._place.upgraded(),
+            self._upgraded(),
+            self._place,
             self._limits.websocket_frame_max_bytes,
             # Of the host, for nothing should keep this object, which is done.
             partial(self._host.frame_refused, self.client),
@@ -385,6 +421,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             if cycle is not None and not cycle.response_complete:
                 cycle.disconnected = True
                 cycle.message_event.set()
+
+    def _forget_requests(self) -> None:
+        """What refers to this object: it goes when the last of its requests does."""
+        self.pipeline.clear()
+        self.cycle = self._answering = None  # type: ignore[assignment]
+        self.scope = None  # type: ignore[assignment]
 
     def _stop_timers(self) -> None:
         for timer in (self._deadline, self._write_deadline):

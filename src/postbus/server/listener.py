@@ -15,23 +15,23 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple, cast
 
+from postbus.errors import ServiceBusError
 from postbus.model.instant import Instant
 from postbus.server.certificates import Certificates
 from postbus.server.encryption import encrypt
-from postbus.server.http_protocol import HttpHost, Place, error_reply
+from postbus.server.http_protocol import HttpHost, error_reply
 from postbus.server.logs import Valve, get_logger
-from postbus.server.meters import ConnectionMeter
+from postbus.server.places import Place, Places, Tenant
 from postbus.server.sniffing import NEEDED_BYTES, Wire, sniff
 from postbus.settings import Settings, is_loopback
 
 _log = get_logger("listener")
 
-Released = Callable[[], None]
-"""To be called by a protocol in its connection_lost: the connection's place is free again."""
-
 _BACKLOG: Final = 1_024
 # Files other than connections: stores, their journals, standard streams, the loop's own.
 OTHER_FILES: Final = 256
+TLS_BYTES: Final = 65_536
+"""What a layer of TLS takes until it is there: measured."""
 # AMQP 2.2: a peer that opens with anything else is told what we speak, and closed.
 _AMQP_HEADER: Final = b"AMQP\x03\x01\x00\x00"
 _TLS_HINT: Final = (
@@ -52,18 +52,16 @@ class Listener:
     def __init__(
         self,
         *,
-        amqp: Callable[[Released], asyncio.Protocol],
+        amqp: Callable[[Place], asyncio.Protocol],
         http: HttpHost,
-        connections_max: int,
+        places: Places,
         first_bytes_timeout_ms: int,
         clock: Callable[[], Instant],
-        meter: ConnectionMeter,
         certificates: Certificates,
         allow_plaintext: bool,
     ) -> None:
         """Without `allow_plaintext` only peers on this machine are answered without TLS."""
-        self.meter = meter
-        self.connections_max = connections_max
+        self.places = places
         self.first_bytes_timeout_s = first_bytes_timeout_ms / 1000
         self._amqp = amqp
         self._http = http
@@ -72,7 +70,7 @@ class Listener:
         self._clock = clock
         self._valve = Valve()
         self._servers: list[asyncio.Server] = []
-        self._undecided: set[asyncio.Transport] = set()
+        self._undecided: set[Place] = set()
         self._handshakes: set[asyncio.Task[None]] = set()
 
     async def listen(self, host: str, port: int) -> int:
@@ -120,8 +118,8 @@ class Listener:
         for server in self._servers:
             server.close()
         self._servers.clear()
-        for transport in list(self._undecided):
-            transport.abort()
+        for place in list(self._undecided):
+            place.below.abort()
 
     async def drain(self, grace_s: float) -> None:
         """Let HTTP requests in hand be answered. AMQP connections are their gateway's to close."""
@@ -129,19 +127,19 @@ class Listener:
 
     # What sniffers call
 
-    def admit(self, transport: asyncio.Transport) -> bool:
-        """Whether there is room for one more connection; if not, it is closed."""
-        if self.meter.open_count >= self.connections_max:
-            self.turn_away(transport, "limit", connections_max=self.connections_max)
-            return False
-        self.meter.open["undecided"] += 1
-        self._undecided.add(transport)
-        return True
+    def admit(self, transport: asyncio.Transport, sniffer: Tenant) -> Place | None:
+        """A place for one more connection; where there is none, it is closed."""
+        place = self.places.take(transport, sniffer)
+        if place is None:
+            self._refuse_place(transport)
+        else:
+            self._undecided.add(place)
+        return place
 
-    def forget(self, transport: asyncio.Transport) -> None:
-        """It is no longer undecided: known now, or gone."""
-        self._undecided.discard(transport)
-        self.meter.open["undecided"] -= 1
+    def gone(self, place: Place) -> None:
+        """It never got as far as to be known."""
+        self._undecided.discard(place)
+        place.release()
 
     def tls_context(self) -> ssl.SSLContext | None:
         return self._certificates.context()
@@ -166,20 +164,29 @@ class Listener:
         self.turn_away(transport, "plaintext", hint=_PLAINTEXT_HINT)
 
     def hand_over(
-        self, transport: asyncio.Transport, wire: Wire, first: bytes, *, encrypted: bool
-    ) -> None:
-        """Make it the connection of the protocol it speaks, first bytes included."""
-        carrier = "tls" if encrypted else "tcp"
+        self, place: Place, transport: asyncio.Transport, wire: Wire, first: bytes
+    ) -> bool:
+        """Make it the connection of the protocol it speaks, first bytes included; say whether it
+        is, for in some places there is HTTP alone."""
+        carrier = "tls" if place.encrypted else "tcp"
         protocol: asyncio.Protocol
         if wire is Wire.AMQP:
-            protocol = self._amqp(self._place("amqp", carrier))
+            if place.spare and self.places.full:
+                self._refuse_place(transport)
+                return False
+            protocol = self._amqp(place)
+            place.become("amqp", carrier, cast("Tenant", protocol))
         else:
-            released = self._place("http", carrier)
-            upgraded = partial(self._upgraded, released, encrypted=encrypted)
-            protocol = self._http.protocol(Place(released, upgraded))
+            protocol = self._http.protocol(place, partial(self._upgraded, place))
+            place.become("http", carrier, cast("Tenant", protocol))
+        self._undecided.discard(place)
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         protocol.data_received(first)
+        return True
+
+    def _refuse_place(self, transport: asyncio.Transport) -> None:
+        self.turn_away(transport, "limit", connections_max=self.places.connections_max)
 
     def turn_away(self, transport: asyncio.Transport, reason: str, **facts: object) -> None:
         """Close a connection that gets no further, and say so."""
@@ -188,25 +195,17 @@ class Listener:
 
     def note_refusal(self, reason: str, peer: object, **facts: object) -> None:
         """Count a connection that got no further, and log it unless another was just now."""
-        self.meter.turned_away(reason)
+        self.places.meter.turned_away(reason)
         held = self._valve.passes(reason, self._clock())
         if held is not None:
             _log.warning("connection refused", reason=reason, peer=str(peer), **facts, more=held)
 
-    def _upgraded(self, released: Released, *, encrypted: bool) -> asyncio.Protocol:
+    def _upgraded(self, place: Place) -> asyncio.Protocol:
         """An HTTP connection has become a WebSocket: AMQP takes its place."""
-        released()
-        return self._amqp(self._place("amqp", "websocket_tls" if encrypted else "websocket"))
-
-    def _place(self, protocol: str, carrier: str) -> Released:
-        self.meter.open[protocol] += 1
-        self.meter.accepted[protocol] += 1
-        self.meter.carried[carrier] += 1
-        return partial(self._released, protocol, carrier)
-
-    def _released(self, protocol: str, carrier: str) -> None:
-        self.meter.open[protocol] -= 1
-        self.meter.carried[carrier] -= 1
+        protocol = self._amqp(place)
+        carrier = "websocket_tls" if place.encrypted else "websocket"
+        place.become("amqp", carrier, cast("Tenant", protocol))
+        return protocol
 
 
 class _Sniffer(asyncio.Protocol):
@@ -216,24 +215,23 @@ class _Sniffer(asyncio.Protocol):
     connection inside TLS afterwards.
     """
 
-    __slots__ = ("_encrypted", "_first", "_listener", "_loop", "_tcp", "_timer", "_transport")
+    __slots__ = ("_first", "_listener", "_loop", "_place", "_timer", "_transport")
 
     def __init__(self, listener: Listener, loop: asyncio.AbstractEventLoop) -> None:
         self._listener = listener
         self._loop = loop
         self._first = b""
-        self._tcp: asyncio.Transport | None = None
-        """While the listener counts the connection as undecided."""
+        self._place: Place | None = None
+        """While the connection is undecided."""
         self._transport: asyncio.Transport | None = None
         """Whose bytes are looked at; none during the TLS handshake."""
-        self._encrypted = False
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A TCP transport by contract; uvloop's does not inherit from asyncio's.
         tcp = cast("asyncio.Transport", transport)
-        if self._listener.admit(tcp):
-            self._tcp = tcp
+        self._place = self._listener.admit(tcp, self)
+        if self._place is not None:
             self._look_at(tcp)
 
     def data_received(self, data: bytes) -> None:
@@ -246,6 +244,14 @@ class _Sniffer(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave()
 
+    def weigh(self) -> None:
+        if self._place is not None:
+            self._place.hold(TLS_BYTES if self._place.encrypted else 0, 0)
+
+    def give_up(self, error: ServiceBusError, reason: str) -> None:
+        if self._place is not None:
+            self._place.below.abort()
+
     def _look_at(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._timer = self._loop.call_later(self._listener.first_bytes_timeout_s, self._timed_out)
@@ -256,29 +262,34 @@ class _Sniffer(asyncio.Protocol):
             return
         assert self._timer is not None
         self._timer.cancel()
-        if wire is Wire.TLS and not self._encrypted:
-            self._start_tls(transport)
+        place = self._place
+        if place is None:
+            return
+        if wire is Wire.TLS and not place.encrypted:
+            self._start_tls(place, transport)
         elif wire is Wire.AMQP or wire is Wire.HTTP:
-            self._let_in(transport, wire)
+            self._let_in(place, transport, wire)
         else:
             transport.write(_AMQP_HEADER)
             first = self._first[:NEEDED_BYTES].hex(" ")
             self._listener.turn_away(transport, "unknown_protocol", first=first)
 
-    def _let_in(self, transport: asyncio.Transport, wire: Wire) -> None:
+    def _let_in(self, place: Place, transport: asyncio.Transport, wire: Wire) -> None:
         listener = self._listener
-        if self._encrypted or listener.lets_in_plain(transport.get_extra_info("peername")):
-            self._leave()
-            listener.hand_over(transport, wire, self._first, encrypted=self._encrypted)
+        if place.encrypted or listener.lets_in_plain(transport.get_extra_info("peername")):
+            if listener.hand_over(place, transport, wire, self._first):
+                self._place = self._transport = None
         else:
             listener.refuse_plain(transport, wire)
 
-    def _start_tls(self, transport: asyncio.Transport) -> None:
+    def _start_tls(self, place: Place, transport: asyncio.Transport) -> None:
         context = self._listener.tls_context()
         if context is None:
             self._listener.turn_away(transport, "tls", hint=_TLS_HINT)
             return
         self._transport = None
+        place.encrypted = True
+        self.weigh()
         first, self._first = self._first, b""
         transport.pause_reading()
         self._listener.shake_hands(self._shake_hands(transport, context, first))
@@ -293,9 +304,9 @@ class _Sniffer(asyncio.Protocol):
         except OSError as error:
             why = str(error) or "the peer hung up: does it trust the certificate?"
             self._listener.note_refusal("tls_handshake", peer, error=why)
+            error.__traceback__ = None  # its frames have it, and all of this would stay
             self._leave()
             return
-        self._encrypted = True
         self._look_at(encrypted)
         if self._first:
             self._decide(encrypted)
@@ -304,9 +315,9 @@ class _Sniffer(asyncio.Protocol):
         """The connection is no longer undecided: known now, or gone."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._tcp is not None:
-            self._listener.forget(self._tcp)
-            self._tcp = None
+        if self._place is not None:
+            self._listener.gone(self._place)
+            self._place = None
 
     def _timed_out(self) -> None:
         if self._transport is not None:

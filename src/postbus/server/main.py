@@ -27,6 +27,7 @@ from postbus.model.instant import Instant
 from postbus.server.access import Access
 from postbus.server.auth import Authority
 from postbus.server.backup import BACKUP, back_up_running
+from postbus.server.budgets import Bounds, Budgets
 from postbus.server.certificates import (
     Certificate,
     CertificateError,
@@ -45,12 +46,13 @@ from postbus.server.health import Health
 from postbus.server.http_protocol import HttpHost, HttpLimits
 from postbus.server.idleness import Idleness
 from postbus.server.keys import KeyFileError, choose_key, connection_string
-from postbus.server.listener import Listener, Released, allow_open_files
+from postbus.server.listener import Listener, allow_open_files
 from postbus.server.loading import Loader
 from postbus.server.logs import configure
 from postbus.server.mailbox import Mailbox
 from postbus.server.metrics import EntityReading, Metrics
 from postbus.server.namespace import Namespace
+from postbus.server.places import Place, Places
 from postbus.server.reload_request import RELOAD
 from postbus.server.reloading import Reloading
 from postbus.server.residence import Residence
@@ -329,15 +331,23 @@ class Server:
         )
         return Listener(
             # A protocol by its methods; see Gateway.
-            amqp=cast("Callable[[Released], asyncio.Protocol]", partial(Gateway, self._service)),
+            amqp=cast("Callable[[Place], asyncio.Protocol]", partial(Gateway, self._service)),
             http=http,
-            connections_max=settings.connections_max,
+            places=self._places(),
             first_bytes_timeout_ms=settings.first_bytes_timeout_ms,
             clock=self._clock,
-            meter=self._metrics.connections,
             certificates=self._certificates,
             allow_plaintext=self._plaintext,
         )
+
+    def _places(self) -> Places:
+        settings = self._settings
+        bounds = Bounds(
+            settings.strangers_max_bytes, settings.unfinished_max_bytes, settings.replies_max_bytes
+        )
+        budgets = Budgets(bounds, self._clock)
+        meter = self._metrics.connections
+        return Places(settings.connections_max, budgets, self._clock, meter)
 
     def _certified(self, certificate: Certificate) -> None:
         self._metrics.connections.certificate_until = int(certificate.until.timestamp())
@@ -345,7 +355,7 @@ class Server:
 
     async def start(self) -> None:
         settings = self._settings
-        self._listener.connections_max = allow_open_files(settings.connections_max)
+        self._listener.places.connections_max = allow_open_files(settings.connections_max)
         self._access.open()
         await self.namespace.open()
         await self._feed_readers.open()

@@ -83,7 +83,12 @@ class ManagementNode:
         self._entity = entity
         self._subqueue = subqueue
         self._path = path
-        self._operations: dict[str, tuple[Right, Callable[[NodeRequest, Fields], None]]] = {
+        self._has_sessions = subqueue & KIND_MASK == MAIN and entity.policy().requires_session
+
+    def _operations(self) -> dict[str, tuple[Right, Callable[[NodeRequest, Fields], None]]]:
+        """Made for each request: kept, they would keep what keeps them."""
+        gateway, entity = self._gateway, self._entity
+        operations: dict[str, tuple[Right, Callable[[NodeRequest, Fields], None]]] = {
             "renew-lock": (Right.LISTEN, self._renew),
             "peek-message": (Right.LISTEN, self._peek),
             "schedule-message": (Right.SEND, self._schedule),
@@ -92,17 +97,17 @@ class ManagementNode:
             "update-disposition": (Right.LISTEN, self._update_disposition),
             "batch-delete-messages": (Right.LISTEN, self._delete),
         }
-        self._has_sessions = subqueue & KIND_MASK == MAIN and entity.policy().requires_session
         if self._has_sessions:
             for name, operation in SessionNode(gateway, entity, self._ask).operations().items():
-                self._operations[name] = Right.LISTEN, operation
+                operations[name] = Right.LISTEN, operation
         if isinstance(entity, SubscriptionEntity):
             for name, operation in RuleNode(gateway, entity).operations().items():
-                self._operations[name] = Right.MANAGE, operation
+                operations[name] = Right.MANAGE, operation
+        return operations
 
     def handle(self, request: NodeRequest) -> None:
         name = request.operation.removeprefix(_PREFIX)
-        found = self._operations.get(name)
+        found = self._operations().get(name)
         if found is None and name in SESSION_OPERATIONS:
             raise InvalidOperation(f"'{self._path}' does not require sessions: it has none.")
         if found is None and name in RULE_OPERATIONS:

@@ -171,13 +171,34 @@ class StoreMeter:
         self.bytes_written += size
 
 
+class BudgetMeter:
+    """Bytes of one kind that are kept for all connections together."""
+
+    __slots__ = ("closings", "max_bytes", "name", "used_bytes")
+
+    def __init__(self, name: str, max_bytes: int) -> None:
+        self.name = name
+        self.max_bytes = max_bytes
+        self.used_bytes = 0
+        self.closings = 0
+
+
 class ConnectionMeter:
     """Connections of the process, by the protocol that their first bytes told and by what carries
     it."""
 
-    __slots__ = ("accepted", "carried", "certificate_until", "http_requests", "open", "refused")
+    __slots__ = (
+        "accepted",
+        "budgets",
+        "carried",
+        "certificate_until",
+        "http_requests",
+        "open",
+        "refused",
+    )
 
     def __init__(self) -> None:
+        self.budgets: Sequence[BudgetMeter] = ()
         self.open = {"amqp": 0, "http": 0, "undecided": 0}
         self.accepted = {"amqp": 0, "http": 0}
         self.carried = {"tcp": 0, "tls": 0, "websocket": 0, "websocket_tls": 0}

@@ -200,6 +200,17 @@ ACCEPTED: Final = Family(
 TURNED_AWAY: Final = Family(
     "postbus_connections_refused_total", ("reason",), "Connections cut off by the listener"
 )
+_BUDGET = ("budget",)
+HELD: Final = Family(
+    "postbus_held_bytes",
+    _BUDGET,
+    "Kept for all connections together: `strangers` have shown no token, `unfinished` are messages "
+    "and frames that are not whole, `replies` are not taken by their peers",
+)
+HELD_MAX: Final = Family("postbus_held_max_bytes", _BUDGET, "The bound of each of these")
+HELD_CLOSINGS: Final = Family(
+    "postbus_held_closings_total", _BUDGET, "Connections closed because the bound was passed"
+)
 HTTP_REQUESTS: Final = Family("postbus_http_requests_total", (), "HTTP requests answered")
 COMMIT_SECONDS: Final = Family(
     "postbus_commit_seconds", ("store",), "Time of a commit, until the disk has it"
@@ -227,6 +238,7 @@ FAMILIES: Final = (
     *ENTITY_COUNTERS,
     *(DEAD_LETTERS, REFUSALS, MESSAGES, SIZE, SESSIONS, FEED_LAG, LINKS, PREFETCH),
     *(CONNECTIONS, CARRIED, CERTIFICATE, ACCEPTED, TURNED_AWAY, HTTP_REQUESTS),
+    *(HELD, HELD_MAX, HELD_CLOSINGS),
     *(COMMIT_SECONDS, COMMIT_RECORDS, WRITTEN, FAILURES, HAS_ROOM, LONGEST_TURN, INFO),
 )
 
@@ -355,6 +367,12 @@ def _connections(meter: ConnectionMeter) -> Iterator[Metric]:
         certificate = _gauge(CERTIFICATE)
         certificate.add_metric([], meter.certificate_until)
         yield certificate
+    held, held_max, closings = _gauge(HELD), _gauge(HELD_MAX), _counter(HELD_CLOSINGS)
+    for budget in meter.budgets:
+        held.add_metric([budget.name], budget.used_bytes)
+        held_max.add_metric([budget.name], budget.max_bytes)
+        closings.add_metric([budget.name], budget.closings)
+    yield from (held, held_max, closings)
     requests = _counter(HTTP_REQUESTS)
     requests.add_metric([], meter.http_requests)
     yield requests

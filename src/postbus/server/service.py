@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from postbus.amqp.limits import Limits
 from postbus.amqp.types import Symbol
@@ -21,10 +20,6 @@ from postbus.settings import Settings
 
 if TYPE_CHECKING:
     from postbus.server.gateway import Gateway
-
-
-GONE_MIN: Final = 500
-"""Connections that are gone before it is worth while to look for what is left of them."""
 
 
 class Service:
@@ -57,7 +52,6 @@ class Service:
         """What all transactions that are not over keep in memory."""
         self._tracking = tracking
         self._tasks: set[asyncio.Task[None]] = set()
-        self._gone = 0
 
     def rules_changed(self, entity: str, rules: Rules | None) -> None:
         """Of an entity these are the rules now; None: it is gone. What was proven by a key that is
@@ -75,17 +69,6 @@ class Service:
         """Hold on to a task until it is done: the loop itself does not."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    def left(self, gateway: Gateway) -> None:
-        """A connection is gone. Its parts refer to each other, so they stay until the garbage
-        collector comes by, which it does seldom (`postbus.server.main`): ten thousand connections
-        that came and went left 10 MB behind. Looking costs as much as there is alive, so it is
-        done when half as many have gone."""
-        self.gateways.discard(gateway)
-        self._gone += 1
-        if self._gone >= max(GONE_MIN, len(self.gateways) // 2):
-            self._gone = 0
-            gc.collect()
 
     def link_properties(self) -> dict[Any, Any]:
         # .NET quotes it in its errors (wire contract §3.2).
@@ -116,4 +99,5 @@ def connection_limits(settings: Settings) -> Limits:
         unsettled_outgoing_max=settings.outgoing_unsettled_max,
         links_max=settings.links_per_connection_max,
         open_timeout_ms=settings.authentication_timeout_ms,
+        unfinished_timeout_ms=settings.unfinished_delivery_timeout_ms,
     )

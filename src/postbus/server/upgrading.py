@@ -59,6 +59,7 @@ def answer_upgrade(method: str, target: bytes, version: str, headers: RawHeaders
         f"HTTP/{version}",
     )
     response = handshake.accept(request)
+    handshake.parser.close()  # or its two parts would keep each other
     if handshake.handshake_exc is not None:
         raise UpgradeRefused(
             HTTPStatus(response.status_code),

@@ -15,12 +15,20 @@ from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import SEND_EOF, State
 from websockets.server import ServerProtocol
 
+from postbus.server.budgets import HELD_MIN
+from postbus.server.places import Place
+
 # The parser makes an object of every frame, and a frame can be as short as six bytes: a read is
 # taken in pieces, and a peer that sends very many lets the others have their turn in between.
 _PIECE_BYTES: Final = 4_096
 _FRAMES_AT_ONCE: Final = 512
 # Python's async client refuses frames of more than 4 MiB; Azure's own are of this size at most.
 _FRAME_BYTES: Final = 65_536
+STRANGER_BYTES: Final = 65_536
+"""Largest frame of a peer that has not proven who it is."""
+_HEAD_BYTES: Final = 14  # RFC 6455 5.2: of a frame, with its mask
+_REASON_CHARS: Final = 120  # RFC 6455 5.5
+LINGER_S: Final = 2.0
 CLOSE_ANSWER_S: Final = 2.0
 """How long a peer may take for its side of the closing handshake."""
 
@@ -38,12 +46,14 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
         self,
         below: asyncio.Transport,
         above: asyncio.Protocol,
+        place: Place,
         frame_max_bytes: int,
         refused: Refused,
     ) -> None:
         super().__init__()
         self._below = below
         self._above = above
+        self._place = place
         self._refused = refused
         # A message may have any number of fragments: each is passed on as it comes.
         self._frames = ServerProtocol(
@@ -73,6 +83,7 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
             self._frames.receive_data(data[start : start + _PIECE_BYTES])
             start += _PIECE_BYTES
             frame_count += self._take(payload)
+            self._check_stranger()
             self._write_out()
             if frame_count > _FRAMES_AT_ONCE and start < len(data):
                 self._rest = data[start:]
@@ -85,6 +96,14 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
         if self._hung_up and not self._closing:
             self._closing = True
             self._above.eof_received()
+        self._weigh()
+
+    def _weigh(self) -> None:
+        """What is not passed on yet is on the connection's account."""
+        place = self._place
+        place.framed_bytes = len(self._frames.reader.buffer) + len(self._rest)
+        if place.framed_bytes > HELD_MIN or place.holds:
+            place.weigh()
 
     def _go_on(self) -> None:
         """Look at the rest of what was read, and read on when that is done."""
@@ -104,10 +123,17 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
-        self._rest = b""
+        self._forget()
         if self._timer is not None:
             self._timer.cancel()
         self._above.connection_lost(exc)
+
+    def _forget(self) -> None:
+        """Nothing more is looked at. The parser refers to what it is part of until it ends."""
+        self._hung_up = True
+        self._rest = b""
+        self._frames.parser.close()
+        self._frames.reader.buffer.clear()
 
     def pause_writing(self) -> None:
         self._above.pause_writing()
@@ -139,6 +165,17 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
         self._paused = False
         self._expect_the_end()
         self._go_on()
+
+    def turn_away(self, text: str) -> None:
+        """Close with the word that another time would be better, and keep nothing of what still
+        comes."""
+        if not (self._closing or self._hung_up):
+            self._frames.send_close(CloseCode.TRY_AGAIN_LATER, text[:_REASON_CHARS])
+            self._below.write(b"".join(self._frames.data_to_send()))
+        self._closing = True
+        self._forget()
+        self._below.close()
+        self._expect_the_end()
 
     def abort(self) -> None:
         self._closing = True
@@ -192,6 +229,14 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
             self._refused("websocket_frame", str(fault))
         return len(frames)
 
+    def _check_stranger(self) -> None:
+        # Not by the library's own bound: the next frame's is fixed before the peer logs in.
+        if self._place.known or len(self._frames.reader.buffer) <= STRANGER_BYTES + _HEAD_BYTES:
+            return
+        text = f"before login a frame may have {STRANGER_BYTES} bytes"
+        self._frames.fail(CloseCode.MESSAGE_TOO_BIG, text)
+        self._refused("websocket_frame", text)
+
     def _write_out(self) -> None:
         """Write pongs and closes, and hang up where the closing handshake says so."""
         pieces = self._frames.data_to_send()
@@ -216,3 +261,18 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
         if self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(CLOSE_ANSWER_S, self._below.abort)
+
+
+def part_from(transport: asyncio.Transport, last_words: bytes, text: str, *, lingers: bool) -> None:
+    """Close a connection that is given up, whatever it is. With `lingers` its peer has a moment to
+    read why: with bytes of the peer unread, close() would reset the connection."""
+    if last_words:
+        transport.write(last_words)
+    if isinstance(transport, WebSocket):
+        transport.turn_away(text)
+        return
+    if lingers and transport.can_write_eof():
+        transport.write_eof()
+    else:
+        transport.close()
+    asyncio.get_running_loop().call_later(LINGER_S, transport.abort)

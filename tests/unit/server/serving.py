@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from ssl import SSLContext
-from typing import Any
+from typing import Any, cast
 
+from postbus.errors import ServiceBusError
+from postbus.server.budgets import Bounds, Budgets
 from postbus.server.certificates import Certificates
 from postbus.server.http_protocol import HttpHost, HttpLimits
-from postbus.server.listener import Listener, Released
+from postbus.server.listener import Listener
 from postbus.server.meters import ConnectionMeter
+from postbus.server.places import Place, Places
 from postbus.server.tracking import TrackingIds
 
 AMQP_OPENING = b"AMQP\x00\x01\x00\x00"
@@ -25,11 +28,14 @@ LIMITS = HttpLimits(
 )
 
 
+BOUNDS = Bounds(1 << 26, 1 << 26, 1 << 26)
+
+
 class Echo(asyncio.Protocol):
     """Stands for AMQP: says back what it hears."""
 
-    def __init__(self, released: Released) -> None:
-        self._released = released
+    def __init__(self, place: Place) -> None:
+        self.place = place
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: Any = transport
@@ -38,7 +44,13 @@ class Echo(asyncio.Protocol):
         self._transport.write(b"echo:" + data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._released()
+        self.place.release()
+
+    def weigh(self) -> None:
+        self.place.hold(0, 0)
+
+    def give_up(self, error: ServiceBusError, reason: str) -> None:
+        self._transport.close()
 
 
 async def greet(scope: Any, receive: Any, send: Any) -> None:
@@ -67,6 +79,14 @@ async def _reply(send: Any, status: int, body: bytes) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
+def place_for(below: Any, meter: ConnectionMeter) -> Place:
+    """A place of its own for a protocol without a listener."""
+    places = Places(1, Budgets(BOUNDS, lambda: 0), lambda: 0, meter)
+    place = places.take(below, Echo(cast(Any, None)))
+    assert place is not None
+    return place
+
+
 class Harness:
     def __init__(self, limits: HttpLimits, check_host: bool, **options: Any) -> None:
         self.meter = ConnectionMeter()
@@ -79,13 +99,18 @@ class Harness:
             meter=self.meter,
             known_as=options.get("known_as", tuple),
         )
+        self.places = Places(
+            options.get("connections_max", 50),
+            Budgets(options.get("bounds", BOUNDS), lambda: 0),
+            lambda: 0,
+            self.meter,
+        )
         self.listener = Listener(
             amqp=options.get("amqp", Echo),
             http=self.http,
-            connections_max=options.get("connections_max", 50),
+            places=self.places,
             first_bytes_timeout_ms=options.get("first_bytes_timeout_ms", 5_000),
             clock=lambda: 0,
-            meter=self.meter,
             certificates=options.get("certificates", Certificates(None)),
             allow_plaintext=options.get("allow_plaintext", True),
         )

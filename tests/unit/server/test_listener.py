@@ -103,26 +103,6 @@ def test_a_connection_that_sends_nothing_is_dropped(run: Any) -> None:
     run(story())
 
 
-def test_connections_past_the_bound_are_closed_and_room_is_made_by_leaving(run: Any) -> None:
-    async def story() -> None:
-        async with serving(connections_max=2) as bus:
-            first, second = await bus.connect(), await bus.connect()
-            for client in (first, second):
-                await client.send(GET)
-                await client.reply()
-            assert await bus.ask(GET) == b""
-            assert bus.meter.refused == {"limit": 1}
-            await first.close()
-            await until(lambda: bus.meter.open_count == 1)
-            third = await bus.connect()
-            await third.send(GET)
-            assert (await third.reply()).startswith(b"HTTP/1.1 200")
-            await second.close()
-            await third.close()
-
-    run(story())
-
-
 # Starting and stopping
 
 

@@ -9,7 +9,9 @@ import pytest
 from websockets.frames import CloseCode, Frame, Opcode
 
 from postbus.server import websocket as websockets
+from postbus.server.meters import ConnectionMeter
 from postbus.server.websocket import WebSocket
+from tests.unit.server.serving import place_for
 
 FRAME_MAX_BYTES = 1_000
 
@@ -88,6 +90,9 @@ class Above:
     def connection_lost(self, exc: Exception | None) -> None:
         self.calls.append("lost")
 
+    def weigh(self) -> None:
+        pass
+
     def pause_writing(self) -> None:
         self.calls.append("pause")
 
@@ -100,8 +105,15 @@ class Line:
         self.below: Any = Below(half_close)
         self.above: Any = Above()
         self.refused: list[tuple[str, str]] = []
+        self.place = place_for(self.below, ConnectionMeter())
+        self.place.tenant = self.above
+        self.place.log_in()
         self.socket = WebSocket(
-            self.below, self.above, FRAME_MAX_BYTES, lambda *why: self.refused.append(why)
+            self.below,
+            self.above,
+            self.place,
+            FRAME_MAX_BYTES,
+            lambda *why: self.refused.append(why),
         )
         self.socket.begin(b"")
 

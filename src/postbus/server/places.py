@@ -1,0 +1,212 @@
+"""Who may connect, and who has to go when there is no room.
+
+A connection has a place from its first byte to its last, whatever protocol turns out to speak on
+it. A peer that has proven who it is keeps its place; one that has not gives it up, the oldest
+first, to whoever comes when all are taken: strangers cannot keep others out by staying.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from postbus.errors import ServerBusy, ServiceBusError
+from postbus.model.instant import Instant
+from postbus.server.budgets import Account, Budgets
+from postbus.server.logs import Valve, get_logger
+from postbus.server.meters import ConnectionMeter
+
+HTTP_PLACES: Final = 64
+"""Places beyond the bound that are for HTTP alone: where every place is taken by peers that have
+proven who they are, health can still be asked for, and entities be looked at."""
+LEAVING_MAX: Final = 128
+"""Connections that were given up for their places and are not gone yet."""
+
+_log = get_logger("places")
+
+
+class Tenant(Protocol):
+    """The protocol that a connection has at the moment."""
+
+    def weigh(self) -> None:
+        """Tell the place what is held for the peer now."""
+
+    def give_up(self, error: ServiceBusError, reason: str) -> None:
+        """Let go of the connection and of all that is held for it, with words where its protocol
+        has any."""
+
+
+class Place:
+    """The place of one connection."""
+
+    __slots__ = (
+        "_carrier",
+        "_places",
+        "_protocol",
+        "_replies",
+        "_strange",
+        "_unfinished",
+        "below",
+        "encrypted",
+        "framed_bytes",
+        "holds",
+        "known",
+        "leaving",
+        "spare",
+        "tenant",
+    )
+
+    def __init__(
+        self, places: Places, below: asyncio.Transport, tenant: Tenant, spare: bool
+    ) -> None:
+        budgets = places.budgets
+        self._places = places
+        self._strange = Account(budgets.strangers)
+        self._unfinished = Account(budgets.unfinished)
+        self._replies = Account(budgets.replies)
+        self._protocol = "undecided"
+        self._carrier: str | None = None
+        self.below = below
+        """The TCP connection, whatever is on top of it."""
+        self.encrypted = False
+        self.tenant: Tenant | None = tenant
+        self.known = False
+        """The peer has proven who it is."""
+        self.spare = spare
+        """It is one of those for HTTP alone."""
+        self.leaving = False
+        self.holds = False
+        """There is something on its accounts."""
+        self.framed_bytes = 0
+        """What came of WebSocket frames that are not whole."""
+
+    def become(self, protocol: str, carrier: str, tenant: Tenant) -> None:
+        """It is known what the peer speaks now, and what carries it."""
+        self._places.count(self._protocol, self._carrier, -1)
+        self._protocol, self._carrier = protocol, carrier
+        self._places.count(protocol, carrier, 1)
+        self.tenant = tenant
+
+    def log_in(self) -> None:
+        """The peer has proven who it is."""
+        if not self.known:
+            self.known = True
+            self._places.strangers.pop(self, None)
+            self._strange.hold(self, 0)
+            self.weigh()
+
+    def unwritten_bytes(self, transport: asyncio.Transport) -> int:
+        """What was written to the peer and has not left; `transport` is the topmost."""
+        size = transport.get_write_buffer_size()
+        # A layer of TLS does not tell of what it has passed on.
+        return size + self.below.get_write_buffer_size() if self.encrypted else size
+
+    def hold(self, incoming: int, outgoing: int) -> None:
+        """This is kept of what the peer has not finished to say, and of what it has not taken.
+
+        The connection may be given up before this returns.
+        """
+        if self.tenant is None:
+            return
+        incoming += self.framed_bytes
+        self.holds = incoming > 0 or outgoing > 0
+        if self.known:
+            self._unfinished.hold(self, incoming)
+            self._replies.hold(self, outgoing)
+        else:
+            self._strange.hold(self, incoming + outgoing)
+
+    def weigh(self) -> None:
+        """Have it told what is held now."""
+        if self.tenant is not None:
+            self.tenant.weigh()
+
+    def give_up(self, error: ServiceBusError, reason: str) -> None:
+        tenant = self._leave()
+        if tenant is not None:
+            self.leaving = True
+            self._places.note_leaving(self, error, reason)
+            tenant.give_up(error, reason)
+
+    def release(self) -> None:
+        """The connection is gone."""
+        self._leave()
+        self._places.gone(self)
+        self._places.count(self._protocol, self._carrier, -1)
+
+    def _leave(self) -> Tenant | None:
+        tenant, self.tenant = self.tenant, None
+        self._places.strangers.pop(self, None)
+        self.framed_bytes = 0
+        self.holds = False
+        for account in (self._strange, self._unfinished, self._replies):
+            account.hold(self, 0)
+        return tenant
+
+
+class Places:
+    """All places there are."""
+
+    def __init__(
+        self,
+        connections_max: int,
+        budgets: Budgets,
+        clock: Callable[[], Instant],
+        meter: ConnectionMeter,
+    ) -> None:
+        self.connections_max = connections_max
+        self.budgets = budgets
+        self.meter = meter
+        meter.budgets = budgets.meters
+        self.strangers: dict[Place, None] = {}
+        """Those whose peers have proven nothing, the oldest first."""
+        self._clock = clock
+        self._valve = Valve()
+        self._leaving = 0
+
+    @property
+    def full(self) -> bool:
+        return self.meter.open_count >= self.connections_max + self._leaving
+
+    def take(self, below: asyncio.Transport, tenant: Tenant) -> Place | None:
+        """A place for a new connection; None when there is none."""
+        spare = False
+        if self.full:
+            oldest = next((each for each in self.strangers if not each.spare), None)
+            spare = oldest is None
+            if spare and self.meter.open_count >= (
+                self.connections_max + HTTP_PLACES + self._leaving
+            ):
+                oldest = next(iter(self.strangers), None)
+                if oldest is None:
+                    return None
+            if oldest is not None:
+                if self._leaving >= LEAVING_MAX:
+                    return None
+                error = ServerBusy("The place of a connection without a token was needed.")
+                oldest.give_up(error, "place_needed")
+        place = Place(self, below, tenant, spare)
+        self.strangers[place] = None
+        self.meter.open["undecided"] += 1
+        return place
+
+    def count(self, protocol: str, carrier: str | None, step: int) -> None:
+        """Keep the meter: a connection has come by this protocol, or it has left it."""
+        self.meter.open[protocol] += step
+        if carrier is not None:
+            self.meter.carried[carrier] += step
+            if step > 0:
+                self.meter.accepted[protocol] += 1
+
+    def note_leaving(self, place: Place, error: ServiceBusError, reason: str) -> None:
+        self._leaving += 1
+        self.meter.turned_away(reason)
+        held = self._valve.passes(reason, self._clock())
+        if held is not None:
+            peer = str(place.below.get_extra_info("peername"))
+            _log.warning("connection given up", reason=reason, peer=peer, why=str(error), more=held)
+
+    def gone(self, place: Place) -> None:
+        if place.leaving:
+            self._leaving -= 1
