@@ -23,6 +23,7 @@ from typing import Any
 from bench.brokers import Broker, Postbus
 from bench.caller import Place
 from bench.client import Work
+from bench.holders import HOLDERS
 from bench.numbers import Spread
 from bench.peers import PEERS, TURNS_PER_S, Peer
 from bench.processes import machine, machine_cpu_s, usage_of
@@ -163,7 +164,7 @@ def once(
 
 
 def measure(given: argparse.Namespace, folder: Path) -> int:
-    kinds = [kind for kind in PEERS if given.only in kind.title]
+    kinds = [kind for kind in (*PEERS, *HOLDERS) if given.only in kind.title]
     if not kinds:
         say(f"No peer is called {given.only!r}.")
         return 2
