@@ -7,7 +7,9 @@ from pathlib import Path
 import apsw
 import pytest
 
-from postbus.errors import StoreFull
+from postbus.errors import StoreFailed, StoreFull
+from postbus.store import reserve as reserves
+from postbus.store.database import Database
 from postbus.store.reserve import STEPS, Reserve
 from postbus.store.sqlite import SqliteStore
 from tests.contract.fragments import T0, Writer
@@ -157,3 +159,19 @@ def test_a_disk_that_goes_up_and_down_at_its_edge_does_not_flap(tmp_path: Path) 
         assert not reserve.look(), "not at once"
         left = 10 << 20
         assert reserve.look()
+
+
+def test_what_was_committed_is_answered_whatever_the_look_for_room_finds(
+    full: QuotaDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: Database) -> None:
+        raise StoreFailed("a sync failed, while the log was moved")
+
+    with opened(full, tmp_path) as (store, _):
+        writer = Writer(store)
+        monkeypatch.setattr(Database, "move_log", broken)
+        monkeypatch.setattr(Reserve, "is_pledged", True)
+        monkeypatch.setattr(reserves, "LOOK_BYTES", 1)
+        writer.send(b"durable")
+        found = store.standing(1)
+        assert found is not None and found.head == 1

@@ -95,10 +95,12 @@ class Reserve:
     def _give_up(self) -> bool:
         if not self._held:
             return False
-        self._held = max(0, self._held - self._step)
-        os.ftruncate(self._file, self._held)
-        with suppress(OSError):
+        try:
+            os.ftruncate(self._file, max(0, self._held - self._step))
+            self._held = max(0, self._held - self._step)
             os.fsync(self._file)  # some file systems free the blocks with the next sync only
+        except OSError:
+            return False
         return True
 
     def _take(self, size: int) -> None:
@@ -114,7 +116,10 @@ class Reserve:
                 os.ftruncate(self._file, self._held)
 
     def _free_on_disk(self) -> int:
-        found = os.statvfs(self._path.parent)
+        try:
+            found = os.statvfs(self._path.parent)
+        except OSError:
+            return 2 * self._step  # not known: all stays as it is
         return found.f_bavail * found.f_frsize
 
 

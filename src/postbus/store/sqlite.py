@@ -1,11 +1,11 @@
 """The default store: journals and indexes of many fragments in one SQLite file."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import cache, partial
 from typing import Final
 
-from postbus.errors import StoreFailed, StoreFull
+from postbus.errors import StoreFailed, StoreFull, StoreUnavailable
 from postbus.model.instant import Instant
 from postbus.store import parts as rules
 from postbus.store import rows, seen
@@ -120,8 +120,11 @@ class SqliteStore:
     def look_for_room(self) -> bool:
         if self._reserve is None:
             return True
-        if self._reserve.is_pledged:
-            self._database.move_log()
+        # Often behind a commit, which is durable whatever is found here: a file that is broken
+        # refuses the next one.
+        with suppress(StoreUnavailable):
+            if self._reserve.is_pledged:
+                self._database.move_log()
         return self._reserve.look()
 
     def acquire(self, fragment: int, broker: str, seen_epoch: int) -> Lease:

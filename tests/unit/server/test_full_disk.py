@@ -112,6 +112,16 @@ async def test_a_transaction_that_sends_is_rolled_back_and_one_that_settles_is_n
     assert desk.stored == 0
 
 
+async def test_a_scheduled_message_comes_when_it_is_due(desk: Desk) -> None:
+    bed = desk.bed
+    message = Message(b"later", "m", None, -1, bed.now + 5)
+    await bed.ask(lambda queue, now, pages: queue.send([message], now))
+    bed.store.has_room = False
+    bed.now += 10
+    bed.runtime.wake(bed.host)
+    await until(lambda: bed.host.engine is not None and bed.host.engine.ledger.count(MAIN) == 1)
+
+
 async def test_dead_letters_can_be_thrown_away_and_not_sent_again(cemetery: Cemetery) -> None:
     numbers = await cemetery.bury(2)
     cemetery.bed.store.has_room = False
