@@ -114,7 +114,9 @@ def run_management(data: bytes) -> None:
         id=1,
         locked=lambda host, subqueue, locked_token: None,
         runtime=lambda host: Runtime(engine),
-        service=SimpleNamespace(settings=SimpleNamespace(property_size_max_bytes=1_000)),
+        service=SimpleNamespace(
+            settings=SimpleNamespace(property_size_max_bytes=1_000, header_size_max_bytes=4_000)
+        ),
         session_holders=range(1_000),
     )
     host = SimpleNamespace(meter=None, name="orders")

@@ -49,6 +49,7 @@ from postbus.server.runtime import Runtime
 from postbus.server.service import Service
 from postbus.server.transactions import Transactions
 from postbus.server.turns import CLIENT
+from postbus.server.unread import unread
 from postbus.server.websocket import part_from
 
 Owner = Inlet | Outlet | NodeInlet | NodeOutlet | CoordinatorInlet
@@ -275,10 +276,12 @@ class Gateway:
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.now = self._service.clock()
+        transport, self._transport = self._transport, None
+        if exc is not None and transport is not None and transport is self._place.below:
+            self._handle(self._connection.receive_data(unread(transport), self._elapsed_ms()))
         self._handle(self._connection.receive_eof(self._elapsed_ms()))
         if self._timer is not None:
             self._timer.cancel()
-        self._transport = None
         self._connection.forget()
         self._transactions = None
         self._service.gateways.discard(self)
