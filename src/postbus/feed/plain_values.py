@@ -6,7 +6,7 @@ plain form gets a text.
 
 import json
 from base64 import b64encode
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from math import isfinite
 from typing import Final
 from uuid import UUID
@@ -32,6 +32,7 @@ from postbus.model.plain_message import Moment, PropertyValue
 TEXT: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json"
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DATA: Final = 0x75
 _SEQUENCE: Final = 0x76
 # What .NET's types are on the wire (wire contract §4.5).
@@ -105,7 +106,8 @@ def _key_text(key: object) -> str:
 
 def iso(moment: Instant) -> str:
     """As `2026-06-30T20:53:02.000Z`."""
-    when = datetime.fromtimestamp(moment / 1_000, UTC)
+    # Not by seconds with a fraction: from the year 2242 on they have no bits for it.
+    when = _EPOCH + timedelta(milliseconds=moment)
     return when.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 

@@ -125,6 +125,21 @@ def test_an_enqueued_message_is_told_with_all_that_it_says() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("at", "text"),
+    [
+        (253_402_300_799_999, "9999-12-31T23:59:59.999Z"),
+        (119_836_327_160_349, "5767-06-18T12:39:20.349Z"),
+        (-1, "1969-12-31T23:59:59.999Z"),
+        (-62_135_596_799_999, "0001-01-01T00:00:00.001Z"),
+        (253_402_300_800_000, "253402300800000"),
+    ],
+)
+def test_a_time_of_any_year_is_told_to_the_millisecond(at: int, text: str) -> None:
+    raw = encode_application_properties({"at": Timestamp(at)}) + encode_data(b"")
+    assert event_of(Kind.ENQUEUED, message(raw), raw)["properties"] == {"at": text}
+
+
 def test_an_outcome_says_when_the_message_was_delivered_and_nothing_of_its_content() -> None:
     about = message()
     about.length = 300
