@@ -113,8 +113,12 @@ class Messages:
         )
         # Several sections, and a footer, are for the plain way.
         plain &= start + size == self._ends
-        self.odd |= there & ~plain
         fits = there & plain
+        # A value that says it is a text need not be one: nobody has looked into bodies.
+        said = np.flatnonzero(fits & np.isin(constructor, TEXTS))
+        if len(said) and not buffer.are_texts(start[said], (start + size)[said]):
+            plain[said] = False
+        self.odd |= there & ~plain
         return Spans(
             np.where(fits, start, position),
             np.where(fits, start + size, position),

@@ -90,6 +90,14 @@ class Buffer:
         chosen = np.arange(0, 2 * count, 2, dtype=np.int32)
         return pc.take(parts, numbers(chosen, pa.int32(), known), boundscheck=False)
 
+    def are_texts(self, starts: Positions, ends: Positions) -> bool:
+        """Is each of these spans, that follow each other, UTF-8?"""
+        try:
+            self.column(starts, ends, None, pa.binary()).cast(pa.string())
+        except pa.ArrowInvalid:
+            return False
+        return True
+
 
 # Not by `pa.array`, `pa.scalar` or `pa.repeat`: they import pandas where it is installed, which
 # takes a worker half a second, and 10 ms after each task to look for garbage in it.
