@@ -151,13 +151,18 @@ def _parts(values: dict[str, Any]) -> _Parts:
         said.creation_time, said.absolute_expiry_time = 0, ttl
     properties = values.get("properties")
     if properties:
-        # A map comes out of Arrow as pairs.
-        typed = {name: _typed(value) for name, value in properties}
+        # A map comes out of Arrow as pairs. Spark's have no order: a row that is made again may
+        # have another, and is the same message.
+        typed = {name: _typed(value) for name, value in sorted(properties, key=_name_of)}
         tail = encode_application_properties(typed)
     body = values["body"]
     if body is None:
         raise BadRow("a row has no body: it is null")
     return _Parts(head, said, tail + encode_data(body.encode() if isinstance(body, str) else body))
+
+
+def _name_of(pair: tuple[str, Any]) -> str:
+    return pair[0]
 
 
 def _typed(value: Any) -> Any:
