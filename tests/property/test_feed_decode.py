@@ -309,6 +309,37 @@ def read_both_ways(values: dict[str, Any], body: bytes) -> None:
     assert Decoder(PLACE, ALL).decode(packed(journal), BASE, 1 << 62).to_pylist() == wanted
 
 
+@pytest.mark.parametrize(
+    ("kind", "low", "high"),
+    [
+        *((UByte, 0, 1 << 8), (UShort, 0, 1 << 16), (UInt, 0, 1 << 32), (ULong, 0, 1 << 64)),
+        *((Byte, -(1 << 7), 1 << 7), (Short, -(1 << 15), 1 << 15), (Int, -(1 << 31), 1 << 31)),
+        *((Long, -(1 << 63), 1 << 63), (Timestamp, -(1 << 63), 1 << 63)),
+    ],
+)
+def test_a_number_at_any_edge_is_the_same_text_either_way(kind: Any, low: int, high: int) -> None:
+    edges = (low, -129, -128, -1, 0, 1, 127, 128, 255, 256, high - 1)
+    read_both_ways({str(n): kind(n) for n in edges if low <= n < high}, encode_data(b""))
+
+
+@pytest.mark.parametrize(
+    ("origin", "number", "told"), [(-1, 0, 70), (-1, 7, 7), (5, 7, 70), (0, 7, 70), (5, 0, 70)]
+)
+def test_the_number_that_a_message_came_in_under_is_told_either_way(
+    origin: int, number: int, told: int
+) -> None:
+    """Trails of earlier versions have none: the number is the one that the message has."""
+    message = Message(None, "m")
+    message.number, message.trail = 70, Trail(9)
+    message.trail.origin, message.trail.origin_number = origin, number
+    journal = [(5, [records.encode(Kind.COMPLETED, message, 0, 0, 70)])]
+    name = "originalSequenceNumber"
+    assert [row[name] for row in plainly(journal, BASE, 1 << 62)] == [told]
+    assert Decoder(PLACE, (name,)).decode(packed(journal), BASE, 1 << 62).to_pylist() == [
+        {name: told}
+    ]
+
+
 @given(st.integers(-62_135_596_800_002, 253_402_300_800_002))
 def test_a_time_is_the_same_text_either_way(at: int) -> None:
     read_both_ways({"at": Timestamp(at)}, encode_data(b""))

@@ -72,3 +72,17 @@ def test_of_what_sets_out_for_another_entity_after_it_was_there() -> None:
     source.update(Policy(forward_to=9, forward_dead_letters_to=9))
     source.divert()
     check(source)
+
+
+def test_of_what_got_a_number_twice() -> None:
+    """It was scheduled, became active, and set out as a dead letter: three numbers."""
+    source = Place()
+    source.publish("later", scheduled_at=source.now + 5_000)
+    source.wait(5_000)
+    message = source.receive()
+    assert message is not None
+    source.dead_letter(message, "unpaid")
+    source.update(Policy(forward_dead_letters_to=9))
+    source.divert()
+    check(source)
+    assert len({record.message.number for record in journal(source)}) == 3

@@ -201,6 +201,12 @@ def test_a_checkpoint_of_an_earlier_version_goes_on_as_it_is() -> None:
     assert list(named.broker.told) == ["audit"]
 
 
+def test_a_name_that_is_given_goes_before_that_of_the_checkpoint() -> None:
+    named = Reader(OLD, readerName="audit")
+    named.latestOffset(named.initialOffset(), ReadAllAvailable())
+    assert list(named.broker.told) == ["audit"]
+
+
 def test_a_stream_from_the_end_begins_where_it_was_when_it_was_first_asked() -> None:
     """Spark asks twice, and what comes in between is of the first micro-batch."""
     reader = Reader(OLD, feed(Fragment(0, 7, 0, 150)))
