@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from pyspark_postbus.client import Client
 from pyspark_postbus.pipelines.archive import ArchiveError, archive
-from pyspark_postbus.pipelines.lake import Added, Lake, Source
+from pyspark_postbus.pipelines.lake import Added, Lake, NotArchived, Source
 from tests.support.administration import Administration
 from tests.support.rest import RestClient
 from tests.support.server import Server
@@ -108,7 +108,32 @@ def test_a_table_is_read_by_entity_time_and_column(spark: SparkSession, tmp_path
     assert later.first().entity == "or/ders"
     early = lake.read(spark, until=midnight - timedelta(minutes=1_430))
     assert offsets(early) == list(range(10))
-    assert lake.read(spark, ["others"]).count() == 0
+    with pytest.raises(NotArchived, match="no events of 'others'; it has: or/ders"):
+        lake.read(spark, ["others"])
+
+
+def test_an_entity_that_was_made_anew_in_other_letters_is_read_whole(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(str(tmp_path / "lake"))
+    lake.append(events(spark, 0, 5), ORDERS)
+    again = events(spark, 0, 3).withColumn("entity", F.lit("Or/Ders"))
+    lake.append(again, [Source("Or/Ders", 0, 77)])
+    for name in ("or/ders", "Or/Ders", "OR/DERS"):
+        assert lake.read(spark, [name]).count() == 8
+
+
+def test_a_table_has_all_columns_before_the_entities_of_an_archive_begin(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Two that add them at once get into each other's way, and one of the two would end."""
+    first, second = Lake(str(tmp_path / "lake")), Lake(str(tmp_path / "lake"))
+    first.append(events(spark, 0, 5), ORDERS)
+    later = events(spark, 5, 10).withColumn("originalSequenceNumber", F.col("offset") + 100)
+    second.id(later.schema)
+    version = DeltaTable(first.uri).version()
+    first.append(later, ORDERS)
+    assert DeltaTable(first.uri).version() == version + 1, "rows, and no columns"
 
 
 def test_of_two_writers_of_one_fragment_the_slower_one_is_refused(

@@ -88,8 +88,10 @@ class Lake:
         return table
 
     def id(self, events: StructType) -> str:
-        """What no other table has, wherever it lies; the table is made where there is none."""
+        """What no other table has, wherever it lies; the table is made where there is none, and
+        has all columns of these events then: entities that begin at once do not all add them."""
         table = self.table() or self._create(events)
+        self._widen(table, events)
         return str(table.metadata().id)
 
     def ends(self, sources: Iterable[Source]) -> dict[int, int]:
@@ -239,12 +241,14 @@ def _asked(known: set[str], entities: Sequence[str] | None, uri: str) -> set[str
     the table has nothing of was misspelt, or is that of another broker."""
     if entities is None:
         return known
-    by_name = {name.lower(): name for name in known}
+    lower = {name.lower() for name in known}
     for name in entities:
-        if name.lower() not in by_name:
+        if name.lower() not in lower:
             there = ", ".join(sorted(known)) or "nothing"
             raise NotArchived(f"{uri} has no events of '{name}'; it has: {there}")
-    return {by_name[name.lower()] for name in entities}
+    # An entity that was made anew may be written in another way than it was before.
+    wanted = {name.lower() for name in entities}
+    return {name for name in known if name.lower() in wanted}
 
 
 def _columns(events: StructType) -> list[pa.Field]:
