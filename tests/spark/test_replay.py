@@ -142,6 +142,8 @@ def test_what_cannot_match_is_refused(
         ({"entity": filled, "offsets": {0: (35, 20)}, **feed}, "no offsets from 35 to before 20"),
         ({"entity": filled, "offsets": {3: (0, 9)}, **feed}, "no partition 3"),
         ({"entity": filled, "offsets": {0: (900, 999)}, **feed}, "nothing at offset 900"),
+        ({"entity": filled, "offsets": {0: (900, 999)}, "table": table}, "from offset 900 to"),
+        ({"entity": filled, "offsets": {3: (0, 9)}, "table": table}, "of partition 3"),
         ({"entity": filled, "since": now, "until": now, **feed}, "nothing came in between"),
     ):
         with pytest.raises((ReplayError, NotArchived), match=why):

@@ -13,7 +13,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Final
 
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from postbus.connection_string import parse
@@ -139,6 +139,7 @@ def prepare(
     _check_offsets(offsets or {})
     if table is not None:
         lake = Lake(table, storage)
+        _check_archived(spark, lake, address.entity, offsets or {})
         events = lake.read(spark, [address.entity], since, until)
         withdrawn = lake.read(spark, [address.entity], since, columns=_OF_CANCELLED)
     elif connection is not None:
@@ -182,6 +183,23 @@ def _check_offsets(offsets: Mapping[int, tuple[int, int]]) -> None:
             raise ReplayError(f"there are no offsets from {first} to before {end}: {partition}:…")
 
 
+def _check_archived(
+    spark: SparkSession, lake: Lake, entity: str, offsets: Mapping[int, tuple[int, int]]
+) -> None:
+    for partition, (first, end) in offsets.items():
+        stored = lake.read(spark, [entity], columns=("partition", "offset"))
+        if stored.where(_within(partition, first, end)).isEmpty():
+            raise ReplayError(
+                f"the archive has nothing of '{entity}' from offset {first} to before {end} of "
+                f"partition {partition}"
+            )
+
+
+def _within(partition: int, first: int, end: int) -> Column:
+    at = F.col("offset")
+    return (F.col("partition") == partition) & (at >= first) & (at < end)
+
+
 def _bounds(connection: str, entity: str, offsets: Mapping[int, tuple[int, int]]) -> dict[str, str]:
     """Offsets as the data source takes them: it fails where some were trimmed."""
     feed = known_feed(connection, entity)
@@ -212,8 +230,7 @@ def choose(
     if offsets is not None:
         within = F.lit(False)
         for partition, (first, end) in offsets.items():
-            at = F.col("offset")
-            within = within | ((F.col("partition") == partition) & (at >= first) & (at < end))
+            within = within | _within(partition, first, end)
         chosen = chosen.where(within)
     if where:
         chosen = chosen.where(where)
