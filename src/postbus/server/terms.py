@@ -44,7 +44,9 @@ def _check_filters(source: Source) -> None:
     for key, value in (source.filter or {}).items():
         if is_session_filter(key, value):
             continue
-        names = {key, value.descriptor if isinstance(value, Described) else None}
+        descriptor = value.descriptor if isinstance(value, Described) else None
+        # Of other types there can be values that have no hash.
+        names = {each for each in (key, descriptor) if isinstance(each, (str, int))}
         if names & _SELECTORS:
             raise NotSupported(
                 "Selectors are not supported: give a subscription an SQL filter and receive from "
