@@ -49,7 +49,7 @@ async def test_a_queue_takes_messages_up_to_its_own_size(
 async def test_a_message_of_a_hundred_megabytes(
     open_bus: Callable[..., Bus], administration: Administration
 ) -> None:
-    """More than all unfinished deliveries of a connection may have together."""
+    """In one piece of well over a thousand frames."""
     queue = administration.make_queue(max_message_size_in_kilobytes=102_400)
     bus = open_bus("sync")
     body = b"x" * (100 * MB - OVERHEAD)

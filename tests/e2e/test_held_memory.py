@@ -322,6 +322,36 @@ def test_a_message_that_never_ends_costs_its_link(make_server: Callable[..., Ser
         assert "not whole 300 ms after its first frame" in (detached.error.description or "")
 
 
+def test_a_large_message_and_small_ones_share_a_connection(
+    make_server: Callable[..., Server],
+) -> None:
+    """SDKs send by all their senders on one connection, at the same time."""
+    server = make_server().start()
+    administration = Administration(server.connection_string)
+    large = administration.make_queue(max_message_size_in_kilobytes=102_400)
+    small = administration.make_queue()
+    with RawClient(server) as client:
+        client.sender(large)
+        client.sender(small)
+        piece, last = bytes(60_000), 1_166  # 70 MB
+        section = b"\x00\x53\x75\xb0" + struct.pack(">I", last * len(piece))
+        client.socket.sendall(encode_frame(0, Transfer(0, 0, b"l", 0, more=True), section))
+        for n in range(last):
+            client.socket.sendall(encode_frame(0, Transfer(0, more=n + 1 < last), piece))
+            if n == last - 2:
+                first = encode_frame(0, Transfer(1, 1, b"s", 0, more=True), encode_data(b"x"))
+                client.socket.sendall(first + encode_frame(0, Transfer(1)))
+        until_blocking(
+            "both are there",
+            lambda: (
+                administration.counts(small).total_message_count
+                == administration.counts(large).total_message_count
+                == 1
+            ),
+            5,
+        )
+
+
 def test_a_websocket_is_closed_with_the_word_to_try_again_later(
     make_server: Callable[..., Server],
 ) -> None:

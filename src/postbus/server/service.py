@@ -99,5 +99,7 @@ def connection_limits(settings: Settings) -> Limits:
         unsettled_outgoing_max=settings.outgoing_unsettled_max,
         links_max=settings.links_per_connection_max,
         open_timeout_ms=settings.authentication_timeout_ms,
+        # One connection may have what all may have: it is given up first when that is too much.
+        assembling_bytes_max=settings.unfinished_max_bytes,
         unfinished_timeout_ms=settings.unfinished_delivery_timeout_ms,
     )
