@@ -156,7 +156,8 @@ class Settings(BaseSettings):
     )
     unfinished_delivery_timeout_ms: int = _setting(
         120_000,
-        "A message of several frames must be whole this long after its first one",
+        "A message of several frames must be whole this long after its first one, or after each "
+        "megabyte that it has brought",
         ge=100,
         le=86_400_000,
     )
@@ -246,7 +247,8 @@ class Settings(BaseSettings):
     )
     http_request_timeout_ms: int = _setting(
         30_000,
-        "Time for an HTTP request to arrive whole, and for its reply to be taken",
+        "Time for an HTTP request to arrive whole or to bring another megabyte, and for its reply "
+        "to be taken",
         ge=100,
         le=3_600_000,
     )

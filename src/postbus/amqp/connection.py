@@ -182,8 +182,8 @@ class Connection(Turn):
         deadlines = [] if self._deadline is None else [self._deadline]
         if self.state is ConnectionState.OPEN:
             deadlines += self._heartbeat.deadlines()
-            for began in self.usage.unfinished.values():
-                deadlines.append(began + self.limits.unfinished_timeout_ms)
+            for since in self.usage.unfinished.values():
+                deadlines.append(since + self.limits.unfinished_timeout_ms)
                 break
         return min(deadlines, default=None)
 
@@ -230,11 +230,11 @@ class Connection(Turn):
         """Detach links whose deliveries have not been whole for too long."""
         wait_ms = self.limits.unfinished_timeout_ms
         while self.usage.unfinished:
-            link, began = next(iter(self.usage.unfinished.items()))
-            if now - began < wait_ms:
+            link, since = next(iter(self.usage.unfinished.items()))
+            if now - since < wait_ms:
                 return
             del self.usage.unfinished[link]
-            text = f"A message was not whole {wait_ms} ms after its first frame."
+            text = f"A message was not whole {wait_ms} ms after its first frame, nor did it go on."
             link.fail(LinkError(text, "com.microsoft:timeout"))
 
     def trust(self) -> None:

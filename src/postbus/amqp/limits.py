@@ -61,7 +61,10 @@ class Limits:
     """Bytes of unfinished deliveries, and of those kept for links not accepted yet."""
 
     unfinished_timeout_ms: int = 120_000
-    """How long after its first frame a delivery must be whole."""
+    """How long after its first frame a delivery must be whole, or have brought this many bytes:"""
+
+    progress_bytes: int = 1_048_576
+    """A large message on a slow line may take as long as it takes, if only it goes on."""
 
     idle_timeout_min_ms: int = 100
     """Shortest idle time-out a peer may ask of us; each half of it costs a heartbeat."""
@@ -95,7 +98,8 @@ class Usage:
         self.handle_count = 0
         self.link_count = 0
         self.pending_links = 0
-        # Links with a delivery that is not complete, and when it began: the oldest comes first.
+        # Links with a delivery that is not complete, and when it began or went on: the one that
+        # has waited for longest comes first.
         self.unfinished: dict[Link, int] = {}
         # Deliveries that wait for the peer's window.
         self.unsent_bytes = 0

@@ -29,12 +29,14 @@ if TYPE_CHECKING:
 class _Assembly:
     """A delivery of which more frames are to come."""
 
-    __slots__ = ("delivery", "discarding", "payload", "size")
+    __slots__ = ("delivery", "discarding", "payload", "size", "went_on_at")
 
     def __init__(self, delivery: IncomingDelivery) -> None:
         self.delivery = delivery
         self.payload = bytearray()
         self.size = 0
+        # Its size when its time was last counted anew.
+        self.went_on_at = 0
         # Refused already: the rest is read and dropped.
         self.discarding = False
 
@@ -225,7 +227,12 @@ class ReceiverLink(Link):
             return self._refuse(assembly, LinkError(text, "amqp:resource-limit-exceeded"))
         assembly.payload += memoryview(body)[start:]
         assembly.size += growth
-        self.connection.usage.assembling_bytes += growth
+        usage = self.connection.usage
+        usage.assembling_bytes += growth
+        if assembly.size - assembly.went_on_at >= self.connection.limits.progress_bytes:
+            assembly.went_on_at = assembly.size
+            if usage.unfinished.pop(self, None) is not None:
+                usage.unfinished[self] = self.connection.now
         return True
 
     def _refuse(self, assembly: _Assembly, fault: LinkError) -> bool:

@@ -56,6 +56,8 @@ _PIPELINE_MAX: Final = 16
 # How long a refused peer may go on sending before it is cut off. Closing at once would reset the
 # connection, and the client would never see why.
 _LINGER_S: Final = 1.0
+PROGRESS_BYTES: Final = 1_048_576
+"""A body that has brought as much has its time anew: a large one may come by a slow line."""
 
 
 class HttpLimits(NamedTuple):
@@ -165,6 +167,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """For the request whose headers are complete; None when it asked for no WebSocket."""
         self._framing_bytes = 0
         self._body_bytes = 0
+        self._timed_bytes = 0
+        """How much of the body had come when its time was last counted anew."""
         self._refusal: tuple[HTTPStatus, str, str] | None = None
         self._deaf = False
         """Whatever still arrives is dropped."""
@@ -188,9 +192,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         # Also for bytes that begin no request (bare line ends): they stop the keep-alive timer.
         if self._deadline is None and (self.cycle is None or self.cycle.response_complete):
-            self._deadline = self.loop.call_later(
-                self._limits.request_timeout_ms / 1000, self._request_timed_out
-            )
+            self._await_request()
         for start in range(0, len(data), _PIECE_BYTES):
             piece = data[start : start + _PIECE_BYTES]
             self._framing_bytes += len(piece)
@@ -390,7 +392,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         text = f"The request's body exceeds {self._host.body_max()} bytes."
         return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text, "http_body"
 
+    def _await_request(self) -> None:
+        self._timed_bytes = self._body_bytes
+        self._deadline = self.loop.call_later(
+            self._limits.request_timeout_ms / 1000, self._request_timed_out
+        )
+
     def _request_timed_out(self) -> None:
+        if self._body_bytes - self._timed_bytes >= PROGRESS_BYTES:
+            self._await_request()
+            return
         self._deadline = None
         text = f"The request was not whole within {self._limits.request_timeout_ms} ms."
         self._refuse(HTTPStatus.REQUEST_TIMEOUT, text, "http_timeout")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from typing import Any
 
 import pytest
 
+from postbus.server import http_protocol
 from tests.unit.server.serving import GET, LIMITS, serving, until
 
 
@@ -111,6 +113,32 @@ def test_a_request_that_never_ends_is_cut_off(run: Any, unfinished: bytes) -> No
         async with serving(LIMITS._replace(request_timeout_ms=80)) as bus:
             assert (await bus.ask(unfinished)).startswith(b"HTTP/1.1 408 ")
             assert bus.meter.refused == {"http_timeout": 1}
+
+    run(story())
+
+
+def test_a_large_body_on_a_slow_line_takes_as_long_as_it_takes(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_protocol, "PROGRESS_BYTES", 1_000)
+
+    async def story() -> None:
+        async with serving(LIMITS._replace(request_timeout_ms=400)) as bus:
+            client = await bus.connect()
+            await client.send(
+                b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20000\r\n\r\n"
+            )
+            for _ in range(20):
+                await asyncio.sleep(0.05)
+                await client.send(b"x" * 1_000)
+            assert (await client.reply()).endswith(b"POST 20000")
+            # The next one that stops is cut off as any other.
+            await client.send(
+                b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20000\r\n\r\n"
+                + b"x" * 1_500
+            )
+            assert (await client.rest()).startswith(b"HTTP/1.1 408 ")
+            await client.close()
 
     run(story())
 
