@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from postbus.server import places as seating
-from tests.unit.server.serving import AMQP_OPENING, GET, Client, Echo, Harness, serving, until
+from postbus.server.meters import ConnectionMeter
+from tests.unit.server.serving import (
+    AMQP_OPENING,
+    GET,
+    Client,
+    Echo,
+    Harness,
+    place_for,
+    serving,
+    until,
+)
 
 
 class Guest(Echo):
@@ -97,3 +107,15 @@ def test_a_place_is_free_again_when_its_connection_is_gone(run: Any) -> None:
             assert bus.meter.refused == {}
 
     run(story())
+
+
+def test_who_logs_in_and_who_leaves_holds_nothing_of_the_strangers_any_more() -> None:
+    place = place_for(None, ConnectionMeter())
+    strangers, unfinished, replies = place._places.budgets.meters
+    place.hold(5_000, 700)
+    assert strangers.used_bytes == 5_700
+    place.tenant = None
+    place.log_in()
+    assert strangers.used_bytes == 0
+    place.release()
+    assert (strangers.used_bytes, unfinished.used_bytes, replies.used_bytes) == (0, 0, 0)
