@@ -15,6 +15,9 @@ PATTERN_LENGTH_MAX: Final = EXPRESSION_LENGTH_MAX
 """Characters of a pattern; only one that comes from a message can be longer."""
 _FOUND_IN_A_STEP: Final = 8
 """Bits of the number of characters that are searched in the time of one step."""
+_COMPARED_IN_A_STEP: Final = 11
+"""The same for characters that are compared. Where a text almost fits at each place, Python's
+search compares all of it at each."""
 
 Spend = Callable[[int], None]
 """Told of each step; raises when there have been too many."""
@@ -45,7 +48,9 @@ class _Part:
         last = end - self.length + offset + len(wanted)
         while True:
             found = text.find(wanted, start + offset, last)
-            spend(1 + ((last if found < 0 else found) - start >> _FOUND_IN_A_STEP))
+            searched = (last if found < 0 else found) - start
+            compared = searched * len(wanted)
+            spend(1 + (searched >> _FOUND_IN_A_STEP) + (compared >> _COMPARED_IN_A_STEP))
             if found < 0:
                 return -1
             start = found - offset

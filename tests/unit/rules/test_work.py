@@ -61,6 +61,18 @@ def test_what_takes_long_is_paid_for_whatever_it_is(sql: str) -> None:
     assert 2_000 * facts.work.spent > STEPS_MAX, "two thousand of them end in time"
 
 
+@pytest.mark.parametrize(("searched", "wanted"), [(2_400, 900), (29_000, 99), (31_000, 99)])
+def test_a_text_that_is_compared_at_each_place_is_paid_for_each_time(
+    searched: int, wanted: int
+) -> None:
+    """Python's search is linear only for some lengths of the two."""
+    facts = Sample({"a": "a" * searched})
+    with suppress(EvaluationFailed):
+        rule(f"a LIKE '%{'a' * (wanted - 2)}ba%'").selector.is_true(facts)
+    compared = searched * wanted // 2
+    assert facts.work.spent > compared // 2_000, "characters that are compared in a step"
+
+
 def test_two_thousand_usual_filters_have_room() -> None:
     rules = RuleSet()
     usual = rule("size > 7 AND kind LIKE 'order%' AND color <> 'red' AND weight < 1000 AND x = y")
