@@ -113,7 +113,7 @@ def show(
     for message in messages:
         if message.expired(now):
             continue
-        bytes_max -= message.length
+        bytes_max -= message.weight
         if len(chosen) == count or (chosen and bytes_max < 0):
             horizon = chosen[-1].number
             break

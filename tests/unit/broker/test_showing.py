@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from postbus.broker import browse
-from postbus.broker.message import DEAD_LETTER, MAIN
+from postbus.broker.message import DEAD_LETTER, MAIN, NewProperties
 from postbus.broker.policy import Policy
 from postbus.broker.window import WindowLimits
 from tests.support.engine import Engine
@@ -59,6 +59,17 @@ def test_a_look_ends_where_the_next_message_would_be_too_many_bytes() -> None:
     assert numbers == [1, 2, 3, 4, 5]
     assert looks == [2, 2, 1]
     assert shown(engine, 250, bytes_max=1)[1] == [1] * 5, "one alone may be larger"
+
+
+def test_properties_in_place_of_its_own_are_bytes_of_a_message_too() -> None:
+    engine = small_engine()
+    for _ in range(5):
+        engine.send(b"body")
+    messages = [engine.receive() for _ in range(5)]
+    for message in messages:
+        assert message is not None
+        engine.abandon(message, NewProperties(bytes(100), 100))
+    assert shown(engine, 250, bytes_max=250)[1] == [2, 2, 1]
 
 
 def test_locked_messages_are_shown_and_those_that_cannot_be_received_are_not() -> None:
