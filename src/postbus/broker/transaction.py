@@ -264,6 +264,7 @@ class Transaction:
                     if raw is None:
                         raise no_body(message)
                 properties = settlement.rewrite(message, raw)
+                engine.fragment.toil += properties.values
                 rewriting.add(properties)
                 queue.check_properties(message, properties)
             rulings.append(_Ruling(queue, settlement, properties))
