@@ -21,6 +21,7 @@ from postbus.broker.pages import Need, Pages
 from postbus.errors import NotSupported, ServiceBusError
 from postbus.model.instant import Instant
 from postbus.server.envelope import write_delivery
+from postbus.server.line import TOIL_OF_A_SHARE, share_of
 from postbus.server.links import Outlet
 from postbus.server.requests import Call
 
@@ -165,7 +166,9 @@ def _look(
         return shown
     found, onward = shown
     # Put into words at once: by the time it leaves, more may have been decided about it.
-    payloads = [
-        (message.number, write_delivery(message, raw, with_lock=False)) for message, raw in found
-    ]
+    payloads: list[tuple[int, tuple[bytes, ...]]] = []
+    for message, raw in found:
+        payload = write_delivery(message, raw, with_lock=False)
+        engine.fragment.toil += share_of(message, payload) * TOIL_OF_A_SHARE
+        payloads.append((message.number, payload))
     return payloads, onward

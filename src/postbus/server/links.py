@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -17,17 +17,12 @@ from postbus.broker.message import Message
 from postbus.errors import InvalidArgument, NotSupported, ServiceBusError
 from postbus.server import enlisting
 from postbus.server.envelope import Changes, read_transfer, write_delivery
-from postbus.server.line import Parcel, parcel_size
+from postbus.server.line import Parcel, parcel_size, share_of
 from postbus.server.requests import GiveBack, Send, Settle
 
 if TYPE_CHECKING:
     from postbus.server.entities import Entity, QueueEntity, Received, TopicEntity
     from postbus.server.gateway import Gateway
-
-USUAL_ANNOTATIONS: Final = 256
-"""Bytes of annotations that cost no more than others."""
-BYTES_OF_A_SHARE: Final = 32
-"""Bytes of a section that take as long to write anew as a message takes to be passed on."""
 
 log = structlog.get_logger("links")
 
@@ -199,7 +194,7 @@ class Outlet:
             payload = write_delivery(message, raw)
         except Exception:  # whatever is wrong with one, the others must go out
             log.exception("message unreadable", entity=self.entity.path, number=message.number)
-        return Parcel(message, raw, payload, 1 if payload is None else _share(message, payload))
+        return Parcel(message, raw, payload, 1 if payload is None else share_of(message, payload))
 
     def deliver(self, parcels: list[Parcel]) -> None:
         if self._reserved:  # and not returned by a close
@@ -295,11 +290,3 @@ class Outlet:
             owner = link.owner
             if isinstance(owner, Outlet) and link.credit > 0:
                 owner.wake()
-
-
-def _share(message: Message, payload: tuple[bytes, ...]) -> int:
-    """What a delivery has taken of its turn: some of its sections were read and written anew."""
-    rewritten = max(len(payload[1]) - USUAL_ANNOTATIONS, 0)
-    if message.reason is not None or message.description is not None:
-        rewritten += len(payload[3])
-    return 1 + rewritten // BYTES_OF_A_SHARE

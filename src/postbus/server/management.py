@@ -36,6 +36,7 @@ from postbus.server.envelope import (
     write_delivery,
 )
 from postbus.server.fields import Fields, check_number
+from postbus.server.line import TOIL_OF_A_SHARE, share_of
 from postbus.server.nodes import NodeRequest
 from postbus.server.peeking import peek
 from postbus.server.request_keys import KEYS, SCHEDULED_KEYS
@@ -302,7 +303,7 @@ class ManagementNode:
             )
             if isinstance(found, Need):
                 return found
-            return [(message.token, _encoded(message, raw)) for message, raw in found]
+            return [(message.token, _encoded(queue, message, raw)) for message, raw in found]
 
         def done(found: list[tuple[bytes | None, bytes]]) -> None:
             messages = []
@@ -410,8 +411,10 @@ def _cancel_in(
     return transaction.cancel(engine, numbers, pages)
 
 
-def _encoded(message: Message, raw: bytes) -> bytes:
-    return b"".join(write_delivery(message, raw, with_state=True))
+def _encoded(queue: Queue, message: Message, raw: bytes) -> bytes:
+    parts = write_delivery(message, raw, with_state=True)
+    queue.fragment.toil += share_of(message, parts) * TOIL_OF_A_SHARE
+    return b"".join(parts)
 
 
 def _cut(text: str | None) -> str | None:

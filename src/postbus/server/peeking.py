@@ -10,6 +10,7 @@ from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
 from postbus.model.instant import Instant
 from postbus.server.envelope import write_delivery
+from postbus.server.line import TOIL_OF_A_SHARE, share_of
 
 PEEK_BYTES_MAX: Final = 256 * 1024
 """A response is cut where it would grow past this; fewer than asked is legal (§6.4)."""
@@ -30,11 +31,13 @@ def peek(
     found = browse.peek(queue, subqueue, start, count, PEEK_BYTES_MAX, pages, session_id)
     if isinstance(found, Need):
         return found
-    return [{"message": _peeked(message, raw, omit_body)} for message, raw in found]
+    return [{"message": _peeked(queue, message, raw, omit_body)} for message, raw in found]
 
 
-def _peeked(message: Message, raw: bytes, omit_body: bool) -> bytes:
-    payload = b"".join(write_delivery(message, raw, with_state=True, with_lock=False))
+def _peeked(queue: Queue, message: Message, raw: bytes, omit_body: bool) -> bytes:
+    parts = write_delivery(message, raw, with_state=True, with_lock=False)
+    queue.fragment.toil += share_of(message, parts) * TOIL_OF_A_SHARE
+    payload = b"".join(parts)
     return _without_body(payload) if omit_body else payload
 
 
