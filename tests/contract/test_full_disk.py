@@ -1,8 +1,11 @@
 """A store on a full disk: what makes room gets through on the reserve, all else can be read."""
 
+import errno
+import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import apsw
 import pytest
@@ -10,6 +13,7 @@ import pytest
 from postbus.errors import StoreFailed, StoreFull
 from postbus.store import reserve as reserves
 from postbus.store.database import Database
+from postbus.store.folder import DataFolder
 from postbus.store.reserve import STEPS, Reserve
 from postbus.store.sqlite import SqliteStore
 from tests.contract.fragments import T0, Writer
@@ -175,3 +179,42 @@ def test_what_was_committed_is_answered_whatever_the_look_for_room_finds(
         writer.send(b"durable")
         found = store.standing(1)
         assert found is not None and found.head == 1
+
+
+def test_a_reserve_that_a_copy_has_made_holes_of_is_made_anew(tmp_path: Path) -> None:
+    path = tmp_path / "reserve"
+    with path.open("wb") as sparse:
+        sparse.truncate(RESERVE)  # as `cp --sparse` or `rsync --sparse` leave it
+    assert path.stat().st_blocks == 0
+    with closing(Reserve(path, RESERVE, lambda: SIZE)) as reserve:
+        assert reserve.held == RESERVE
+        assert path.stat().st_blocks * 512 >= RESERVE
+
+
+def test_a_reserve_is_written_where_nothing_can_be_allocated_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(*_: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    monkeypatch.setattr(os, "posix_fallocate", unsupported)
+    path = tmp_path / "reserve"
+    with closing(Reserve(path, RESERVE, lambda: SIZE)) as reserve:
+        assert (reserve.held, reserve.has_room) == (RESERVE, True)
+        assert path.stat().st_blocks * 512 >= RESERVE
+        reserve.give_up()
+        assert path.stat().st_size == reserve.held == RESERVE - reserve.step
+        assert reserve.look() and reserve.held == RESERVE
+
+
+def test_a_file_system_that_does_not_know_its_size_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = os.statvfs(tmp_path)
+    unknown = SimpleNamespace(f_blocks=0, f_bavail=0, f_frsize=known.f_frsize)
+    monkeypatch.setattr(os, "statvfs", lambda _: unknown)
+    with closing(DataFolder(tmp_path / "data", T0, reserve_bytes=RESERVE)) as folder:
+        store = folder.store(0)
+        assert store.look_for_room()
+        Writer(store).send(b"taken")
+        assert store.look_for_room()

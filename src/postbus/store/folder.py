@@ -74,10 +74,12 @@ class DataFolder:
         self._reserve: Reserve | None = None
         try:
             # First: on a full disk not even the stores could be opened without it.
-            if reserve_bytes:
-                self._reserve = Reserve(self.path / _RESERVE, fitting(self.path, reserve_bytes))
-            elif reserve_bytes == 0:
-                (self.path / _RESERVE).unlink(missing_ok=True)
+            if reserve_bytes is not None:
+                size = fitting(self.path, reserve_bytes)
+                if size:
+                    self._reserve = Reserve(self.path / _RESERVE, size)
+                else:
+                    (self.path / _RESERVE).unlink(missing_ok=True)
             _sign(self._lock)
             catalog_path = self.path / _CATALOG
             if not catalog_path.exists() and _store_path(self.path, 0).exists():

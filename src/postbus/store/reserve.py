@@ -6,6 +6,7 @@ the stores. It is given up in steps, where a write finds no room or little room 
 whole again once there is room for it. New messages are taken only while it is whole.
 """
 
+import errno
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,6 +21,8 @@ CAPACITY_SHARE: Final = 8
 LOOK_BYTES: Final = 1 << 20
 """After so many bytes it is looked again how much is left."""
 _BLOCK: Final = 4096
+_CHUNK: Final = 1 << 20
+_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Reserve:
@@ -35,7 +38,10 @@ class Reserve:
         self._written = 0
         self._pledged: dict[str, int] = {}
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._held = min(os.fstat(self._file).st_size, self._size)
+        found = os.fstat(self._file)
+        # A copy of the folder may have made holes of it, which would give nothing back.
+        is_there = found.st_blocks * 512 >= found.st_size
+        self._held = min(found.st_size, self._size) if is_there else 0
         os.ftruncate(self._file, self._held)  # it may have been larger by an earlier setting
         self.has_room = True
         """Is there room for new messages?"""
@@ -108,12 +114,23 @@ class Reserve:
         if size <= 0:
             return
         try:
-            # Really allocated: a file of holes would give nothing back.
-            os.posix_fallocate(self._file, self._held, size)
+            self._allocate(size)
             self._held += size
         except OSError:  # somebody else was faster
             with suppress(OSError):
                 os.ftruncate(self._file, self._held)
+
+    def _allocate(self, size: int) -> None:
+        """Really: a file of holes would give nothing back."""
+        try:
+            os.posix_fallocate(self._file, self._held, size)
+        except OSError as error:
+            if error.errno in _NO_SPACE:
+                raise
+            # Not every file system can, and not every C library makes up for that.
+            end = self._held + size
+            for place in range(self._held, end, _CHUNK):
+                os.pwrite(self._file, bytes(min(_CHUNK, end - place)), place)
 
     def _free_on_disk(self) -> int:
         try:
@@ -124,6 +141,7 @@ class Reserve:
 
 
 def fitting(folder: Path, size: int) -> int:
-    """The reserve for a folder: as large as wanted, or what is reasonable on a small disk."""
+    """The reserve for a folder: as large as wanted, or what is reasonable on a small disk. None
+    where the file system does not tell its size: nor would it tell when it is full."""
     found = os.statvfs(folder)
     return min(size, found.f_blocks * found.f_frsize // CAPACITY_SHARE)
