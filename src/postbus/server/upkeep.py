@@ -147,6 +147,8 @@ class Upkeep:
         find_tail = partial(self._store.tail, host.fragment)
         before = await self._thread.run(find_tail) if resting else 0
         await self._trim(host, older_than, bytes_max)
+        if self._store.is_spent:
+            return  # or each look would throw engines away, and their receivers with them
         engine = host.engine
         if engine is not None and engine.ledger.head > engine.ledger.checkpoint:
             host.checkpoint_wanted = True

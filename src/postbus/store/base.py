@@ -165,6 +165,11 @@ class MessageStore(Protocol):
         """Is there room for new messages? Where not, only a reserve is left: it is for what makes
         room, such as settlements, checkpoints, trims and drops. For any thread."""
 
+    @property
+    def is_spent(self) -> bool:
+        """Is nothing left of the reserve either? Then only what somebody asks for is tried: an
+        engine whose write fails has to be loaded again. For any thread."""
+
     def look_for_room(self) -> bool:
         """Look how much room there is, and give up of the reserve or fill it. Returns has_room."""
 

@@ -177,6 +177,7 @@ class MemoryStore:
         self._newest: Instant = 0
 
     has_room: Final = True
+    is_spent: Final = False
 
     def look_for_room(self) -> bool:
         return True

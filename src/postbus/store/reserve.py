@@ -71,6 +71,11 @@ class Reserve:
         pledged = sum(self._pledged.values())
         return pledged >= self._step and self._free() - pledged < 2 * self._step
 
+    @property
+    def is_spent(self) -> bool:
+        """Others took it, too: a write of any size is likely to fail."""
+        return not self._held and self._free() < self._step
+
     def look(self) -> bool:
         """Give some of it up, or make it whole again, as much as there is room. True where there
         is room for new messages, too."""

@@ -117,6 +117,10 @@ class SqliteStore:
     def has_room(self) -> bool:
         return self._reserve is None or self._reserve.has_room
 
+    @property
+    def is_spent(self) -> bool:
+        return self._reserve is not None and self._reserve.is_spent
+
     def look_for_room(self) -> bool:
         if self._reserve is None:
             return True

@@ -246,6 +246,31 @@ async def test_an_engine_comes_back_where_nothing_can_be_written(
     assert cellar.sent > before
 
 
+async def test_upkeep_takes_no_engine_away_where_nothing_can_be_written(
+    cellar: Cellar, disk: QuotaDisk
+) -> None:
+    await cellar.send_until_refused()
+    disk.fill()
+    while cellar.reserve.give_up():
+        disk.fill()
+    with pytest.raises(StoreFull):
+        await complete_on(cellar, disk)
+    cellar.lost.clear()
+
+    await cellar.ask(lambda engine, now, pages: None)
+    cellar.host.on_lost[cellar.lost.append] = None
+    for _ in range(3):
+        with suppress(StoreFull):
+            await cellar.upkeep.tidy(cellar.host, cellar.now, 0)
+        await cellar.runtime.quiet()
+    assert cellar.lost == [], "receivers keep their links and locks"
+    disk.clean()
+    assert cellar.host.engine is not None
+    while not await cellar.tidy():
+        pass
+    assert cellar.host.engine.ledger.checkpoint == cellar.host.engine.ledger.head
+
+
 async def complete_on(cellar: Cellar, disk: QuotaDisk) -> None:
     """While somebody else takes whatever there is."""
     for _ in range(cellar.sent):
