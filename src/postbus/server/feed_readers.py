@@ -7,10 +7,11 @@ keeps up, and that nothing is trimmed before it was read.
 import asyncio
 import json
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
-from postbus.errors import EntityNotFound, QuotaExceeded
+from postbus.errors import EntityNotFound, QuotaExceeded, StoreUnavailable
 from postbus.model.instant import Instant
 from postbus.server.entities import QueueEntity, TopicEntity
 from postbus.server.host import Host
@@ -68,7 +69,9 @@ class FeedReaders:
         for key, text in (await self._thread.run(self._marks.all)).items():
             self._known.setdefault(key.fragment, {})[key.name] = _from_text(text)
         self._forget_old()
-        await self._save()
+        # On a full disk they are forgotten with the next that is told: no start fails for it.
+        with suppress(StoreUnavailable):
+            await self._save()
 
     def of(self, entity: QueueEntity | TopicEntity) -> dict[str, Progress]:
         """Those of an entity, by name."""

@@ -455,6 +455,22 @@ async def test_a_reader_that_was_not_heard_of_for_a_week_is_forgotten(desk: Desk
     assert {key.name for key in register.catalog.reader_marks.all()} == {"new"}
 
 
+async def test_a_start_on_a_full_disk_forgets_readers_later(desk: Desk) -> None:
+    register = Register(desk)
+    await register.put("old", 1)
+    register.now += KEPT_MS + 1
+    again, marks = register.opened(), register.catalog.reader_marks
+
+    def full(changed: object) -> None:
+        raise StoreUnavailable("full")
+
+    again._marks = SimpleNamespace(all=marks.all, write=full)  # type: ignore[assignment]
+    await again.open()
+    again._marks = marks
+    await again.put(desk.entity, "new", Progress({0: 2}, None, None, register.now))
+    assert {key.name for key in marks.all()} == {"new"}
+
+
 async def test_readers_of_an_entity_that_is_gone_are_forgotten_at_the_next_start(
     desk: Desk,
 ) -> None:
