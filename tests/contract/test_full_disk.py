@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +12,7 @@ import pytest
 
 from postbus.errors import StoreFailed, StoreFull
 from postbus.store import reserve as reserves
+from postbus.store.base import Lease
 from postbus.store.database import Database
 from postbus.store.folder import DataFolder
 from postbus.store.reserve import STEPS, Reserve
@@ -218,3 +219,43 @@ def test_a_file_system_that_does_not_know_its_size_has_room(
         assert store.look_for_room()
         Writer(store).send(b"taken")
         assert store.look_for_room()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store, lease: store.release(lease),
+        lambda store, lease: store.trim(1, ALL, 0, 16),
+        lambda store, lease: store.drop(1, 100),
+        lambda store, lease: store.probe(T0),
+        lambda store, lease: store.acquire(2, "broker-b", 0),
+    ],
+    ids=["release", "trim", "drop", "probe", "acquire"],
+)
+def test_all_that_makes_room_has_the_reserve_where_a_quota_does_not_show(
+    full: QuotaDisk, tmp_path: Path, call: Callable[[SqliteStore, Lease], object]
+) -> None:
+    """Of a user's quota a file system says nothing: only a write that fails does."""
+    with closing(Reserve(tmp_path / "reserve", RESERVE, lambda: SIZE)) as reserve:
+        store = SqliteStore(str(tmp_path / "store.db"), vfs=full.name, reserve=reserve)
+        try:
+            writer = Writer(store)
+            for _ in range(20):
+                writer.send(bytes(20_000))
+            writer.checkpoint()
+            full.fill()
+            call(store, writer.lease)
+            assert full.refused and reserve.held < RESERVE
+        finally:
+            full.clean()
+            store.close()
+
+
+def test_what_the_logs_have_yet_to_move_counts_as_taken(tmp_path: Path) -> None:
+    with closing(Reserve(tmp_path / "reserve", RESERVE, lambda: SIZE)) as reserve:
+        reserve.pledge("store-0.db", SIZE - reserve.step)
+        assert reserve.look()
+        reserve.pledge("store-1.db", 1)
+        assert not reserve.look()
+        reserve.pledge("store-0.db", 0)
+        assert reserve.look()

@@ -267,7 +267,7 @@ class Database:
         """Everything inside, or nothing of it. Durable when it ends without an exception."""
         self._refuse_if_failed()
         if self.reserve is not None and not self.reserve.has_room:
-            self.reserve.look()  # so that there is room for what is not tried again
+            self.reserve.ease()  # so that there is room for what is not tried again
         with self._translated(self._connection):
             self.run("BEGIN IMMEDIATE")
             try:

@@ -94,6 +94,13 @@ class Reserve:
             self.has_room = self._held >= self._size and free >= wanted
             return self.has_room
 
+    def ease(self) -> None:
+        """Before a write: give some of it up where little room is left. Never the reverse: a write
+        that is tried again would find what was given up for it taken back, without end."""
+        with self._lock:
+            if self._free() < self._step:
+                self._give_up()
+
     def give_up(self) -> bool:
         """A write found no room: let it have some. False where nothing is left to give."""
         with self._lock:
