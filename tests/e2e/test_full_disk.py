@@ -8,6 +8,7 @@ import os
 import subprocess
 import urllib.request
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from azure.servicebus.exceptions import ServiceBusError, ServiceBusServerBusyErr
 from tests.support.administration import Administration
 from tests.support.bus import Bus, text
 from tests.support.server import Server
+from tests.support.transacting import Refused, Transacting
 from tests.support.waiting import until
 
 DISK = "32m"
@@ -192,6 +194,42 @@ async def test_a_start_on_a_full_disk_serves_what_is_there(
 
     (disk / "other").unlink()
     await sender.until_accepted(bus)
+
+
+async def test_no_message_comes_in_by_any_way_where_the_disk_is_full(
+    server: Server, open_bus: Callable[..., Bus], disk: Path
+) -> None:
+    administration = Administration(server.connection_string)
+    queue, other = administration.make_queue(), administration.make_queue()
+    bus = open_bus(server)
+    assert len(await bus.peek(queue)) == 0
+    fill(disk)
+
+    async def is_full() -> bool:
+        return await asyncio.to_thread(has_room, server) == 0.0
+
+    await until("the disk is full", is_full, WITHIN_S)
+    async with bus.sender(queue) as sender:
+        with pytest.raises(ServiceBusServerBusyError, match="no room"):
+            await sender.send_messages(ServiceBusMessage("sent"))
+        with pytest.raises(ServiceBusServerBusyError, match="no room"):
+            await sender.schedule_messages(ServiceBusMessage("later"), datetime.now(UTC))
+    assert await asyncio.to_thread(send_through, server, queue, other) == "refused"
+    assert all(await asyncio.gather(*(is_empty(bus, each) for each in (queue, other))))
+
+
+def send_through(server: Server, queue: str, destination: str) -> str:
+    with Transacting(server) as client:
+        try:
+            client.send(client.sender(queue, destination=destination), "x")
+        except Refused as refusal:
+            assert "no room" in str(refusal)
+            return "refused"
+    return "accepted"
+
+
+async def is_empty(bus: Bus, queue: str) -> bool:
+    return not await bus.peek(queue)
 
 
 async def test_a_disk_that_somebody_else_fills_takes_settlements(
