@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -38,6 +39,7 @@ from postbus.store import batch
 from postbus.store.base import Row
 from postbus.store.catalog import Catalog, EntityRecord, FragmentRecord
 from postbus.store.memory import MemoryStore
+from postbus.store.reader_marks import ReaderMarks
 from postbus.store.sqlite import SqliteStore
 from tests.contract.fragments import T0, Writer
 from tests.unit.server.test_runtime import Bed
@@ -433,15 +435,9 @@ async def test_progress_that_comes_together_is_written_together(desk: Desk) -> N
 
 async def test_progress_that_cannot_be_written_is_refused_and_written_later(desk: Desk) -> None:
     register = Register(desk)
-    write = register.catalog.reader_marks.write
-
-    def full(changed: object) -> None:
-        raise StoreUnavailable("full")
-
-    register.readers._marks = SimpleNamespace(write=full)  # type: ignore[assignment]
-    with pytest.raises(StoreUnavailable):
+    full = mock.patch.object(ReaderMarks, "write", side_effect=StoreUnavailable("full"))
+    with full, pytest.raises(StoreUnavailable):
         await register.put("a", 1)
-    register.readers._marks = SimpleNamespace(write=write)  # type: ignore[assignment]
     await register.put("b", 2)
     assert {key.name for key in register.catalog.reader_marks.all()} == {"a", "b"}
 
@@ -459,15 +455,10 @@ async def test_a_start_on_a_full_disk_forgets_readers_later(desk: Desk) -> None:
     register = Register(desk)
     await register.put("old", 1)
     register.now += KEPT_MS + 1
-    again, marks = register.opened(), register.catalog.reader_marks
-
-    def full(changed: object) -> None:
-        raise StoreUnavailable("full")
-
-    again._marks = SimpleNamespace(all=marks.all, write=full)  # type: ignore[assignment]
-    await again.open()
-    again._marks = marks
-    await again.put(desk.entity, "new", Progress({0: 2}, None, None, register.now))
+    register.readers, marks = register.opened(), register.catalog.reader_marks
+    with mock.patch.object(ReaderMarks, "write", side_effect=StoreUnavailable("full")):
+        await register.readers.open()
+    await register.put("new", 2)
     assert {key.name for key in marks.all()} == {"new"}
 
 
