@@ -4,7 +4,7 @@ under, so that a reader of the feed finds its body."""
 from __future__ import annotations
 
 from postbus.broker import records
-from postbus.broker.message import DEAD_LETTER
+from postbus.broker.message import DEAD_LETTER, OUTBOX
 from postbus.broker.queue import Policy
 from postbus.broker.records import BRINGS_BODY, Record
 from postbus.store import batch
@@ -86,3 +86,17 @@ def test_of_what_got_a_number_twice() -> None:
     source.divert()
     check(source)
     assert len({record.message.number for record in journal(source)}) == 3
+
+
+def test_of_what_arrived_from_elsewhere_and_sets_out_again() -> None:
+    """Its number in the outbox it came from is another fragment's, and none of its own."""
+    source = Place(policy=Policy(forward_to=8))
+    source.publish("a", "b")
+    between = Place(source.store, 8)
+    between.publish("its own")
+    source.ship_to(between)
+    between.update(Policy(forward_to=9))
+    between.divert()
+    check(between)
+    between.crash()
+    assert [message.first_number for message in between.rows(lane=OUTBOX)] == [1, 2, 3]

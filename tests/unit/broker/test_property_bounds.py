@@ -22,6 +22,7 @@ from postbus.broker.message import (
     OUTBOX,
     TRANSFER_DEAD_LETTER,
     Message,
+    NewProperties,
 )
 from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
@@ -283,3 +284,21 @@ def test_a_record_says_what_its_message_counted_with_before() -> None:
     assert record.message.trail is not None
     assert record.message.trail.former_size == message.length
     assert message.trail is not None and message.trail.former_size == 0
+
+
+def test_what_is_put_back_counts_with_its_changed_properties() -> None:
+    place = Place(policy=Policy(header_size_max=HEADERS_MAX))
+    sent(place, MAIN)
+    message = place.receive()
+    assert message is not None
+    section = encode_application_properties({"grown": "x" * NEW})
+    place.abandon(message, NewProperties(section, len(section)))
+    size = place.queue.ledger.size_bytes
+    taken = place.turn(lambda: place.queue.take_and_delete(MAIN, place.now))
+    assert taken is not None
+    assert place.queue.ledger.size_bytes == 0
+    place.turn(lambda: place.queue.put_back(*taken))
+    for _ in range(2):
+        assert place.queue.ledger.size_bytes == size > NEW
+        place.commit()
+        place.crash()

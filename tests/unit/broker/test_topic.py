@@ -18,7 +18,7 @@ from postbus.broker.message import (
 from postbus.broker.pages import BodyPage, Pages, PinnedPage
 from postbus.broker.policy import Policy
 from postbus.broker.records import Kind
-from postbus.broker.topic import Copy, fan_out
+from postbus.broker.topic import Copy, Sorted, fan_out
 from postbus.errors import EntityDisabled, EntityNotFound, QuotaExceeded
 from postbus.store import batch
 from tests.support.topics import Place, Sorter
@@ -403,3 +403,23 @@ def test_the_windows_of_many_subscriptions_are_filled_no_further_than_their_shar
     main = 1 << OWNER_BITS
     place.paged(lambda pages: chores.refill(place.at(1), main, pages))
     assert len(place.at(1).windows[main].live) <= 64
+
+
+class Slow(Sorter):
+    """Makes one copy of the message `first` at a time, and all of any other."""
+
+    def copies(self, message: Message, raw: bytes, after: int = 0) -> Sorted:
+        found, _ = super().copies(message, raw)
+        if message.message_id != "first":
+            return Sorted(found, True)
+        left = [copy for copy in found if copy.owner > after]
+        return Sorted(left[:1], len(left) <= 1)
+
+
+def test_none_overtakes_a_message_whose_copies_take_several_turns() -> None:
+    topic = Place(sorter=Slow())
+    for owner in (1, 2, 3):
+        topic.subscribe(owner)
+    topic.publish("first", "second")
+    topic.spread()
+    assert [topic.names(owner) for owner in (1, 2, 3)] == [["first", "second"]] * 3
