@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from http.client import IncompleteRead
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,11 @@ def test_what_is_past_its_retention_is_gone_and_the_reader_is_told_what_is_left(
             assert told["error"] == "offset trimmed"
             assert told["first"] >= first
             assert told["next"] >= 11
-            left = feed.read(client, "short", told["first"])
+            try:
+                with RestClient(server.connection_string) as other:
+                    left = feed.read(other, "short", told["first"])
+            except IncompleteRead:
+                return None  # trimmed while it was being read
             if left.status == 410:
                 return None  # upkeep came by once more
             # what stays is copied forward behind that, sooner or later

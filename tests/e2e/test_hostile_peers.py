@@ -108,7 +108,7 @@ def test_a_peer_that_never_grants_credit_is_told_nothing_and_costs_little(
             + encode_amqp_value({"from-sequence-number": 0, "message-count": 25})
         )
         detached = None
-        for n in range(200):
+        for n in range(5_000):
             if requests.sendable:
                 requests.send(n.to_bytes(4, "big"), payload)
                 client.write()
