@@ -88,7 +88,7 @@ class EntityResource:
     async def create(self, body: bytes, asked: Asked) -> Response:
         asked.caller.require(self._name, WRITE)
         check_entity_name(self._name)
-        form, values = _read(body)
+        form, values = _read(body, asked.site)
         entity: QueueEntity | TopicEntity
         if form is QUEUE:
             description = await self._queue(values, asked)
@@ -99,7 +99,7 @@ class EntityResource:
 
     async def update(self, body: bytes, etag: str, asked: Asked) -> Response:
         asked.caller.require(self._name, WRITE)
-        form, values = _read(body)
+        form, values = _read(body, asked.site)
         entity = self._namespace.entity(self._name)
         if entity is None:
             raise missing_for_update()
@@ -149,10 +149,17 @@ class EntityResource:
         return describe(TOPIC, values, defaults, present)
 
 
-def _read(body: bytes) -> tuple[Form, dict[str, Value]]:
+def _read(body: bytes, site: Site) -> tuple[Form, dict[str, Value]]:
     content = read_content(body)
     form = form_of(content, QUEUE, TOPIC)
-    return form, read_values(form, content)
+    values = read_values(form, content)
+    for field in form.fields.values():
+        if field.attribute and field.element in values and not site.shows(field.since):
+            # As in Azure: a client of that version could not see what it has chosen.
+            raise InvalidArgument(
+                f"The property '{field.element}' can be set by api-version={field.since} or later."
+            )
+    return form, values
 
 
 def _is_topic(entity: QueueEntity | TopicEntity) -> TypeGuard[TopicEntity]:

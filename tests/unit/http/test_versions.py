@@ -1,4 +1,4 @@
-"""An update that insists on a version is refused for one that came while it waited, too."""
+"""Versions of entities, which an update may insist on, and of the API."""
 
 from __future__ import annotations
 
@@ -47,3 +47,13 @@ async def test_a_version_is_looked_at_when_the_change_has_its_turn(path: str, ki
     namespace.meanwhile = somebody_else_was_first
     reply = await client.put(path + V, entry(kind=kind), headers={"If-Match": "*"})
     assert reply.status == 200
+
+
+@pytest.mark.parametrize("kind", ["QueueDescription", "TopicDescription"])
+async def test_what_a_version_does_not_show_cannot_be_set_by_it(kind: str) -> None:
+    client = Client(application(MemoryNamespace()))
+    body = entry("<MaxMessageSizeInKilobytes>1024</MaxMessageSizeInKilobytes>", kind)
+    refused = await client.put("/large?api-version=2017-04", body)
+    assert refused.status == 400
+    assert "'MaxMessageSizeInKilobytes' can be set by api-version=2021-05" in refused.detail
+    assert (await client.put("/large" + V, body)).status == 201
