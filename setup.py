@@ -33,6 +33,7 @@ INTERPRETED = {
 # Of the shell only what each message passes through.
 SHELL = {
     "server/accounting.py",
+    "server/budgets.py",
     "server/browsing.py",
     "server/clock.py",
     "server/commits.py",
@@ -43,6 +44,7 @@ SHELL = {
     "server/line.py",
     "server/links.py",
     "server/meters.py",
+    "server/places.py",
     "server/prefetch.py",
     "server/reading.py",
     "server/requests.py",
@@ -52,6 +54,7 @@ SHELL = {
     "server/session_links.py",
     "server/session_requests.py",
     "server/session_serving.py",
+    "server/turns.py",
     "store/batch.py",
 }
 
