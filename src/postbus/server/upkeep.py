@@ -21,9 +21,9 @@ from postbus.store.base import MessageStore
 
 LOOK_S: Final = 1.0
 THOROUGH_EVERY: Final = 10
+"""Looks from one thorough upkeep to the next."""
 CLOCK_SET_MS: Final = 100
 """What a clock gains on timers in a look by itself is far less."""
-"""Looks from one thorough upkeep to the next."""
 GROWTH_SHARE: Final = 32
 """A store that has written this part of the retention is trimmed at the next look: at full rate
 ten seconds of journal would be a fifth of what may be kept, or more."""
