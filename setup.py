@@ -54,6 +54,7 @@ SHELL = {
     "server/session_links.py",
     "server/session_requests.py",
     "server/session_serving.py",
+    "server/settlement.py",
     "server/turns.py",
     "store/batch.py",
 }

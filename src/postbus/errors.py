@@ -4,7 +4,9 @@ The class fixes the wire codes (AMQP condition, HTTP status, whether a retry may
 instance the words. Tracking ids are added once, at the edge (`postbus.server.tracking`).
 """
 
-from typing import ClassVar
+from typing import ClassVar, Final
+
+SHUTTING_DOWN: Final = "The broker is shutting down."
 
 
 class ServiceBusError(Exception):

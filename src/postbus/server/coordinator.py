@@ -12,7 +12,7 @@ from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sections import read_value, scan
 from postbus.amqp.transactions import Declare, Declared, Discharge
 from postbus.errors import InvalidArgument, NotSupported, ServiceBusError
-from postbus.server.requests import ACCEPTED
+from postbus.server.settlement import ACCEPTED
 from postbus.server.via import begin_group
 
 if TYPE_CHECKING:

@@ -30,7 +30,8 @@ from postbus.errors import (
 from postbus.model.instant import Instant
 from postbus.server.envelope import Changes, change_properties, text_keys
 from postbus.server.host import Host
-from postbus.server.requests import ACCEPTED, Call, confirmation
+from postbus.server.requests import Call
+from postbus.server.settlement import ACCEPTED, confirmation
 from postbus.server.transactions import OpenTransaction
 
 if TYPE_CHECKING:

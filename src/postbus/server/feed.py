@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from postbus.broker.message import OWNER_BITS
 from postbus.errors import (
+    SHUTTING_DOWN,
     ConnectionForced,
     EntityNotFound,
     InvalidArgument,
@@ -30,7 +31,6 @@ from postbus.model.address import Address, SubQueue
 from postbus.model.instant import Instant
 from postbus.server.entities import QueueEntity, TopicEntity
 from postbus.server.host import Host
-from postbus.server.longpoll import STOPPING
 from postbus.server.namespace import Namespace
 from postbus.server.storethread import StoreThread
 from postbus.store import batch
@@ -169,7 +169,7 @@ class Feed:
         look = partial(_look, start, query.bytes_max)
         while True:
             if self._stopping:
-                raise ConnectionForced(STOPPING)
+                raise ConnectionForced(SHUTTING_DOWN)
             if host.gone is not None:
                 raise host.gone
             check()  # time has passed since the request came
@@ -264,7 +264,7 @@ class Feed:
         self._stopping = True
         for news in self._waits:
             if not news.done():
-                news.set_exception(ConnectionForced(STOPPING))
+                news.set_exception(ConnectionForced(SHUTTING_DOWN))
 
     # -- the journal ---------------------------------------------------------------------------
 

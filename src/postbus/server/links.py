@@ -18,7 +18,8 @@ from postbus.errors import InvalidArgument, NotSupported, ServiceBusError
 from postbus.server import enlisting
 from postbus.server.envelope import Changes, read_transfer, write_delivery
 from postbus.server.line import Parcel, parcel_size, share_of
-from postbus.server.requests import GiveBack, Send, Settle
+from postbus.server.requests import GiveBack
+from postbus.server.settlement import Send, Settle
 
 if TYPE_CHECKING:
     from postbus.server.entities import Entity, QueueEntity, Received, TopicEntity

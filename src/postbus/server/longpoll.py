@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from postbus.broker.message import Message
-from postbus.errors import ConnectionForced, InternalError, ServerBusy, ServiceBusError
+from postbus.errors import (
+    SHUTTING_DOWN,
+    ConnectionForced,
+    InternalError,
+    ServerBusy,
+    ServiceBusError,
+)
 from postbus.model.plain_message import ReceivedMessage
 from postbus.server.line import Parcel
 from postbus.server.requests import GiveBack
@@ -26,7 +32,6 @@ NO_CONNECTION: Final = 0
 """Gateways count from one."""
 NOTHING_WITHIN_S: Final = 10.0
 """How long it may take to find out that there is nothing: the engine may have to be loaded."""
-STOPPING: Final = "The broker is shutting down."
 
 log = structlog.get_logger("longpoll")
 
@@ -88,7 +93,7 @@ class LongPoll:
     def stop(self) -> None:
         """The broker stops: nobody waits any longer. What is on its way still arrives."""
         if not self._promised:
-            self._fail(ConnectionForced(STOPPING))
+            self._fail(ConnectionForced(SHUTTING_DOWN))
 
     # -- the line ----------------------------------------------------------------------------
 

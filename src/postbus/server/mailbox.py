@@ -16,6 +16,7 @@ from postbus.broker.message import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Mess
 from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
 from postbus.errors import (
+    SHUTTING_DOWN,
     ConnectionForced,
     EntityDisabled,
     EntityNotFound,
@@ -31,7 +32,7 @@ from postbus.model.instant import Instant
 from postbus.model.plain_message import PlainMessage, ReceivedMessage
 from postbus.server.attaching import needs_session, refuse_forwarding
 from postbus.server.entities import Entity, QueueEntity, Received, TopicEntity
-from postbus.server.longpoll import STOPPING, LongPoll
+from postbus.server.longpoll import LongPoll
 from postbus.server.namespace import Namespace
 from postbus.server.pings import PING
 from postbus.server.requests import Call
@@ -98,7 +99,7 @@ class Mailbox:
         `gone` is done: then the client is, and nothing was taken from the queue for it. `check`
         refuses who may not receive any more."""
         if self._stopping:
-            raise ConnectionForced(STOPPING)
+            raise ConnectionForced(SHUTTING_DOWN)
         check()  # time has passed since the request came
         entity = self._find(address)
         if not isinstance(entity, Received):

@@ -18,7 +18,7 @@ import uvloop
 from postbus.broker.message import MAIN
 from postbus.broker.window import WindowLimits
 from postbus.config.places import ConfigError
-from postbus.errors import ConnectionForced, OutcomeUnknown, StoreUnavailable
+from postbus.errors import SHUTTING_DOWN, ConnectionForced, OutcomeUnknown, StoreUnavailable
 from postbus.http.app import build_app
 from postbus.http.deadletters import REQUEST_MAX_BYTES
 from postbus.http.feed import FeedPages
@@ -424,7 +424,7 @@ class Server:
                 for runtime in self.namespace.runtimes:
                     await runtime.quiet()
         for gateway in list(self._service.gateways):
-            gateway.close(ConnectionForced("The broker is shutting down."))
+            gateway.close(ConnectionForced(SHUTTING_DOWN))
         with suppress(TimeoutError):
             async with asyncio.timeout(min(grace_s, CLOSE_ANSWER_S)):
                 await self._gateways_gone()

@@ -40,9 +40,10 @@ from postbus.server.line import TOIL_OF_A_SHARE, share_of
 from postbus.server.nodes import NodeRequest
 from postbus.server.peeking import peek
 from postbus.server.request_keys import KEYS, SCHEDULED_KEYS
-from postbus.server.requests import Call, bodies_needed, rewritten, settle_with
+from postbus.server.requests import Call
 from postbus.server.rule_node import RULE_OPERATIONS, RuleNode
 from postbus.server.session_node import SESSION_OPERATIONS, SessionNode, held_here
+from postbus.server.settlement import bodies_needed, rewritten, settle_with
 from postbus.server.transactions import Operation
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from postbus.amqp.sending import SenderLink
 from postbus.amqp.transactions import TransactionalState
 from postbus.amqp.types import Int, Symbol
 from postbus.errors import InvalidArgument, InvalidOperation, QuotaExceeded, ServiceBusError
-from postbus.server.requests import ACCEPTED
+from postbus.server.settlement import ACCEPTED
 
 if TYPE_CHECKING:
     from postbus.server.entities import Entity

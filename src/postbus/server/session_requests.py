@@ -16,8 +16,7 @@ from postbus.server.commits import safely
 from postbus.server.host import Host
 
 if TYPE_CHECKING:
-    from postbus.server.session_line import SessionLine
-    from postbus.server.session_links import SessionOutlet
+    from postbus.server.session_line import SessionLine, SessionReceiver
 
 
 class Accept:
@@ -27,7 +26,7 @@ class Accept:
 
     grows: Final = False
 
-    def __init__(self, host: Host, outlet: SessionOutlet, session_id: str) -> None:
+    def __init__(self, host: Host, outlet: SessionReceiver, session_id: str) -> None:
         self.host = host
         self.size = 0
         self.pages: Pages | None = None
@@ -66,7 +65,7 @@ class AcceptNext:
         self.exclusive = False
         self._subqueue = subqueue
         self._line = line
-        self._found: list[tuple[SessionOutlet, Session]] = []
+        self._found: list[tuple[SessionReceiver, Session]] = []
 
     def decide(self, engine: Engine, now: Instant) -> Need | None:
         queue = engine.queues.get(self._subqueue >> OWNER_BITS)

@@ -13,8 +13,7 @@ from postbus.broker.session import Session
 from postbus.model.instant import Instant
 from postbus.server.host import GIVEN_PER_TURN, Host, Output, Request
 from postbus.server.line import SERVED_AT_ONCE, Parcel
-from postbus.server.session_line import SessionLine
-from postbus.server.session_links import SessionOutlet
+from postbus.server.session_line import SessionLine, SessionReceiver
 from postbus.server.session_requests import AcceptNext
 
 
@@ -117,7 +116,7 @@ def _read_ahead(host: Host, queue: Queue, session: Session, found: list[Request]
 
 
 def _take(
-    queue: Queue, session: Session, outlet: SessionOutlet, wanted: int, shares: int, now: Instant
+    queue: Queue, session: Session, outlet: SessionReceiver, wanted: int, shares: int, now: Instant
 ) -> list[Parcel]:
     taken: list[Parcel] = []
     while len(taken) < wanted and shares > 0:

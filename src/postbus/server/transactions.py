@@ -31,7 +31,8 @@ from postbus.errors import (
 )
 from postbus.model.instant import Instant
 from postbus.server.host import Host
-from postbus.server.requests import ACCEPTED, Call
+from postbus.server.requests import Call
+from postbus.server.settlement import ACCEPTED
 
 if TYPE_CHECKING:
     from postbus.server.gateway import Gateway

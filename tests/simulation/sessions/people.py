@@ -18,7 +18,7 @@ from postbus.errors import (
     SessionLockLost,
 )
 from postbus.server.line import Parcel
-from postbus.server.requests import Send
+from postbus.server.settlement import Send
 from tests.simulation.history import Violation
 from tests.simulation.sessions.guests import Guest
 from tests.simulation.sessions.letters import FAR, NAMES, ONCE, WORK, Letter, name_of

@@ -35,8 +35,8 @@ from postbus.errors import EntityDisabled, MessageSizeExceeded
 from postbus.model.edits import Edits
 from postbus.server.enlisting import settlements_of
 from postbus.server.envelope import Changes, read_message
-from postbus.server.requests import bodies_needed, rewritten, settle_with
 from postbus.server.revision import Revision
+from postbus.server.settlement import bodies_needed, rewritten, settle_with
 from postbus.store import batch
 from tests.support.topics import Place
 
