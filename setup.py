@@ -15,20 +15,18 @@ WORK = "build/mypyc"
 # Not compiled: classes that inherit from builtins, or that a decorator builds anew. None of them
 # does anything for each message.
 INTERPRETED = {
-    "amqp/__init__.py",
-    "amqp/composites.py",
+    "amqp/frames/composites.py",
     "amqp/events.py",
     "amqp/faults.py",
     "amqp/limits.py",
-    "amqp/outcomes.py",
+    "amqp/frames/outcomes.py",
     "amqp/sasl.py",
-    "amqp/section_fields.py",
-    "amqp/security.py",
-    "amqp/terminus.py",
-    "amqp/transactions.py",
-    "amqp/transport.py",
-    "amqp/types.py",
-    "broker/__init__.py",
+    "amqp/sections/fields.py",
+    "amqp/frames/security.py",
+    "amqp/frames/terminus.py",
+    "amqp/frames/transactions.py",
+    "amqp/frames/transport.py",
+    "amqp/codec/types.py",
 }
 # Of the shell only what each message passes through.
 SHELL = {
@@ -63,7 +61,10 @@ SHELL = {
 def hot_modules() -> list[str]:
     """The modules to compile, in a stable order."""
     core = {
-        f"{name}/{path.name}" for name in ("amqp", "broker") for path in (ROOT / name).glob("*.py")
+        path.relative_to(ROOT).as_posix()
+        for name in ("amqp", "broker")
+        for path in (ROOT / name).rglob("*.py")
+        if path.name != "__init__.py"
     }
     return [str(ROOT / name) for name in sorted((core | SHELL) - INTERPRETED)]
 

@@ -31,7 +31,7 @@ from bench.bulk import Bulk
 from bench.client import LoadFailed, Samples, Work
 from bench.numbers import percentile
 from bench.processes import machine, memory_of
-from postbus.amqp.performatives import RCV_SECOND
+from postbus.amqp.frames.performatives import RCV_SECOND
 
 ROOT = Path(__file__).resolve().parents[1]
 QUEUE = "backlog"

@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 
 from bench.client import Loop, ReceivingWire, Samples, SendingWire, Wire, Work, now_ms
+from postbus.amqp.codec.types import Int, Long, Symbol, Timestamp
 from postbus.amqp.events import (
     CreditChanged,
     Disposed,
@@ -15,8 +16,9 @@ from postbus.amqp.events import (
     MessageReceived,
     SettledBySender,
 )
-from postbus.amqp.outcomes import Modified
-from postbus.amqp.performatives import ACCEPTED, ROLE_RECEIVER, ROLE_SENDER, Accepted, Attach
+from postbus.amqp.frames.outcomes import Modified
+from postbus.amqp.frames.performatives import ACCEPTED, ROLE_RECEIVER, ROLE_SENDER, Accepted, Attach
+from postbus.amqp.frames.terminus import Source, Target
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sections import (
     Properties,
@@ -31,8 +33,6 @@ from postbus.amqp.sections import (
     scan,
 )
 from postbus.amqp.sending import SenderLink
-from postbus.amqp.terminus import Source, Target
-from postbus.amqp.types import Int, Long, Symbol, Timestamp
 
 BATCH_FORMAT = 0x80013700
 """A transfer of many messages, each in a data section of its own, as the SDKs send a batch."""

@@ -10,9 +10,8 @@ from bench.client import now_ms
 from bench.work import RunFailed
 from postbus.amqp.connection import Connection
 from postbus.amqp.events import Closed, Event, LinkAttached
-from postbus.amqp.framing import AMQP_HEADER, FRAME_SASL, SASL_HEADER, encode_frame
-from postbus.amqp.limits import Limits
-from postbus.amqp.performatives import (
+from postbus.amqp.frames.framing import AMQP_HEADER, FRAME_SASL, SASL_HEADER, encode_frame
+from postbus.amqp.frames.performatives import (
     ROLE_RECEIVER,
     ROLE_SENDER,
     SND_SETTLED,
@@ -20,10 +19,11 @@ from postbus.amqp.performatives import (
     Open,
     SaslInit,
 )
+from postbus.amqp.frames.terminus import Source, Target
+from postbus.amqp.limits import Limits
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sasl import encode_plain
 from postbus.amqp.sending import SenderLink
-from postbus.amqp.terminus import Source, Target
 
 _READ_BYTES = 262_144
 _WAIT_S = 15.0

@@ -29,9 +29,8 @@ from postbus.amqp.events import (
     SessionEnded,
     SettledBySender,
 )
-from postbus.amqp.limits import Limits
-from postbus.amqp.outcomes import Error
-from postbus.amqp.performatives import (
+from postbus.amqp.frames.outcomes import Error
+from postbus.amqp.frames.performatives import (
     ACCEPTED,
     ROLE_RECEIVER,
     ROLE_SENDER,
@@ -39,11 +38,12 @@ from postbus.amqp.performatives import (
     Accepted,
     Attach,
 )
+from postbus.amqp.frames.terminus import Source, Target
+from postbus.amqp.limits import Limits
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sasl import encode_plain
 from postbus.amqp.sections import Properties, encode_data, encode_header, encode_properties
 from postbus.amqp.sending import SenderLink
-from postbus.amqp.terminus import Source, Target
 
 MARK = b"BENCHMSG"
 STAMP = struct.Struct("<Q")

@@ -14,8 +14,8 @@ from websockets.frames import Frame, Opcode
 
 from bench.caller import Caller
 from bench.peers import Peer
-from postbus.amqp.framing import encode_frame
-from postbus.amqp.performatives import Transfer
+from postbus.amqp.frames.framing import encode_frame
+from postbus.amqp.frames.performatives import Transfer
 from postbus.amqp.sections import (
     Properties,
     encode_amqp_value,

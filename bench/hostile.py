@@ -31,7 +31,7 @@ from bench.program import add_places, conduct, say, write_json
 from bench.report import markdown
 from bench.steady import Reading, SteadyClient
 from bench.work import QUIET_SHARE, RunFailed
-from postbus.amqp.performatives import RCV_SECOND
+from postbus.amqp.frames.performatives import RCV_SECOND
 
 SHARED, OWN = "steady", "hostile"
 # Room for the idle connections; links low enough that the endless ones meet the bound.

@@ -28,7 +28,7 @@ from bench.client import (
     Work,
 )
 from bench.numbers import percentile
-from postbus.amqp.performatives import RCV_FIRST, RCV_SECOND
+from postbus.amqp.frames.performatives import RCV_FIRST, RCV_SECOND
 
 SETTLE_MODES = {"first": RCV_FIRST, "second": RCV_SECOND}
 SIDES = {"send": ("send",), "receive": ("receive",), "both": ("send", "receive")}

@@ -14,8 +14,8 @@ from typing import ClassVar
 from bench.caller import Caller, Place
 from bench.work import RunFailed
 from postbus.amqp.events import Disposed, LinkAttached, LinkDetached
-from postbus.amqp.framing import EMPTY_FRAME
-from postbus.amqp.performatives import encode_transfer_frame
+from postbus.amqp.frames.framing import EMPTY_FRAME
+from postbus.amqp.frames.performatives import encode_transfer_frame
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sections import (
     Properties,

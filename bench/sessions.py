@@ -22,14 +22,14 @@ from bench.processes import machine, usage_of, wait_until_quiet
 from bench.program import add_places, conduct, say, write_json
 from bench.report import comparison, markdown
 from bench.work import QUIET_SHARE, RunFailed
+from postbus.amqp.codec.types import Symbol
 from postbus.amqp.deliveries import Disposed, MessageReceived
 from postbus.amqp.events import LinkAttached, LinkDetached
-from postbus.amqp.outcomes import Accepted
-from postbus.amqp.performatives import ROLE_RECEIVER, Attach
+from postbus.amqp.frames.outcomes import Accepted
+from postbus.amqp.frames.performatives import ROLE_RECEIVER, Attach
+from postbus.amqp.frames.terminus import Source, Target
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sections import Properties, encode_data, encode_properties
-from postbus.amqp.terminus import Source, Target
-from postbus.amqp.types import Symbol
 
 SESSIONS, PLAIN = "bench-sessions", "bench-plain"
 SEND_WINDOW = 500

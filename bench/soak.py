@@ -23,7 +23,7 @@ from bench.client import Work
 from bench.processes import machine, machine_cpu_s, usage_of
 from bench.program import add_places, conduct, say, write_json
 from bench.report import markdown
-from postbus.amqp.performatives import RCV_SECOND
+from postbus.amqp.frames.performatives import RCV_SECOND
 
 QUEUE = "soak"
 # What the folder may hold beyond the retention.

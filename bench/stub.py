@@ -18,8 +18,9 @@ from typing import Final, cast
 
 import uvloop
 
-from postbus.amqp.composites import Composite
-from postbus.amqp.framing import (
+from postbus.amqp.codec.types import Int, Long, Symbol, Timestamp
+from postbus.amqp.frames.composites import Composite
+from postbus.amqp.frames.framing import (
     AMQP_HEADER,
     EMPTY_FRAME,
     FRAME_SASL,
@@ -27,7 +28,7 @@ from postbus.amqp.framing import (
     FrameReader,
     encode_frame,
 )
-from postbus.amqp.performatives import (
+from postbus.amqp.frames.performatives import (
     ACCEPTED,
     ROLE_RECEIVER,
     ROLE_SENDER,
@@ -59,7 +60,6 @@ from postbus.amqp.sections import (
     scan,
     split_batch,
 )
-from postbus.amqp.types import Int, Long, Symbol, Timestamp
 
 FRAME_SIZE: Final = 65_536
 MESSAGE_SIZE_MAX: Final = 262_144

@@ -28,7 +28,7 @@ from bench.program import add_places, conduct, say, write_json
 from bench.report import comparison, markdown
 from bench.work import QUIET_SHARE, RunFailed
 from postbus.amqp.events import Disposed, LinkAttached, MessageReceived
-from postbus.amqp.outcomes import Accepted
+from postbus.amqp.frames.outcomes import Accepted
 from postbus.amqp.sections import (
     Properties,
     encode_application_properties,

@@ -23,20 +23,20 @@ from bench.processes import machine, usage_of, wait_until_quiet
 from bench.program import add_places, conduct, say, write_json
 from bench.report import comparison, markdown
 from bench.work import QUIET_SHARE, RunFailed
+from postbus.amqp.codec.types import Described, ULong
 from postbus.amqp.events import Disposed
-from postbus.amqp.outcomes import Accepted
-from postbus.amqp.performatives import ROLE_SENDER, Attach
-from postbus.amqp.sections import Properties, encode_amqp_value, encode_data, encode_properties
-from postbus.amqp.sending import SenderLink
-from postbus.amqp.terminus import Source
-from postbus.amqp.transactions import (
+from postbus.amqp.frames.outcomes import Accepted
+from postbus.amqp.frames.performatives import ROLE_SENDER, Attach
+from postbus.amqp.frames.terminus import Source
+from postbus.amqp.frames.transactions import (
     Coordinator,
     Declare,
     Declared,
     Discharge,
     TransactionalState,
 )
-from postbus.amqp.types import Described, ULong
+from postbus.amqp.sections import Properties, encode_amqp_value, encode_data, encode_properties
+from postbus.amqp.sending import SenderLink
 
 MESSAGES = 10
 QUEUE = "bench-transactions"

@@ -13,9 +13,11 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from postbus.amqp.codec.types import Int, Long
 from postbus.amqp.events import LinkAttached, MessageReceived
+from postbus.amqp.frames.performatives import ROLE_RECEIVER, ROLE_SENDER, SND_SETTLED, Attach
+from postbus.amqp.frames.terminus import Source, Target
 from postbus.amqp.limits import Limits
-from postbus.amqp.performatives import ROLE_RECEIVER, ROLE_SENDER, SND_SETTLED, Attach
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sections import (
     Properties,
@@ -30,8 +32,6 @@ from postbus.amqp.sections import (
     scan,
 )
 from postbus.amqp.sending import SenderLink
-from postbus.amqp.terminus import Source, Target
-from postbus.amqp.types import Int, Long
 from postbus.feed.plain_values import id_text, property_text, read_body, text_of
 from pyspark_postbus.client import RETRY_S, Client
 from pyspark_postbus.columns import TYPES, arrow_schema

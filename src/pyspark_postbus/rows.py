@@ -23,6 +23,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from postbus.amqp.codec.types import Int, Long, Symbol, Timestamp
 from postbus.amqp.sections import (
     Properties,
     encode_application_properties,
@@ -31,7 +32,6 @@ from postbus.amqp.sections import (
     encode_message_annotations,
     encode_properties,
 )
-from postbus.amqp.types import Int, Long, Symbol, Timestamp
 from pyspark_postbus.options import BadOption
 from pyspark_postbus.row_ids import RowIds
 

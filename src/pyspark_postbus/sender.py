@@ -15,11 +15,11 @@ from types import TracebackType
 from typing import Final, Self
 
 from postbus.amqp.events import Disposed, Event
-from postbus.amqp.outcomes import Accepted, Rejected
-from postbus.amqp.performatives import ROLE_SENDER, SND_UNSETTLED, Attach
+from postbus.amqp.frames.outcomes import Accepted, Rejected
+from postbus.amqp.frames.performatives import ROLE_SENDER, SND_UNSETTLED, Attach
+from postbus.amqp.frames.terminus import Source, Target
 from postbus.amqp.sections import encode_data
 from postbus.amqp.sending import SenderLink
-from postbus.amqp.terminus import Source, Target
 from postbus.connection_string import Namespace
 from pyspark_postbus.client import RETRY_S
 from pyspark_postbus.wire import AmqpRefused, ConnectionLost, Wire, refusal

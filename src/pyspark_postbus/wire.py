@@ -13,8 +13,8 @@ from uuid import uuid4
 
 from postbus.amqp.connection import Connection
 from postbus.amqp.events import Closed, Event, LinkDetached, SessionEnded
+from postbus.amqp.frames.outcomes import Error
 from postbus.amqp.limits import Limits
-from postbus.amqp.outcomes import Error
 from postbus.amqp.sasl import encode_plain
 from postbus.amqp.session import Session
 from postbus.connection_string import Namespace

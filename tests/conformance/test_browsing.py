@@ -9,10 +9,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from azure.servicebus import ServiceBusMessage
 
+from postbus.amqp.codec.types import Described, Symbol, ULong
 from postbus.amqp.deliveries import IncomingDelivery
 from postbus.amqp.events import Event, LinkDetached, MessageReceived
-from postbus.amqp.outcomes import Accepted, Modified, Outcome, Rejected, Released
-from postbus.amqp.performatives import ROLE_RECEIVER, SND_SETTLED, SND_UNSETTLED, Attach
+from postbus.amqp.frames.outcomes import Accepted, Modified, Outcome, Rejected, Released
+from postbus.amqp.frames.performatives import ROLE_RECEIVER, SND_SETTLED, SND_UNSETTLED, Attach
+from postbus.amqp.frames.terminus import Source, Target
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sections import (
     encode_data,
@@ -22,8 +24,6 @@ from postbus.amqp.sections import (
     read_header,
     scan,
 )
-from postbus.amqp.terminus import Source, Target
-from postbus.amqp.types import Described, Symbol, ULong
 from tests.support.access import Caller, Refused, sas
 from tests.support.administration import Administration
 from tests.support.bus import DEAD_LETTERS, Bus, Subscription, Topic, gather_messages, receive_one

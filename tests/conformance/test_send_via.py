@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from azure.servicebus.management import EntityStatus
 
+from postbus.amqp.codec.types import Symbol, Timestamp
 from postbus.amqp.events import SessionEnded
 from postbus.amqp.sections import (
     encode_message_annotations,
@@ -16,7 +17,6 @@ from postbus.amqp.sections import (
     read_application_properties,
     scan,
 )
-from postbus.amqp.types import Symbol, Timestamp
 from tests.support.administration import Administration
 from tests.support.bus import Topic
 from tests.support.server import Server

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from postbus.amqp.outcomes import Modified
+from postbus.amqp.codec.types import AmqpArray, Long, Symbol, Timestamp
+from postbus.amqp.frames.outcomes import Modified
 from postbus.amqp.sections import encode_message_annotations
-from postbus.amqp.types import AmqpArray, Long, Symbol, Timestamp
 from tests.support.administration import Administration
 from tests.support.server import Server
 from tests.support.transacting import Transacting, expect, expect_in, message

@@ -10,14 +10,14 @@ from uuid import UUID
 import pytest
 from azure.servicebus import ServiceBusMessage
 
+from postbus.amqp.codec.types import AmqpArray, Long, Symbol
 from postbus.amqp.events import LinkDetached, SessionEnded
-from postbus.amqp.outcomes import Accepted, Error, Modified, Rejected, Released
+from postbus.amqp.frames.outcomes import Accepted, Error, Modified, Rejected, Released
 from postbus.amqp.sections import (
     encode_amqp_value,
     read_header,
     scan,
 )
-from postbus.amqp.types import AmqpArray, Long, Symbol
 from tests.support.administration import Administration
 from tests.support.bus import Subscription, Topic
 from tests.support.server import Server

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from postbus.amqp.framing import EMPTY_FRAME
+from postbus.amqp.frames.framing import EMPTY_FRAME
 from postbus.amqp.limits import Limits
 from tests.support import raw_client
 from tests.support.access import Answer, Caller, ask, sas

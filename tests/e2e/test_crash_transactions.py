@@ -17,7 +17,7 @@ from contextlib import suppress
 
 import pytest
 
-from postbus.amqp.performatives import SND_SETTLED
+from postbus.amqp.frames.performatives import SND_SETTLED
 from tests.support.administration import Administration
 from tests.support.server import Server
 from tests.support.transacting import Refused, Transacting, body_of

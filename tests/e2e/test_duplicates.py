@@ -11,7 +11,7 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 
 from postbus.amqp.events import Disposed
-from postbus.amqp.outcomes import Accepted
+from postbus.amqp.frames.outcomes import Accepted
 from postbus.amqp.sections import Properties, encode_data, encode_properties
 from tests.e2e.storm import TROUBLE, seed_of_storm
 from tests.support.administration import Administration

@@ -19,8 +19,9 @@ from azure.servicebus import ServiceBusMessage
 from websockets.frames import CloseCode, Frame, Opcode
 
 from postbus.amqp.events import Closed, Disposed, LinkDetached
-from postbus.amqp.framing import AMQP_HEADER, encode_frame
-from postbus.amqp.performatives import ROLE_SENDER, SND_SETTLED, Attach, Open, Transfer
+from postbus.amqp.frames.framing import AMQP_HEADER, encode_frame
+from postbus.amqp.frames.performatives import ROLE_SENDER, SND_SETTLED, Attach, Open, Transfer
+from postbus.amqp.frames.terminus import Source, Target
 from postbus.amqp.sections import (
     Properties,
     encode_amqp_value,
@@ -29,7 +30,6 @@ from postbus.amqp.sections import (
     encode_properties,
 )
 from postbus.amqp.sending import SenderLink
-from postbus.amqp.terminus import Source, Target
 from tests.e2e.test_hostile_peers import fill, resident_mb
 from tests.support.administration import Administration
 from tests.support.bus import Bus, texts

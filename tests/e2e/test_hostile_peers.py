@@ -13,7 +13,7 @@ from azure.servicebus import ServiceBusMessage
 from websockets.frames import CloseCode, Frame, Opcode
 
 from postbus.amqp.events import Disposed, LinkDetached, MessageReceived
-from postbus.amqp.performatives import SND_SETTLED, Detach
+from postbus.amqp.frames.performatives import SND_SETTLED, Detach
 from postbus.amqp.sections import Properties, encode_data, encode_properties
 from tests.support.administration import Administration
 from tests.support.bus import Bus, texts
@@ -244,10 +244,10 @@ def test_a_message_taken_while_its_receiver_leaves_is_not_lost(
 def test_strangers_who_ask_for_link_after_link_are_cut_off(server: Server, count: int) -> None:
     from postbus.amqp.connection import Connection
     from postbus.amqp.events import Closed
+    from postbus.amqp.frames.performatives import ROLE_RECEIVER, Attach
+    from postbus.amqp.frames.terminus import Source, Target
     from postbus.amqp.limits import Limits
-    from postbus.amqp.performatives import ROLE_RECEIVER, Attach
     from postbus.amqp.receiving import ReceiverLink
-    from postbus.amqp.terminus import Source, Target
 
     core = Connection(
         Limits(), container_id="stranger", server=False, now=0, mechanisms=["ANONYMOUS"]

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from postbus.amqp.codec.types import Int, Long, Timestamp, UInt
 from postbus.amqp.sections import (
     encode_data,
     read_application_properties,
@@ -16,7 +17,6 @@ from postbus.amqp.sections import (
     read_properties,
     scan,
 )
-from postbus.amqp.types import Int, Long, Timestamp, UInt
 from postbus.server.request_keys import KEYS
 from postbus.server.rule_node import RULE_OPERATIONS
 from postbus.server.session_node import SESSION_OPERATIONS

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from postbus.amqp.performatives import ROLE_SENDER, Attach
+from postbus.amqp.codec.types import Symbol
+from postbus.amqp.frames.performatives import ROLE_SENDER, Attach
+from postbus.amqp.frames.terminus import Source, Target
 from postbus.amqp.sending import SenderLink
-from postbus.amqp.terminus import Source, Target
-from postbus.amqp.types import Symbol
 from tests.support.access import Caller, Refused, ask, sas
 from tests.support.administration import Administration
 from tests.support.bus import Topic

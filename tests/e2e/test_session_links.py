@@ -9,9 +9,11 @@ from uuid import uuid4
 
 import pytest
 
+from postbus.amqp.codec.types import Described, Int, Symbol, Timestamp, UInt, ULong
 from postbus.amqp.events import LinkAttached, LinkDetached, MessageReceived
-from postbus.amqp.outcomes import Accepted
-from postbus.amqp.performatives import ROLE_RECEIVER, SND_SETTLED, Attach
+from postbus.amqp.frames.outcomes import Accepted
+from postbus.amqp.frames.performatives import ROLE_RECEIVER, SND_SETTLED, Attach
+from postbus.amqp.frames.terminus import Source, Target
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sections import (
     Properties,
@@ -20,8 +22,6 @@ from postbus.amqp.sections import (
     read_annotations,
     scan,
 )
-from postbus.amqp.terminus import Source, Target
-from postbus.amqp.types import Described, Int, Symbol, Timestamp, UInt, ULong
 from postbus.model.instant import NEVER
 from tests.support.access import Caller
 from tests.support.administration import Administration

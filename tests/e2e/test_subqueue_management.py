@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 
+from postbus.amqp.codec.types import AmqpArray, Long
 from postbus.amqp.events import MessageReceived
 from postbus.amqp.sections import encode_data
-from postbus.amqp.types import AmqpArray, Long
 from tests.support.access import Caller
 from tests.support.administration import Administration
 from tests.support.server import Server

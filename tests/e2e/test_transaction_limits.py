@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from postbus.amqp.outcomes import Modified, Rejected
-from postbus.amqp.types import Symbol
+from postbus.amqp.codec.types import Symbol
+from postbus.amqp.frames.outcomes import Modified, Rejected
 from tests.support.administration import Administration
 from tests.support.server import Server
 from tests.support.transacting import (

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from postbus.amqp.codec import decode, encode
-from postbus.amqp.types import (
+from postbus.amqp.codec.types import (
     AmqpArray,
     Char,
     Decimal64,

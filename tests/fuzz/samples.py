@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
-from postbus.amqp.framing import SASL_HEADER, encode_frame
-from postbus.amqp.performatives import (
+from postbus.amqp.codec.types import AmqpArray, Int, Symbol, Timestamp, UInt, ULong
+from postbus.amqp.frames.framing import SASL_HEADER, encode_frame
+from postbus.amqp.frames.performatives import (
     ACCEPTED,
     Attach,
     Begin,
@@ -47,7 +48,6 @@ from postbus.amqp.sections import (
     encode_properties,
     encode_sequence,
 )
-from postbus.amqp.types import AmqpArray, Int, Symbol, Timestamp, UInt, ULong
 from postbus.http.rule_xml import rule_xml
 from postbus.model.authorization import AuthorizationRule, Right
 from postbus.model.description import QueueDescription

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 from postbus.amqp.faults import DecodeError, ProtocolError
-from postbus.amqp.framing import SASL_HEADER, FrameReader, encode_frame
-from postbus.amqp.performatives import decode_performative
+from postbus.amqp.frames.framing import SASL_HEADER, FrameReader, encode_frame
+from postbus.amqp.frames.performatives import decode_performative
 from postbus.amqp.sections import read_application_properties, read_properties, scan
 from postbus.broker.message import Message
 from postbus.errors import ServiceBusError

@@ -17,17 +17,7 @@ from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from postbus.amqp.faults import ProtocolError
-from postbus.amqp.sections import (
-    Properties,
-    encode_amqp_value,
-    encode_application_properties,
-    encode_data,
-    encode_header,
-    encode_message_annotations,
-    encode_properties,
-)
-from postbus.amqp.types import (
+from postbus.amqp.codec.types import (
     Byte,
     Char,
     Decimal32,
@@ -43,6 +33,16 @@ from postbus.amqp.types import (
     UInt,
     ULong,
     UShort,
+)
+from postbus.amqp.faults import ProtocolError
+from postbus.amqp.sections import (
+    Properties,
+    encode_amqp_value,
+    encode_application_properties,
+    encode_data,
+    encode_header,
+    encode_message_annotations,
+    encode_properties,
 )
 from postbus.broker import records
 from postbus.broker.message import LANES, STATE, Message, Trail

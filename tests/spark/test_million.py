@@ -17,9 +17,9 @@ import pytest
 
 from bench.resubmit import OTHER, SOURCE, Cemetery
 from postbus.amqp.events import MessageReceived
-from postbus.amqp.performatives import SND_SETTLED
-from postbus.amqp.section_readers import read_data
+from postbus.amqp.frames.performatives import SND_SETTLED
 from postbus.amqp.sections import read_application_properties, read_properties, scan
+from postbus.amqp.sections.readers import read_data
 from pyspark_postbus.pipelines.deadletters import CHUNK_MESSAGES
 from tests.support.administration import Administration
 from tests.support.raw_client import RawClient

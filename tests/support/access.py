@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from postbus.amqp.events import Event, LinkDetached, MessageReceived
-from postbus.amqp.performatives import ROLE_RECEIVER, ROLE_SENDER, Attach
+from postbus.amqp.frames.performatives import ROLE_RECEIVER, ROLE_SENDER, Attach
+from postbus.amqp.frames.terminus import Source, Target
+from postbus.amqp.frames.transactions import Coordinator
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sections import (
     Properties,
@@ -20,8 +22,6 @@ from postbus.amqp.sections import (
     scan,
 )
 from postbus.amqp.sending import SenderLink
-from postbus.amqp.terminus import Source, Target
-from postbus.amqp.transactions import Coordinator
 from postbus.server.sas import create_sas
 from tests.support.raw_client import RawClient, now_ms
 from tests.support.server import Server

@@ -11,13 +11,13 @@ from typing import Self, TypeVar
 
 from postbus.amqp.connection import Connection
 from postbus.amqp.events import Event, LinkAttached
+from postbus.amqp.frames.performatives import ROLE_RECEIVER, ROLE_SENDER, Attach
+from postbus.amqp.frames.terminus import Source, Target
 from postbus.amqp.limits import Limits
-from postbus.amqp.performatives import ROLE_RECEIVER, ROLE_SENDER, Attach
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sasl import encode_plain
 from postbus.amqp.sending import SenderLink
 from postbus.amqp.session import Session
-from postbus.amqp.terminus import Source, Target
 from tests.support.raw_socket import connect
 from tests.support.server import Server
 

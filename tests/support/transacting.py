@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from postbus.amqp.codec.types import Described, Symbol, ULong
 from postbus.amqp.deliveries import Disposed, IncomingDelivery
 from postbus.amqp.events import LinkAttached, LinkDetached, MessageReceived, SettledBySender
-from postbus.amqp.outcomes import Accepted, Error, Outcome, Rejected
-from postbus.amqp.performatives import ROLE_RECEIVER, ROLE_SENDER, Attach, DeliveryState
+from postbus.amqp.frames.outcomes import Accepted, Error, Outcome, Rejected
+from postbus.amqp.frames.performatives import ROLE_RECEIVER, ROLE_SENDER, Attach, DeliveryState
+from postbus.amqp.frames.terminus import Source, Target
+from postbus.amqp.frames.transactions import (
+    Coordinator,
+    Declare,
+    Declared,
+    Discharge,
+    TransactionalState,
+)
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sections import (
     Properties,
@@ -22,15 +31,6 @@ from postbus.amqp.sections import (
 )
 from postbus.amqp.sending import SenderLink
 from postbus.amqp.session import Session
-from postbus.amqp.terminus import Source, Target
-from postbus.amqp.transactions import (
-    Coordinator,
-    Declare,
-    Declared,
-    Discharge,
-    TransactionalState,
-)
-from postbus.amqp.types import Described, Symbol, ULong
 from tests.support.raw_client import RawClient, now_ms
 from tests.support.server import Server
 

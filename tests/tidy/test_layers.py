@@ -11,16 +11,23 @@ import pytest
 from tests.tidy.tree import imports, module_of, shown, sources, tree
 
 MAY_IMPORT: dict[str, set[str]] = {
+    "amqp": set(),
     "errors": set(),
     "importing": set(),
     "settings": set(),
     "model": {"errors"},
-    "amqp": set(),
+    "pipeline_cli": {"settings"},
     "broker": {"errors", "model"},
     "rules": {"errors", "model"},
-    "config": {"errors", "model", "rules"},
-    "feed": {"amqp", "broker", "errors", "model"},
     "store": {"errors", "model"},
+    "config": {"errors", "model", "rules"},
+    "feed": {"amqp", "broker", "model"},
+    "__main__": {"cli", "importing"},
+    "cli": {"feed_cli", "importing", "pipeline_cli", "server", "settings"},
+    "connection_string": {"server"},
+    "feed_client": {"connection_string"},
+    "feed_cli": {"feed_client", "settings"},
+    "http": {"errors", "model", "server"},
     "server": {
         "amqp",
         "broker",
@@ -33,13 +40,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "settings",
         "store",
     },
-    "http": {"errors", "model", "server", "settings"},
-    "connection_string": {"server"},
-    "feed_client": {"connection_string"},
-    "feed_cli": {"feed_client", "settings"},
-    "pipeline_cli": {"settings"},
-    "cli": {"feed_cli", "importing", "pipeline_cli", "server", "settings", "store"},
-    "__main__": {"cli", "importing"},
 }
 
 # Tested without sleeps and run by the simulator: no I/O, no clock, no chance, no threads.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postbus.amqp.faults import DecodeError, FramingError, NotAllowed, ProtocolError
-from postbus.amqp.frame_readers import MORE, SETTLED, read_transfer
-from postbus.amqp.performatives import (
+from postbus.amqp.frames.performatives import (
     Attach,
     Begin,
     Close,
@@ -18,6 +17,7 @@ from postbus.amqp.performatives import (
     Transfer,
     decode_performative,
 )
+from postbus.amqp.frames.readers import MORE, SETTLED, read_transfer
 from postbus.amqp.session import Session, SessionState
 
 if TYPE_CHECKING:

@@ -20,17 +20,14 @@ from postbus.amqp.faults import (
     NotAllowed,
     ProtocolError,
 )
-from postbus.amqp.framing import (
+from postbus.amqp.frames.framing import (
     EMPTY_FRAME,
     FRAME_AMQP,
     FRAME_SIZE_MIN,
     FrameReader,
     encode_frame,
 )
-from postbus.amqp.handshake import ClientHandshake, ServerHandshake
-from postbus.amqp.heartbeat import Heartbeat
-from postbus.amqp.limits import Limits
-from postbus.amqp.performatives import (
+from postbus.amqp.frames.performatives import (
     Begin,
     Close,
     Composite,
@@ -38,6 +35,9 @@ from postbus.amqp.performatives import (
     Open,
     decode_performative,
 )
+from postbus.amqp.handshake import ClientHandshake, ServerHandshake
+from postbus.amqp.heartbeat import Heartbeat
+from postbus.amqp.limits import Limits
 from postbus.amqp.session import Session
 from postbus.amqp.turn import Describe, Turn, plainly
 

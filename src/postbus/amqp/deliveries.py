@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from postbus.amqp.performatives import DeliveryState
+from postbus.amqp.frames.performatives import DeliveryState
 
 if TYPE_CHECKING:
     from postbus.amqp.receiving import ReceiverLink

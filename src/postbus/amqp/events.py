@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from postbus.amqp.deliveries import Disposed, IncomingDelivery, MessageReceived
-from postbus.amqp.performatives import Attach, DeliveryState, Error, Open
+from postbus.amqp.frames.performatives import Attach, DeliveryState, Error, Open
 
 if TYPE_CHECKING:
     from postbus.amqp.link import Link

@@ -8,9 +8,10 @@ then is still due to it, after that the transport is closed, for SASL knows no c
 from collections.abc import Sequence
 from enum import Enum, auto
 
+from postbus.amqp.codec.types import Symbol
 from postbus.amqp.events import SaslReceived
 from postbus.amqp.faults import FramingError, ProtocolError
-from postbus.amqp.framing import (
+from postbus.amqp.frames.framing import (
     AMQP_HEADER,
     FRAME_SASL,
     FRAME_SIZE_MIN,
@@ -18,14 +19,13 @@ from postbus.amqp.framing import (
     FrameReader,
     encode_frame,
 )
-from postbus.amqp.performatives import (
+from postbus.amqp.frames.performatives import (
     Composite,
     SaslInit,
     SaslMechanisms,
     SaslOutcome,
     decode_performative,
 )
-from postbus.amqp.types import Symbol
 
 # AMQP 5.3.3.6.
 _CODE_OK = 0

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from postbus.amqp.events import Event, LinkDetached
 from postbus.amqp.faults import ProtocolError
-from postbus.amqp.performatives import Attach, Coordinator, Detach, Error, Flow, Source, Target
+from postbus.amqp.frames.performatives import (
+    Attach,
+    Coordinator,
+    Detach,
+    Error,
+    Flow,
+    Source,
+    Target,
+)
 
 if TYPE_CHECKING:
     from postbus.amqp.session import Session

@@ -12,8 +12,8 @@ from postbus.amqp.deliveries import (
     known_in_range,
 )
 from postbus.amqp.events import Disposed
-from postbus.amqp.framing import encode_frame
-from postbus.amqp.performatives import (
+from postbus.amqp.frames.framing import encode_frame
+from postbus.amqp.frames.performatives import (
     DeliveryState,
     Received,
     Transfer,

@@ -12,8 +12,7 @@ from postbus.amqp.deliveries import (
 )
 from postbus.amqp.events import Drained, Event, MessageReceived
 from postbus.amqp.faults import LinkError, MessageSizeExceeded, TransferLimitExceeded
-from postbus.amqp.link import Link, LinkState
-from postbus.amqp.performatives import (
+from postbus.amqp.frames.performatives import (
     ROLE_RECEIVER,
     Attach,
     DeliveryState,
@@ -21,6 +20,7 @@ from postbus.amqp.performatives import (
     Rejected,
     Transfer,
 )
+from postbus.amqp.link import Link, LinkState
 
 if TYPE_CHECKING:
     from postbus.amqp.session import Session

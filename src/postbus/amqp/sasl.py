@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from postbus.amqp.codec.types import Symbol
 from postbus.amqp.faults import DecodeError
-from postbus.amqp.types import Symbol
 
 ANONYMOUS = Symbol("ANONYMOUS")
 PLAIN = Symbol("PLAIN")

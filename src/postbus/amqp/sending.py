@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from postbus.amqp.deliveries import SERIAL_HALF, SERIAL_MASK, OutgoingDelivery
 from postbus.amqp.events import CreditChanged, Event
-from postbus.amqp.link import Link, LinkState
-from postbus.amqp.performatives import (
+from postbus.amqp.frames.performatives import (
     ROLE_SENDER,
     SND_SETTLED,
     Attach,
@@ -15,6 +14,7 @@ from postbus.amqp.performatives import (
     Flow,
     encode_transfer_frame,
 )
+from postbus.amqp.link import Link, LinkState
 
 if TYPE_CHECKING:
     from postbus.amqp.session import Session

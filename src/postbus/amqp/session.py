@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from postbus.amqp.deliveries import SERIAL_HALF, SERIAL_MASK, DispositionRun, known_in_range
 from postbus.amqp.events import LinkAttached, SessionBegun, SessionEnded, SettledBySender
 from postbus.amqp.faults import LinkError, ProtocolError, SessionError, WindowViolation
-from postbus.amqp.framing import encode_frame
-from postbus.amqp.handles import Handles
-from postbus.amqp.link import Link, LinkState
-from postbus.amqp.outgoing import Outgoing
-from postbus.amqp.performatives import (
+from postbus.amqp.frames.framing import encode_frame
+from postbus.amqp.frames.performatives import (
     ROLE_RECEIVER,
     ROLE_SENDER,
     Attach,
@@ -28,6 +25,9 @@ from postbus.amqp.performatives import (
     encode_disposition_frame,
     encode_flow_frame,
 )
+from postbus.amqp.handles import Handles
+from postbus.amqp.link import Link, LinkState
+from postbus.amqp.outgoing import Outgoing
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sending import SenderLink
 

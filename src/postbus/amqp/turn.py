@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from postbus.amqp.events import Event
 from postbus.amqp.faults import ProtocolError
-from postbus.amqp.framing import FRAME_SIZE_MIN
+from postbus.amqp.frames.framing import FRAME_SIZE_MIN
+from postbus.amqp.frames.outcomes import Error
 from postbus.amqp.limits import Limits, Usage
-from postbus.amqp.outcomes import Error
 
 if TYPE_CHECKING:
     from postbus.amqp.session import Session

@@ -12,11 +12,8 @@ from typing import Final
 from uuid import UUID
 
 from postbus.amqp.codec import decode, has_more_values
-from postbus.amqp.decimals import decimal_of
-from postbus.amqp.faults import DecodeError
-from postbus.amqp.section_fields import MessageId
-from postbus.amqp.sections import Sections, read_data
-from postbus.amqp.types import (
+from postbus.amqp.codec.decimals import decimal_of
+from postbus.amqp.codec.types import (
     AmqpArray,
     Decimal32,
     Decimal64,
@@ -24,6 +21,9 @@ from postbus.amqp.types import (
     Described,
     Timestamp,
 )
+from postbus.amqp.faults import DecodeError
+from postbus.amqp.sections import Sections, read_data
+from postbus.amqp.sections.fields import MessageId
 from postbus.model.duration import format_timespan, instant_of_ticks
 from postbus.model.httpdate import is_httpdate
 from postbus.model.instant import Instant

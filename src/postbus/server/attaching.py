@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from postbus.amqp.codec.types import Symbol, ULong
 from postbus.amqp.events import Event
-from postbus.amqp.performatives import Coordinator
+from postbus.amqp.frames.performatives import Coordinator
+from postbus.amqp.frames.terminus import Source
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sending import SenderLink
-from postbus.amqp.terminus import Source
-from postbus.amqp.types import Symbol, ULong
 from postbus.broker.message import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
 from postbus.errors import (
     EntityDisabled,

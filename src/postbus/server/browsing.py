@@ -11,10 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from postbus.amqp.deliveries import OutgoingDelivery
-from postbus.amqp.outcomes import Accepted, Modified, Rejected, Released
-from postbus.amqp.performatives import SND_SETTLED, DeliveryState
+from postbus.amqp.frames.outcomes import Accepted, Modified, Rejected, Released
+from postbus.amqp.frames.performatives import SND_SETTLED, DeliveryState
+from postbus.amqp.frames.transactions import TransactionalState
 from postbus.amqp.sending import SenderLink
-from postbus.amqp.transactions import TransactionalState
 from postbus.broker import browse
 from postbus.broker.engine import Engine
 from postbus.broker.pages import Need, Pages

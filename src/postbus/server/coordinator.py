@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from postbus.amqp.composites import from_described
 from postbus.amqp.deliveries import IncomingDelivery
 from postbus.amqp.events import Event
 from postbus.amqp.faults import DecodeError
+from postbus.amqp.frames.composites import from_described
+from postbus.amqp.frames.transactions import Declare, Declared, Discharge
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sections import read_value, scan
-from postbus.amqp.transactions import Declare, Declared, Discharge
 from postbus.errors import InvalidArgument, NotSupported, ServiceBusError
 from postbus.server.settlement import ACCEPTED
 from postbus.server.via import begin_group

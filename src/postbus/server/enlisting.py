@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from postbus.amqp.codec import decode, encode
 from postbus.amqp.deliveries import IncomingDelivery, OutgoingDelivery
-from postbus.amqp.outcomes import Accepted, Modified, Outcome, Rejected, Released
-from postbus.amqp.performatives import DeliveryState
-from postbus.amqp.transactions import TransactionalState
+from postbus.amqp.frames.outcomes import Accepted, Modified, Outcome, Rejected, Released
+from postbus.amqp.frames.performatives import DeliveryState
+from postbus.amqp.frames.transactions import TransactionalState
 from postbus.broker.engine import Engine
 from postbus.broker.message import Message, NewProperties
 from postbus.broker.pages import Pages

@@ -10,8 +10,9 @@ from typing import Any, Final, NamedTuple, Self, cast
 from uuid import UUID
 
 from postbus.amqp.codec import decode, encode
+from postbus.amqp.codec.types import AmqpArray, Described, Int, Long, Symbol, Timestamp
 from postbus.amqp.faults import DecodeError
-from postbus.amqp.outcomes import Modified, Rejected
+from postbus.amqp.frames.outcomes import Modified, Rejected
 from postbus.amqp.sections import (
     AnnotationLayout,
     Header,
@@ -33,7 +34,6 @@ from postbus.amqp.sections import (
     scan,
     split_batch,
 )
-from postbus.amqp.types import AmqpArray, Described, Int, Long, Symbol, Timestamp
 from postbus.broker.message import NO_TTL, SCHEDULED, Message, NewProperties
 from postbus.errors import InvalidArgument, InvalidOperation, MessageSizeExceeded
 from postbus.model.duration import MAX_TICKS, TICKS_PER_MS

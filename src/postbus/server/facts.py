@@ -6,6 +6,7 @@ Nothing is decoded until a rule asks for it, and then only the section that it l
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, cast
 
+from postbus.amqp.codec.types import Symbol
 from postbus.amqp.sections import (
     Properties,
     Sections,
@@ -17,7 +18,6 @@ from postbus.amqp.sections import (
     read_properties,
     scan,
 )
-from postbus.amqp.types import Symbol
 from postbus.broker.message import ACTIVE, NO_TTL, SCHEDULED, Message
 from postbus.model.duration import MAX_TICKS, TICKS_PER_MS, UNIX_EPOCH_TICKS, is_infinite
 from postbus.model.values import DATE_TIME_MAX_TICKS, DateTime, TimeSpan

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from postbus.amqp.types import AmqpArray
+from postbus.amqp.codec.types import AmqpArray
 from postbus.errors import InvalidArgument
 
 T = TypeVar("T")

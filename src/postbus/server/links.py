@@ -8,11 +8,11 @@ import structlog
 
 from postbus.amqp.deliveries import IncomingDelivery, OutgoingDelivery
 from postbus.amqp.faults import DecodeError
-from postbus.amqp.outcomes import Accepted, Modified, Outcome, Rejected, Released
-from postbus.amqp.performatives import SND_SETTLED, DeliveryState
+from postbus.amqp.frames.outcomes import Accepted, Modified, Outcome, Rejected, Released
+from postbus.amqp.frames.performatives import SND_SETTLED, DeliveryState
+from postbus.amqp.frames.transactions import TransactionalState
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sending import SenderLink
-from postbus.amqp.transactions import TransactionalState
 from postbus.broker.message import Message
 from postbus.errors import InvalidArgument, NotSupported, ServiceBusError
 from postbus.server import enlisting

@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
+from postbus.amqp.codec.types import AmqpArray, Int, Long, Timestamp
 from postbus.amqp.faults import DecodeError
-from postbus.amqp.outcomes import Accepted
-from postbus.amqp.types import AmqpArray, Int, Long, Timestamp
+from postbus.amqp.frames.outcomes import Accepted
 from postbus.broker import browse
 from postbus.broker.engine import Engine
 from postbus.broker.message import KIND_MASK, MAIN, Message

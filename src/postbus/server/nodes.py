@@ -12,9 +12,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from postbus.amqp.codec import has_more_values
+from postbus.amqp.codec.types import Int, Symbol
 from postbus.amqp.deliveries import IncomingDelivery, OutgoingDelivery
 from postbus.amqp.faults import DecodeError
-from postbus.amqp.performatives import SND_SETTLED, DeliveryState
+from postbus.amqp.frames.performatives import SND_SETTLED, DeliveryState
+from postbus.amqp.frames.transactions import TransactionalState
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sections import (
     Properties,
@@ -27,8 +29,6 @@ from postbus.amqp.sections import (
     scan,
 )
 from postbus.amqp.sending import SenderLink
-from postbus.amqp.transactions import TransactionalState
-from postbus.amqp.types import Int, Symbol
 from postbus.errors import InvalidArgument, InvalidOperation, QuotaExceeded, ServiceBusError
 from postbus.server.settlement import ACCEPTED
 

@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
+from postbus.amqp.codec.types import Long, Symbol
 from postbus.amqp.sections import encode_delivery_annotations, scan
-from postbus.amqp.types import Long, Symbol
 from postbus.broker import browse
 from postbus.broker.message import Message
 from postbus.broker.pages import Need, Pages

@@ -3,7 +3,7 @@
 import structlog
 
 from postbus.amqp.faults import ProtocolError
-from postbus.amqp.outcomes import Error, Rejected
+from postbus.amqp.frames.outcomes import Error, Rejected
 from postbus.errors import ServiceBusError
 from postbus.model.address import host_without_port
 from postbus.server.logs import Valve

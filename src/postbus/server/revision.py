@@ -7,6 +7,7 @@ passed on byte for byte.
 from typing import Any, Final
 
 from postbus.amqp.codec import encode
+from postbus.amqp.codec.types import Int, Symbol, Timestamp
 from postbus.amqp.faults import DecodeError
 from postbus.amqp.sections import (
     Sections,
@@ -19,7 +20,6 @@ from postbus.amqp.sections import (
     read_properties,
     scan,
 )
-from postbus.amqp.types import Int, Symbol, Timestamp
 from postbus.broker.message import NO_TTL, Message
 from postbus.errors import InvalidArgument, MessageSizeExceeded
 from postbus.model.edits import EditedValue, Edits

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from postbus.amqp.types import Described, Int, Timestamp, ULong
+from postbus.amqp.codec.types import Described, Int, Timestamp, ULong
 from postbus.errors import InternalError, InvalidArgument, ServiceBusError
 from postbus.model.rule import (
     FALSE_EXPRESSION,

@@ -11,8 +11,8 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
-from postbus.amqp.decimals import decimal_bytes, decimal_of
-from postbus.amqp.types import (
+from postbus.amqp.codec.decimals import decimal_bytes, decimal_of
+from postbus.amqp.codec.types import (
     Byte,
     Char,
     Decimal32,

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from postbus.amqp.codec.types import Symbol
 from postbus.amqp.limits import Limits
-from postbus.amqp.types import Symbol
 from postbus.model.authorization import Rules
 from postbus.model.instant import Instant
 from postbus.server.auth import Authority

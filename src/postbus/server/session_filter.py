@@ -2,8 +2,8 @@
 
 from typing import Any, Final, NamedTuple
 
-from postbus.amqp.terminus import Source
-from postbus.amqp.types import Described
+from postbus.amqp.codec.types import Described
+from postbus.amqp.frames.terminus import Source
 from postbus.errors import InvalidArgument
 
 _NAME: Final = "com.microsoft:session-filter"

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from postbus.amqp.codec.types import Long, Symbol
+from postbus.amqp.frames.terminus import Source
 from postbus.amqp.sending import SenderLink
-from postbus.amqp.terminus import Source
-from postbus.amqp.types import Long, Symbol
 from postbus.broker.session import Session
 from postbus.errors import (
     DetachForced,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from postbus.amqp.types import AmqpArray, Int, Timestamp
+from postbus.amqp.codec.types import AmqpArray, Int, Timestamp
 from postbus.broker import sessions
 from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from postbus.amqp.deliveries import IncomingDelivery, OutgoingDelivery
-from postbus.amqp.outcomes import Accepted, Modified, Outcome, Rejected, Released
+from postbus.amqp.frames.outcomes import Accepted, Modified, Outcome, Rejected, Released
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sending import SenderLink
 from postbus.broker.engine import Engine

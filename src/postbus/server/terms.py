@@ -3,8 +3,8 @@ ignored (AMQP 3.5)."""
 
 from typing import Final
 
-from postbus.amqp.terminus import Source, Target
-from postbus.amqp.types import Described
+from postbus.amqp.codec.types import Described
+from postbus.amqp.frames.terminus import Source, Target
 from postbus.errors import InvalidArgument, NotSupported
 from postbus.server.session_filter import is_session_filter
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from postbus.amqp.transactions import TransactionalState
+from postbus.amqp.frames.transactions import TransactionalState
 from postbus.broker.engine import Engine
 from postbus.broker.pages import Need, Pages
 from postbus.broker.transaction import Transaction

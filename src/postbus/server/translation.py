@@ -7,6 +7,11 @@ message sent over AMQP. On the way out nothing is refused: what has no plain for
 from typing import Any, Final
 from uuid import UUID
 
+from postbus.amqp.codec.types import (
+    Int,
+    Symbol,
+    Timestamp,
+)
 from postbus.amqp.sections import (
     Properties,
     encode_application_properties,
@@ -19,11 +24,6 @@ from postbus.amqp.sections import (
     read_header,
     read_properties,
     scan,
-)
-from postbus.amqp.types import (
-    Int,
-    Symbol,
-    Timestamp,
 )
 from postbus.broker.message import Message
 from postbus.feed.plain_values import id_text, plain_value, read_body, text_of

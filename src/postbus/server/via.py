@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from postbus.amqp.codec.types import Symbol
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sending import SenderLink
 from postbus.amqp.session import Session
-from postbus.amqp.types import Symbol
 from postbus.errors import EntityNotFound, InvalidArgument, InvalidOperation, SecondReceiver
 from postbus.model.address import SubQueue, resolve_address
 from postbus.server.auth import Right, missing_claim

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from postbus.amqp.codec import encode
-from postbus.amqp.composites import Composite, Field
-from postbus.amqp.performatives import (
+from postbus.amqp.codec.types import Symbol, Timestamp, UByte, UInt, ULong, UShort
+from postbus.amqp.frames.composites import Composite, Field
+from postbus.amqp.frames.performatives import (
     Accepted,
     Attach,
     Begin,
@@ -36,7 +37,6 @@ from postbus.amqp.performatives import (
     TransactionalState,
     Transfer,
 )
-from postbus.amqp.types import Symbol, Timestamp, UByte, UInt, ULong, UShort
 from tests.property.amqp.values import compound, maps, spellings, symbols, texts, uints, values
 
 PERFORMATIVES: list[type[Composite]] = [

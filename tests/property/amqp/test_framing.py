@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postbus.amqp.faults import FramingError
-from postbus.amqp.framing import AMQP_HEADER, EMPTY_FRAME, Frame, FrameReader
+from postbus.amqp.frames.framing import AMQP_HEADER, EMPTY_FRAME, Frame, FrameReader
 
 MAX_FRAME_SIZE = 512
 

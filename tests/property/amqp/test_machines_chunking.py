@@ -17,8 +17,7 @@ from postbus.amqp.events import (
     SessionBegun,
     SessionEnded,
 )
-from postbus.amqp.limits import Limits
-from postbus.amqp.performatives import (
+from postbus.amqp.frames.performatives import (
     ACCEPTED,
     ROLE_RECEIVER,
     ROLE_SENDER,
@@ -29,6 +28,7 @@ from postbus.amqp.performatives import (
     Target,
     TransactionalState,
 )
+from postbus.amqp.limits import Limits
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sending import SenderLink
 from tests.unit.amqp.pair import T0

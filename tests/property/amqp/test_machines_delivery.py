@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postbus.amqp.events import Disposed, MessageReceived
+from postbus.amqp.frames.performatives import ACCEPTED, DeliveryState, Modified
 from postbus.amqp.limits import Limits
-from postbus.amqp.performatives import ACCEPTED, DeliveryState, Modified
 from tests.unit.amqp.pair import ConnectionPair
 
 TOP = 0xFFFFFFFF

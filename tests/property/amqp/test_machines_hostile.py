@@ -15,10 +15,8 @@ from postbus.amqp.events import (
     SaslReceived,
     SessionEnded,
 )
-from postbus.amqp.framing import AMQP_HEADER, SASL_HEADER, FrameReader, encode_frame
-from postbus.amqp.limits import Limits
-from postbus.amqp.link import Link, LinkState
-from postbus.amqp.performatives import (
+from postbus.amqp.frames.framing import AMQP_HEADER, SASL_HEADER, FrameReader, encode_frame
+from postbus.amqp.frames.performatives import (
     ACCEPTED,
     Attach,
     Begin,
@@ -37,6 +35,8 @@ from postbus.amqp.performatives import (
     Transfer,
     decode_performative,
 )
+from postbus.amqp.limits import Limits
+from postbus.amqp.link import Link, LinkState
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sending import SenderLink
 from tests.property.amqp.test_machines_chunking import STORY

@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postbus.amqp.composites import Composite
 from postbus.amqp.faults import DecodeError
-from postbus.amqp.frame_readers import decode_disposition, decode_flow, decode_transfer
-from postbus.amqp.framing import encode_frame
-from postbus.amqp.performatives import (
+from postbus.amqp.frames.composites import Composite
+from postbus.amqp.frames.framing import encode_frame
+from postbus.amqp.frames.performatives import (
     Disposition,
     Flow,
     Transfer,
@@ -20,6 +19,7 @@ from postbus.amqp.performatives import (
     encode_flow_frame,
     encode_transfer_frame,
 )
+from postbus.amqp.frames.readers import decode_disposition, decode_flow, decode_transfer
 from tests.property.amqp.composites import PERFORMATIVES, instances, spelled
 from tests.property.amqp.values import damaged, uints
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postbus.amqp.codec import decode
-from postbus.amqp.composites import build
+from postbus.amqp.codec.types import Described, ULong
 from postbus.amqp.faults import DecodeError, ProtocolError
-from postbus.amqp.section_scan import scan_plainly
+from postbus.amqp.frames.composites import build
 from postbus.amqp.sections import (
     Header,
     Properties,
@@ -37,7 +37,7 @@ from postbus.amqp.sections import (
     scan,
     split_batch,
 )
-from postbus.amqp.types import Described, ULong
+from postbus.amqp.sections.scanning import scan_plainly
 from tests.property.amqp.composites import instances, spelled
 from tests.property.amqp.values import damaged, maps, texts, values
 

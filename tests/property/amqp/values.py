@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from postbus.amqp.codec import encode
-from postbus.amqp.types import (
+from postbus.amqp.codec.types import (
     AmqpArray,
     Byte,
     Char,

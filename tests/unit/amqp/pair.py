@@ -6,9 +6,8 @@ from typing import TypeVar
 
 from postbus.amqp.connection import Connection
 from postbus.amqp.events import Event, LinkAttached, SaslReceived, SessionBegun
-from postbus.amqp.framing import AMQP_HEADER, FrameReader, encode_frame
-from postbus.amqp.limits import Limits
-from postbus.amqp.performatives import (
+from postbus.amqp.frames.framing import AMQP_HEADER, FrameReader, encode_frame
+from postbus.amqp.frames.performatives import (
     ROLE_RECEIVER,
     ROLE_SENDER,
     Attach,
@@ -19,6 +18,7 @@ from postbus.amqp.performatives import (
     Target,
     decode_performative,
 )
+from postbus.amqp.limits import Limits
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sending import SenderLink
 from postbus.amqp.session import Session

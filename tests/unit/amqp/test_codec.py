@@ -16,9 +16,8 @@ from postbus.amqp.codec import (
     has_more_values,
     skip,
 )
-from postbus.amqp.faults import DecodeError
-from postbus.amqp.skipping import DESCRIPTORS_MAX
-from postbus.amqp.types import (
+from postbus.amqp.codec.skipping import DESCRIPTORS_MAX
+from postbus.amqp.codec.types import (
     AmqpArray,
     Byte,
     Char,
@@ -38,6 +37,7 @@ from postbus.amqp.types import (
     ULong,
     UShort,
 )
+from postbus.amqp.faults import DecodeError
 
 A_UUID = UUID("00112233-4455-6677-8899-aabbccddeeff")
 

@@ -4,14 +4,13 @@ import pytest
 
 from postbus.amqp.connection import Connection, ConnectionState
 from postbus.amqp.events import Closed, Opened, SessionBegun, SessionEnded
-from postbus.amqp.framing import (
+from postbus.amqp.frames.framing import (
     AMQP_HEADER,
     EMPTY_FRAME,
     FRAME_SASL,
     encode_frame,
 )
-from postbus.amqp.limits import Limits
-from postbus.amqp.performatives import (
+from postbus.amqp.frames.performatives import (
     ACCEPTED,
     Attach,
     Begin,
@@ -24,6 +23,7 @@ from postbus.amqp.performatives import (
     Open,
     Transfer,
 )
+from postbus.amqp.limits import Limits
 from tests.unit.amqp.pair import T0, BarePeer, ConnectionPair
 
 # A flow whose window is a string: a frame that is whole and makes no sense.

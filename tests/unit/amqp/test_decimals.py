@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postbus.amqp.decimals import decimal_bytes, decimal_of
+from postbus.amqp.codec.decimals import decimal_bytes, decimal_of
 
 DIGITS = {4: 7, 8: 16, 16: 34}
 LOWEST = {4: -101, 8: -398, 16: -6176}

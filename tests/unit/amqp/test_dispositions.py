@@ -12,8 +12,7 @@ from postbus.amqp.events import (
     SessionEnded,
     SettledBySender,
 )
-from postbus.amqp.limits import Limits
-from postbus.amqp.performatives import (
+from postbus.amqp.frames.performatives import (
     ACCEPTED,
     RELEASED,
     ROLE_RECEIVER,
@@ -29,6 +28,7 @@ from postbus.amqp.performatives import (
     Rejected,
     Transfer,
 )
+from postbus.amqp.limits import Limits
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sending import SenderLink
 from tests.unit.amqp.pair import BarePeer, ConnectionPair

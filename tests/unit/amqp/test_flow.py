@@ -3,8 +3,7 @@
 import pytest
 
 from postbus.amqp.events import CreditChanged, Disposed, Drained, MessageReceived
-from postbus.amqp.limits import Limits
-from postbus.amqp.performatives import (
+from postbus.amqp.frames.performatives import (
     ACCEPTED,
     ROLE_RECEIVER,
     ROLE_SENDER,
@@ -19,6 +18,7 @@ from postbus.amqp.performatives import (
     Source,
     Transfer,
 )
+from postbus.amqp.limits import Limits
 from postbus.amqp.sending import SenderLink
 from tests.unit.amqp.pair import BarePeer, ConnectionPair
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from postbus.amqp.faults import FramingError
-from postbus.amqp.framing import (
+from postbus.amqp.frames.framing import (
     AMQP_HEADER,
     EMPTY_FRAME,
     FRAME_AMQP,
@@ -15,7 +15,7 @@ from postbus.amqp.framing import (
     FrameReader,
     encode_frame,
 )
-from postbus.amqp.performatives import Close, SaslOutcome
+from postbus.amqp.frames.performatives import Close, SaslOutcome
 
 A_FRAME = bytes.fromhex("0000000c 02 00 0005 61626364")
 

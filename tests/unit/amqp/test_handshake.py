@@ -2,9 +2,10 @@
 
 import pytest
 
+from postbus.amqp.codec.types import Symbol
 from postbus.amqp.connection import MECHANISMS, Connection, ConnectionState
 from postbus.amqp.events import Closed, Opened, SaslReceived, SessionBegun
-from postbus.amqp.framing import (
+from postbus.amqp.frames.framing import (
     AMQP_HEADER,
     FRAME_AMQP,
     FRAME_SASL,
@@ -13,8 +14,7 @@ from postbus.amqp.framing import (
     FrameReader,
     encode_frame,
 )
-from postbus.amqp.limits import Limits
-from postbus.amqp.performatives import (
+from postbus.amqp.frames.performatives import (
     Begin,
     Composite,
     Open,
@@ -23,7 +23,7 @@ from postbus.amqp.performatives import (
     SaslOutcome,
     decode_performative,
 )
-from postbus.amqp.types import Symbol
+from postbus.amqp.limits import Limits
 from tests.unit.amqp.pair import T0, ConnectionPair
 
 

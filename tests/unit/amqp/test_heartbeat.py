@@ -4,9 +4,9 @@ import pytest
 
 from postbus.amqp.connection import Connection, ConnectionState
 from postbus.amqp.events import Closed
-from postbus.amqp.framing import AMQP_HEADER, EMPTY_FRAME, SASL_HEADER
+from postbus.amqp.frames.framing import AMQP_HEADER, EMPTY_FRAME, SASL_HEADER
+from postbus.amqp.frames.performatives import Close, Open
 from postbus.amqp.limits import Limits
-from postbus.amqp.performatives import Close, Open
 from tests.unit.amqp.pair import T0, BarePeer
 
 LIMITS = Limits(

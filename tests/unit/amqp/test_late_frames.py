@@ -10,9 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from postbus.amqp.events import Closed, LinkAttached
-from postbus.amqp.limits import Limits
-from postbus.amqp.outcomes import Accepted
-from postbus.amqp.performatives import (
+from postbus.amqp.frames.outcomes import Accepted
+from postbus.amqp.frames.performatives import (
     ROLE_RECEIVER,
     ROLE_SENDER,
     Attach,
@@ -28,6 +27,7 @@ from postbus.amqp.performatives import (
     Target,
     Transfer,
 )
+from postbus.amqp.limits import Limits
 from tests.unit.amqp.pair import BarePeer
 
 CHANNEL, HANDLE = 5, 3

@@ -3,9 +3,7 @@
 import pytest
 
 from postbus.amqp.events import CreditChanged, Event, LinkAttached, LinkDetached, MessageReceived
-from postbus.amqp.limits import Limits
-from postbus.amqp.link import LinkState
-from postbus.amqp.performatives import (
+from postbus.amqp.frames.performatives import (
     ACCEPTED,
     RCV_SECOND,
     ROLE_RECEIVER,
@@ -22,6 +20,8 @@ from postbus.amqp.performatives import (
     Target,
     Transfer,
 )
+from postbus.amqp.limits import Limits
+from postbus.amqp.link import LinkState
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sending import SenderLink
 from tests.unit.amqp.pair import BarePeer, ConnectionPair

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from postbus.amqp.codec import decode, encode
+from postbus.amqp.codec.types import Described, Symbol, UInt, ULong
 from postbus.amqp.faults import DecodeError
-from postbus.amqp.frame_readers import decode_disposition, decode_flow, decode_transfer
-from postbus.amqp.framing import encode_frame
-from postbus.amqp.performatives import (
+from postbus.amqp.frames.framing import encode_frame
+from postbus.amqp.frames.performatives import (
     ACCEPTED,
     RCV_SECOND,
     RELEASED,
@@ -50,7 +50,7 @@ from postbus.amqp.performatives import (
     encode_transfer_frame,
     from_described,
 )
-from postbus.amqp.types import Described, Symbol, UInt, ULong
+from postbus.amqp.frames.readers import decode_disposition, decode_flow, decode_transfer
 
 LOST = Error("com.microsoft:message-lock-lost", "The lock is gone.", {Symbol("tracking"): "t"})
 

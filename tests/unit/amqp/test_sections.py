@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from postbus.amqp.codec.types import Described, Long, Symbol, Timestamp, ULong
 from postbus.amqp.faults import DecodeError, MessageSizeExceeded
 from postbus.amqp.sections import (
     AnnotationLayout,
@@ -33,7 +34,6 @@ from postbus.amqp.sections import (
     scan,
     split_batch,
 )
-from postbus.amqp.types import Described, Long, Symbol, Timestamp, ULong
 
 # A message recorded from azure-servicebus 7.15.
 SDK_MESSAGE = bytes.fromhex(

@@ -10,8 +10,7 @@ from postbus.amqp.events import (
     SessionBegun,
     SessionEnded,
 )
-from postbus.amqp.limits import Limits
-from postbus.amqp.performatives import (
+from postbus.amqp.frames.performatives import (
     ACCEPTED,
     ROLE_SENDER,
     Attach,
@@ -26,6 +25,7 @@ from postbus.amqp.performatives import (
     Target,
     Transfer,
 )
+from postbus.amqp.limits import Limits
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.session import SessionState
 from tests.unit.amqp.pair import BarePeer, ConnectionPair

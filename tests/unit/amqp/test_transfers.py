@@ -4,8 +4,7 @@ import pytest
 
 from postbus.amqp.connection import ConnectionState
 from postbus.amqp.events import Event, LinkDetached, MessageReceived
-from postbus.amqp.limits import Limits
-from postbus.amqp.performatives import (
+from postbus.amqp.frames.performatives import (
     Accepted,
     Attach,
     Detach,
@@ -15,6 +14,7 @@ from postbus.amqp.performatives import (
     TransactionalState,
     Transfer,
 )
+from postbus.amqp.limits import Limits
 from postbus.amqp.receiving import ReceiverLink
 from tests.unit.amqp.pair import BarePeer, ConnectionPair, one_byte_at_a_time
 

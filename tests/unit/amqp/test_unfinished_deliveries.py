@@ -1,8 +1,8 @@
 """How long a message may take to come, frame by frame."""
 
 from postbus.amqp.events import LinkDetached, MessageReceived
+from postbus.amqp.frames.performatives import Detach, Transfer
 from postbus.amqp.limits import Limits
-from postbus.amqp.performatives import Detach, Transfer
 from tests.unit.amqp.pair import T0, BarePeer
 
 LIMITS = Limits(unfinished_timeout_ms=1_000, progress_bytes=500)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from postbus.amqp.codec.types import Symbol, Timestamp, UInt
 from postbus.amqp.sections import (
     Properties,
     encode_amqp_value,
@@ -14,7 +15,6 @@ from postbus.amqp.sections import (
     encode_message_annotations,
     encode_properties,
 )
-from postbus.amqp.types import Symbol, Timestamp, UInt
 from postbus.broker import records
 from postbus.broker.message import (
     ACTIVE,

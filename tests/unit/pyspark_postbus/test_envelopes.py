@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postbus.amqp.codec.types import Int, Long
 from postbus.amqp.faults import DecodeError
 from postbus.amqp.sections import (
     Properties,
@@ -20,7 +21,6 @@ from postbus.amqp.sections import (
     read_properties,
     scan,
 )
-from postbus.amqp.types import Int, Long
 from pyspark_postbus.pipelines.envelopes import (
     MARK,
     envelope_of,

@@ -24,6 +24,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from postbus.amqp.codec.types import Int, Timestamp
 from postbus.amqp.sections import (
     read_annotations,
     read_application_properties,
@@ -32,7 +33,6 @@ from postbus.amqp.sections import (
     read_properties,
     scan,
 )
-from postbus.amqp.types import Int, Timestamp
 from postbus.server.envelope import read_message
 from pyspark_postbus.options import BadOption
 from pyspark_postbus.row_ids import Counted, RowIds

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 
+from postbus.amqp.codec.types import Int, Symbol, ULong
 from postbus.amqp.sections import (
     Header,
     Properties,
@@ -22,7 +23,6 @@ from postbus.amqp.sections import (
     read_header,
     scan,
 )
-from postbus.amqp.types import Int, Symbol, ULong
 from postbus.errors import InvalidArgument
 from postbus.server.envelope import (
     read_message,

@@ -6,9 +6,10 @@ from uuid import UUID
 
 import pytest
 
+from postbus.amqp.codec.types import Symbol, Timestamp, ULong
 from postbus.amqp.faults import DecodeError
 from postbus.amqp.faults import MessageSizeExceeded as TooLarge
-from postbus.amqp.outcomes import Error, Modified, Rejected
+from postbus.amqp.frames.outcomes import Error, Modified, Rejected
 from postbus.amqp.sections import (
     Properties,
     encode_amqp_value,
@@ -25,7 +26,6 @@ from postbus.amqp.sections import (
     read_properties,
     scan,
 )
-from postbus.amqp.types import Symbol, Timestamp, ULong
 from postbus.broker.message import DEFERRED, NO_TTL, Message, Trail
 from postbus.errors import InvalidArgument, InvalidOperation, MessageSizeExceeded
 from postbus.feed.plain_values import BODY_VALUES_MAX, read_body

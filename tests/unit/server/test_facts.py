@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from postbus.amqp.codec.types import Int, Symbol, Timestamp
 from postbus.amqp.sections import (
     Properties,
     encode_application_properties,
@@ -19,7 +20,6 @@ from postbus.amqp.sections import (
     read_properties,
     scan,
 )
-from postbus.amqp.types import Int, Symbol, Timestamp
 from postbus.broker.message import ACTIVE, NO_TTL, PUBLISHING, SCHEDULED, Message, Trail
 from postbus.model.duration import MAX_TICKS
 from postbus.model.rule import RuleDescription, SqlAction, TrueFilter

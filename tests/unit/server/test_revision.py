@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from postbus.amqp.codec.types import Int, Short, Symbol, Timestamp, ULong
 from postbus.amqp.sections import (
     Properties,
     encode_amqp_value,
@@ -22,7 +23,6 @@ from postbus.amqp.sections import (
     read_properties,
     scan,
 )
-from postbus.amqp.types import Int, Short, Symbol, Timestamp, ULong
 from postbus.broker.message import NO_TTL, Message, Trail
 from postbus.errors import InvalidOperation, MessageSizeExceeded
 from postbus.model.edits import Edits

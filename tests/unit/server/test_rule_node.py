@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from postbus.amqp.codec import decode, encode
-from postbus.amqp.types import Described
+from postbus.amqp.codec.types import Described
 from postbus.errors import InvalidArgument
 from postbus.model.rule import (
     CorrelationFilter,

@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from postbus.amqp.codec import decode, encode
-from postbus.amqp.decimals import decimal_bytes
-from postbus.amqp.types import (
+from postbus.amqp.codec.decimals import decimal_bytes
+from postbus.amqp.codec.types import (
     AmqpArray,
     Byte,
     Char,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from postbus.amqp.terminus import Source
-from postbus.amqp.types import Described, Symbol, ULong
+from postbus.amqp.codec.types import Described, Symbol, ULong
+from postbus.amqp.frames.terminus import Source
 from postbus.errors import InvalidArgument
 from postbus.server.session_filter import read_session_filter
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
+from postbus.amqp.frames.terminus import Source
 from postbus.amqp.sections import Properties, encode_data, encode_properties
-from postbus.amqp.terminus import Source
 from postbus.broker.message import MAIN
 from postbus.broker.policy import Policy
 from postbus.errors import ServiceBusError, SessionLockLost, StoreUnavailable

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from postbus.amqp.codec.types import Symbol
 from postbus.amqp.sections import (
     Properties,
     encode_application_properties,
@@ -13,7 +14,6 @@ from postbus.amqp.sections import (
     encode_message_annotations,
     encode_properties,
 )
-from postbus.amqp.types import Symbol
 from postbus.broker.message import MAIN, Message
 from postbus.server.browsing import _look
 from postbus.server.envelope import read_message, write_delivery

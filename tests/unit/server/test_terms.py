@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from postbus.amqp.codec import decode, encode
-from postbus.amqp.terminus import Source
-from postbus.amqp.types import AmqpArray, Described, Symbol, ULong
+from postbus.amqp.codec.types import AmqpArray, Described, Symbol, ULong
+from postbus.amqp.frames.terminus import Source
 from postbus.errors import NotSupported
 from postbus.server.terms import check_terminus
 

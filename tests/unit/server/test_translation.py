@@ -10,6 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postbus.amqp.codec.types import (
+    AmqpArray,
+    Byte,
+    Char,
+    Decimal128,
+    Described,
+    Float32,
+    Int,
+    Symbol,
+    Timestamp,
+    UInt,
+    ULong,
+)
 from postbus.amqp.sections import (
     Properties,
     encode_amqp_value,
@@ -22,19 +35,6 @@ from postbus.amqp.sections import (
     read_application_properties,
     read_data,
     scan,
-)
-from postbus.amqp.types import (
-    AmqpArray,
-    Byte,
-    Char,
-    Decimal128,
-    Described,
-    Float32,
-    Int,
-    Symbol,
-    Timestamp,
-    UInt,
-    ULong,
 )
 from postbus.broker.message import Message
 from postbus.errors import InvalidOperation, MessageSizeExceeded

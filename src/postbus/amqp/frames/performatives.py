@@ -2,30 +2,33 @@
 
 from collections.abc import Callable
 
-from postbus.amqp.composites import Composite, decode_composite, from_described
 from postbus.amqp.faults import DecodeError
-from postbus.amqp.frame_readers import (
+from postbus.amqp.frames.composites import Composite, decode_composite, from_described
+from postbus.amqp.frames.outcomes import (
+    Accepted,
+    Error,
+    Modified,
+    Outcome,
+    Received,
+    Rejected,
+    Released,
+)
+from postbus.amqp.frames.readers import (
     ACCEPTED,
     RELEASED,
     decode_disposition,
     decode_flow,
     decode_transfer,
 )
-from postbus.amqp.frame_writers import (
-    encode_disposition_frame,
-    encode_flow_frame,
-    encode_transfer_frame,
-)
-from postbus.amqp.outcomes import Accepted, Error, Modified, Outcome, Received, Rejected, Released
-from postbus.amqp.security import (
+from postbus.amqp.frames.security import (
     SaslChallenge,
     SaslInit,
     SaslMechanisms,
     SaslOutcome,
     SaslResponse,
 )
-from postbus.amqp.terminus import Source, Target
-from postbus.amqp.transactions import (
+from postbus.amqp.frames.terminus import Source, Target
+from postbus.amqp.frames.transactions import (
     Coordinator,
     Declare,
     Declared,
@@ -33,7 +36,7 @@ from postbus.amqp.transactions import (
     Discharge,
     TransactionalState,
 )
-from postbus.amqp.transport import (
+from postbus.amqp.frames.transport import (
     RCV_FIRST,
     RCV_SECOND,
     ROLE_RECEIVER,
@@ -50,6 +53,11 @@ from postbus.amqp.transport import (
     Flow,
     Open,
     Transfer,
+)
+from postbus.amqp.frames.writers import (
+    encode_disposition_frame,
+    encode_flow_frame,
+    encode_transfer_frame,
 )
 
 __all__ = [

@@ -3,8 +3,8 @@
 import struct
 from collections.abc import Iterator
 
+from postbus.amqp.codec.types import Encodable
 from postbus.amqp.faults import FramingError
-from postbus.amqp.types import Encodable
 
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
 TLS_HEADER = b"AMQP\x02\x01\x00\x00"

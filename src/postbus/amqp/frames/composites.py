@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from postbus.amqp.codec import decode, encode_value
-from postbus.amqp.encoding import write_list, write_uint, write_ulong
-from postbus.amqp.faults import DecodeError
-from postbus.amqp.types import (
+from postbus.amqp.codec.encoding import write_list, write_uint, write_ulong
+from postbus.amqp.codec.types import (
     AmqpArray,
     Described,
     Encodable,
@@ -23,6 +22,7 @@ from postbus.amqp.types import (
     ULong,
     UShort,
 )
+from postbus.amqp.faults import DecodeError
 
 
 @dataclass(frozen=True, slots=True)

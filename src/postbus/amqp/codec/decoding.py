@@ -9,10 +9,9 @@ import struct
 from collections.abc import Callable
 from uuid import UUID
 
-from postbus.amqp.encoding import ZERO_WIDTH_ITEMS_MAX
-from postbus.amqp.faults import DecodeError
-from postbus.amqp.skipping import WIDTHS, unknown_constructor
-from postbus.amqp.types import (
+from postbus.amqp.codec.encoding import ZERO_WIDTH_ITEMS_MAX
+from postbus.amqp.codec.skipping import WIDTHS, unknown_constructor
+from postbus.amqp.codec.types import (
     AmqpArray,
     Byte,
     Char,
@@ -30,6 +29,7 @@ from postbus.amqp.types import (
     ULong,
     UShort,
 )
+from postbus.amqp.faults import DecodeError
 
 # Deeper than any client nests, far from Python's own limit.
 NESTING_MAX = 32

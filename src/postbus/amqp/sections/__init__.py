@@ -1,7 +1,7 @@
 """The sections of a message: found, read one at a time, and built (AMQP 3.2)."""
 
-from postbus.amqp.section_fields import Header, MessageId, Properties
-from postbus.amqp.section_readers import (
+from postbus.amqp.sections.fields import Header, MessageId, Properties
+from postbus.amqp.sections.readers import (
     read_annotations,
     read_application_properties,
     read_data,
@@ -12,8 +12,8 @@ from postbus.amqp.section_readers import (
     read_properties,
     read_value,
 )
-from postbus.amqp.section_scan import Sections, compacted, scan, split_batch
-from postbus.amqp.section_writers import (
+from postbus.amqp.sections.scanning import Sections, compacted, scan, split_batch
+from postbus.amqp.sections.writers import (
     AnnotationLayout,
     encode_amqp_value,
     encode_application_properties,

@@ -8,8 +8,8 @@ ways together.
 import struct
 from itertools import product
 
-from postbus.amqp.outcomes import Accepted, Released
-from postbus.amqp.transport import Disposition, Flow, Transfer
+from postbus.amqp.frames.outcomes import Accepted, Released
+from postbus.amqp.frames.transport import Disposition, Flow, Transfer
 
 # They have no fields, so every delivery may share one.
 ACCEPTED = Accepted()

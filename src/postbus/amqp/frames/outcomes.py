@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from postbus.amqp.composites import (
+from postbus.amqp.frames.composites import (
     BOOLEAN,
     MAP,
     STRING,

@@ -5,7 +5,9 @@ from typing import ClassVar
 from uuid import UUID
 
 from postbus.amqp.codec import encode_value
-from postbus.amqp.composites import (
+from postbus.amqp.codec.types import ULong
+from postbus.amqp.faults import DecodeError
+from postbus.amqp.frames.composites import (
     BINARY,
     BOOLEAN,
     STRING,
@@ -17,8 +19,6 @@ from postbus.amqp.composites import (
     Field,
     Kind,
 )
-from postbus.amqp.faults import DecodeError
-from postbus.amqp.types import ULong
 
 MessageId = ULong | UUID | bytes | str
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from postbus.amqp.composites import (
+from postbus.amqp.codec.types import Symbol
+from postbus.amqp.frames.composites import (
     ANYTHING,
     BOOLEAN,
     MAP,
@@ -15,9 +16,8 @@ from postbus.amqp.composites import (
     composite_kind,
     registered,
 )
-from postbus.amqp.outcomes import OUTCOME, Outcome
-from postbus.amqp.transactions import Coordinator
-from postbus.amqp.types import Symbol
+from postbus.amqp.frames.outcomes import OUTCOME, Outcome
+from postbus.amqp.frames.transactions import Coordinator
 
 
 @registered

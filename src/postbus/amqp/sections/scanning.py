@@ -7,8 +7,8 @@ and section_writers.py read and build the sections one at a time.
 import struct
 
 from postbus.amqp.codec import decode, skip
+from postbus.amqp.codec.types import Symbol, ULong
 from postbus.amqp.faults import DecodeError, MessageSizeExceeded
-from postbus.amqp.types import Symbol, ULong
 
 _U32 = struct.Struct(">I").unpack_from
 

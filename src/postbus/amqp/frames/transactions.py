@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from postbus.amqp.composites import (
+from postbus.amqp.codec.types import Symbol
+from postbus.amqp.frames.composites import (
     ANYTHING,
     BINARY,
     BOOLEAN,
@@ -13,8 +14,15 @@ from postbus.amqp.composites import (
     composite_kind,
     registered,
 )
-from postbus.amqp.outcomes import OUTCOME, Accepted, Modified, Outcome, Received, Rejected, Released
-from postbus.amqp.types import Symbol
+from postbus.amqp.frames.outcomes import (
+    OUTCOME,
+    Accepted,
+    Modified,
+    Outcome,
+    Received,
+    Rejected,
+    Released,
+)
 
 
 @registered

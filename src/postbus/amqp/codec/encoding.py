@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from postbus.amqp.types import (
+from postbus.amqp.codec.types import (
     AmqpArray,
     Byte,
     Char,

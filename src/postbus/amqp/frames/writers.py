@@ -7,10 +7,10 @@ test holds the two ways together.
 
 import struct
 
-from postbus.amqp.framing import encode_frame
-from postbus.amqp.outcomes import Accepted, Rejected, Released
-from postbus.amqp.transactions import DeliveryState
-from postbus.amqp.transport import Disposition, Flow, Transfer
+from postbus.amqp.frames.framing import encode_frame
+from postbus.amqp.frames.outcomes import Accepted, Rejected, Released
+from postbus.amqp.frames.transactions import DeliveryState
+from postbus.amqp.frames.transport import Disposition, Flow, Transfer
 
 _NULL, _TRUE, _FALSE = b"\x40", b"\x41", b"\x42"
 _FLAG: dict[bool | None, bytes] = {None: _NULL, True: _TRUE, False: _FALSE}

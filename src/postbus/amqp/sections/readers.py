@@ -8,10 +8,10 @@ import struct
 from typing import Any, cast
 
 from postbus.amqp.codec import decode, skip
-from postbus.amqp.composites import Composite, build
 from postbus.amqp.faults import DecodeError
-from postbus.amqp.section_fields import Header, MessageId, Properties
-from postbus.amqp.section_scan import VALUE, Sections, data_of, open_section
+from postbus.amqp.frames.composites import Composite, build
+from postbus.amqp.sections.fields import Header, MessageId, Properties
+from postbus.amqp.sections.scanning import VALUE, Sections, data_of, open_section
 
 _U32 = struct.Struct(">I").unpack_from
 

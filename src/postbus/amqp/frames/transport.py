@@ -8,7 +8,8 @@ is null.
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from postbus.amqp.composites import (
+from postbus.amqp.codec.types import Symbol
+from postbus.amqp.frames.composites import (
     BINARY,
     BOOLEAN,
     MAP,
@@ -22,10 +23,9 @@ from postbus.amqp.composites import (
     Field,
     registered,
 )
-from postbus.amqp.outcomes import ERROR, Error
-from postbus.amqp.terminus import SOURCE, TARGET, Source, Target
-from postbus.amqp.transactions import DELIVERY_STATE, Coordinator, DeliveryState
-from postbus.amqp.types import Symbol
+from postbus.amqp.frames.outcomes import ERROR, Error
+from postbus.amqp.frames.terminus import SOURCE, TARGET, Source, Target
+from postbus.amqp.frames.transactions import DELIVERY_STATE, Coordinator, DeliveryState
 
 UINT_MAX = 0xFFFFFFFF
 USHORT_MAX = 0xFFFF

@@ -4,9 +4,9 @@ import struct
 from typing import Any
 
 from postbus.amqp.codec import encode_value
-from postbus.amqp.encoding import write_map
-from postbus.amqp.section_fields import Properties
-from postbus.amqp.types import Symbol, Timestamp
+from postbus.amqp.codec.encoding import write_map
+from postbus.amqp.codec.types import Symbol, Timestamp
+from postbus.amqp.sections.fields import Properties
 
 _FLAG: dict[bool | None, bytes] = {None: b"\x40", True: b"\x41", False: b"\x42"}
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from postbus.amqp.composites import (
+from postbus.amqp.codec.types import Symbol
+from postbus.amqp.frames.composites import (
     BINARY,
     STRING,
     SYMBOL,
@@ -13,7 +14,6 @@ from postbus.amqp.composites import (
     Field,
     registered,
 )
-from postbus.amqp.types import Symbol
 
 
 @registered
