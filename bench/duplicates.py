@@ -25,9 +25,9 @@ from bench.processes import machine, memory_of, usage_of, wait_until_quiet
 from bench.program import add_places, conduct, say, write_json
 from bench.report import comparison, markdown
 from bench.work import QUIET_SHARE, Case, Generator, Run, RunFailed
-from postbus.broker.history import History
+from postbus.broker.bloom import digest_of
+from postbus.broker.duplicate_history import History
 from postbus.broker.ledger import Layout, Ledger
-from postbus.broker.seen import digest_of
 from postbus.server.host import CHECKPOINT_RECORDS
 from postbus.store import batch
 from postbus.store.base import Part

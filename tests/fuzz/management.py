@@ -8,7 +8,7 @@ from uuid import UUID
 
 from postbus.amqp.codec import decode
 from postbus.amqp.sections import Properties, encode_data, encode_properties
-from postbus.broker import session_chores, sessions
+from postbus.broker import session_chores, session_operations
 from postbus.broker.message import MAIN
 from postbus.broker.pages import Need
 from postbus.broker.policy import Policy
@@ -86,7 +86,7 @@ def engine_with_sessions() -> tuple[Engine, bytes]:
         raw = encode_properties(properties) + encode_data(b"body %d" % i)
         messages = [read_message(raw, 1_000)]
         engine.turn(lambda messages=messages: engine.queue.send(messages, T0))
-    session = engine.turn(lambda: sessions.accept(engine.queue, "s", 1, T0))
+    session = engine.turn(lambda: session_operations.accept(engine.queue, "s", 1, T0))
     engine.paged(lambda pages: session_chores.refill_session(engine.queue, "s", pages))
     engine.paged(lambda pages: session_chores.fetch_session_bodies(engine.queue, "s", pages))
     taken = [engine.queue.take_in_session(session, T0) for _ in range(2)]
@@ -94,7 +94,7 @@ def engine_with_sessions() -> tuple[Engine, bytes]:
     deferred, locked = tokens
     assert deferred is not None and locked is not None
     engine.turn(lambda: engine.queue.defer(deferred, T0))
-    engine.paged(lambda pages: sessions.set_state(engine.queue, "s", b"state", T0, pages))
+    engine.paged(lambda pages: session_operations.set_state(engine.queue, "s", b"state", T0, pages))
     return engine, locked
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from postbus.broker import records
-from postbus.broker.history import History
+from postbus.broker.duplicate_history import History
 from postbus.broker.ledger import Layout, Ledger
 from postbus.broker.message import Message
 from postbus.broker.policy import Policy

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from postbus.broker import browse, chores, records
 from postbus.broker import engine as broker
+from postbus.broker.duplicate_history import History
 from postbus.broker.fragment import Fragment
-from postbus.broker.history import History
 from postbus.broker.ledger import Layout, Ledger
 from postbus.broker.message import MAIN, Message, NewProperties
 from postbus.broker.pages import Need, Pages

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from postbus.broker import browse, sessions
+from postbus.broker import browse, session_operations
+from postbus.broker.held_sessions import Session
 from postbus.broker.message import MAIN, Message
 from postbus.broker.policy import Policy
-from postbus.broker.session import Session
 from postbus.broker.session_chores import fetch_session_bodies, refill_session
 from postbus.broker.session_list import Listing
 from postbus.broker.window import WindowLimits
@@ -34,19 +34,21 @@ class SessionEngine(Engine):
         return self.send(*bodies, session_id=session_id, **fields)
 
     def accept(self, session_id: str, holder: int = 1) -> Session:
-        return self.turn(lambda: sessions.accept(self.queue, session_id, holder, self.now))
+        return self.turn(
+            lambda: session_operations.accept(self.queue, session_id, holder, self.now)
+        )
 
     def accept_next(self, holder: int = 1) -> Session | None:
         session: Session | None = self.paged(
-            lambda pages: sessions.accept_next(self.queue, holder, self.now, pages)
+            lambda pages: session_operations.accept_next(self.queue, holder, self.now, pages)
         )
         return session
 
     def leave(self, session: Session) -> None:
-        self.turn(lambda: sessions.leave(self.queue, session, self.now))
+        self.turn(lambda: session_operations.leave(self.queue, session, self.now))
 
     def renew(self, session_id: str, holder: int | None = None) -> int:
-        return self.turn(lambda: sessions.renew(self.queue, session_id, holder, self.now))
+        return self.turn(lambda: session_operations.renew(self.queue, session_id, holder, self.now))
 
     def take(self, session: Session) -> Message | None:
         """Lock the next message of a session, reading pages as long as it takes."""
@@ -97,12 +99,16 @@ class SessionEngine(Engine):
 
     def get_state(self, session_id: str) -> bytes | None:
         state: bytes | None = self.paged(
-            lambda pages: sessions.get_state(self.queue, session_id, self.now, pages)
+            lambda pages: session_operations.get_state(self.queue, session_id, self.now, pages)
         )
         return state
 
     def set_state(self, session_id: str, data: bytes | None) -> None:
-        self.paged(lambda pages: sessions.set_state(self.queue, session_id, data, self.now, pages))
+        self.paged(
+            lambda pages: session_operations.set_state(
+                self.queue, session_id, data, self.now, pages
+            )
+        )
 
     def listed(self, updated_after: int | None = None, skip: int = 0, top: int = 100) -> list[str]:
         listing = Listing(updated_after, skip, top)

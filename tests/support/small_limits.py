@@ -46,7 +46,7 @@ LIMITS: Final[dict[str, dict[str, int]]] = {
     "postbus.server.rule_node": {"RULES_AT_ONCE": 2},
     "postbus.server.session_node": {"LISTED_AT_ONCE_MAX": 3},
     "postbus.broker.session_list": {"READ_AT_ONCE": 2},
-    "postbus.broker.sessions": {"FIRST_ROWS": 2},
+    "postbus.broker.session_operations": {"FIRST_ROWS": 2},
     "postbus.broker.browse": {"PEEK_ROWS": 2, "DELETE_ROWS": 2},
     # chores and turns
     "postbus.broker.chores": {"SLICE": 3, "PAGE_ROWS": 4, "BATCHES_AT_ONCE": 1},

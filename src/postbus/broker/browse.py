@@ -6,7 +6,7 @@ These look beyond the window, so they may return `Need` and are then called agai
 from collections.abc import Sequence
 from typing import Final
 
-from postbus.broker import sessions
+from postbus.broker import session_operations
 from postbus.broker.chores import missing, refill
 from postbus.broker.lanes import first_messages
 from postbus.broker.message import ACTIVE, DEFERRED, SCHEDULED, Message, from_row, no_body
@@ -139,7 +139,7 @@ def receive_deferred(
     queue.check_receives()
     in_session = queue.sessions is not None and subqueue == queue.main
     if in_session:
-        sessions.held(queue, session_id, now)
+        session_operations.held(queue, session_id, now)
     if len(set(numbers)) != len(numbers):
         raise InvalidArgument("A sequence number is named twice.")
     messages = by_number(queue, subqueue, DEFERRED, numbers, pages)

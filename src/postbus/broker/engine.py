@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from postbus.broker.alarms import Alarms
+from postbus.broker.duplicates import foresee, send_once
 from postbus.broker.fragment import Fragment
 from postbus.broker.ledger import Ledger
 from postbus.broker.message import LANES, MAIN, OUTBOX, OWNER_BITS, Message
-from postbus.broker.once import foresee, send_once
 from postbus.broker.outbox import Outbox
 from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy

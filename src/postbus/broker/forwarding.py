@@ -7,7 +7,7 @@ whatever crashes (design §3). When it has arrived it is removed here.
 
 Where a destination refuses a message, that one goes to the dead-letter queue of its source before
 the next is sent there: the mark may not pass a message that has not arrived. An outbox of messages
-that were sent through an entity (`postbus.broker.posting`) has several destinations, and one of
+that were sent through an entity (`postbus.broker.send_via`) has several destinations, and one of
 them that is full must not keep the others waiting.
 """
 
@@ -15,11 +15,13 @@ from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from postbus.broker.admission import admit
+from postbus.broker.bloom import digest_of
 from postbus.broker.browse import by_number
 from postbus.broker.chores import missing
+from postbus.broker.duplicate_history import History
+from postbus.broker.duplicates import digests_of, drop, lookup, repeated
 from postbus.broker.engine import Engine
 from postbus.broker.fragment import Fragment
-from postbus.broker.history import History
 from postbus.broker.lanes import first_messages
 from postbus.broker.message import (
     ACTIVE,
@@ -30,15 +32,13 @@ from postbus.broker.message import (
     Trail,
     no_body,
 )
-from postbus.broker.once import digests_of, drop, lookup, repeated
 from postbus.broker.outbox import destination_of
 from postbus.broker.pages import BodyPage, LanePage, Need, Page, Pages
 from postbus.broker.placing import HOPS_EXCEEDED, HOPS_MAX, choose_place, passes_on
 from postbus.broker.policy import NOWHERE
-from postbus.broker.posting import is_posted
 from postbus.broker.queue import Queue
 from postbus.broker.records import Kind
-from postbus.broker.seen import digest_of
+from postbus.broker.send_via import is_posted
 from postbus.errors import EntityDisabled, ServiceBusError
 from postbus.model.instant import NEVER, Instant
 

@@ -8,8 +8,9 @@ import struct
 from typing import Final, NamedTuple
 
 from postbus.broker import records
+from postbus.broker.bloom import digest_of
 from postbus.broker.delta import Delta
-from postbus.broker.history import NO_SEGMENTS, History, check_none
+from postbus.broker.duplicate_history import NO_SEGMENTS, History, check_none
 from postbus.broker.message import (
     ACTIVE,
     PUBLISHING,
@@ -18,7 +19,6 @@ from postbus.broker.message import (
     has_extras,
 )
 from postbus.broker.records import ADDS, BRINGS_BODY, BRINGS_ID, REMOVES, Kind, Record
-from postbus.broker.seen import digest_of
 from postbus.model.instant import Instant
 from postbus.model.rows import Checkpoint
 

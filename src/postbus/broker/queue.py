@@ -12,6 +12,7 @@ from typing import Final
 from postbus.broker import taking
 from postbus.broker.admission import admit
 from postbus.broker.fragment import Fragment
+from postbus.broker.held_sessions import Session, Sessions
 from postbus.broker.ledger import Ledger
 from postbus.broker.message import (
     ACTIVE,
@@ -30,7 +31,6 @@ from postbus.broker.outbox import Outbox
 from postbus.broker.placing import choose_place, passes_on
 from postbus.broker.policy import NOWHERE, Policy
 from postbus.broker.records import Kind
-from postbus.broker.session import Session, Sessions
 from postbus.broker.taking import Taken
 from postbus.broker.window import Window
 from postbus.errors import (

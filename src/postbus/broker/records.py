@@ -72,7 +72,7 @@ class Kind(IntEnum):
     DUPLICATE = 25
     """Its id was seen already, so it was accepted and dropped; it has a number and no body."""
     POSTED = 26
-    """Sent through this entity, for another one (`postbus.broker.posting`)."""
+    """Sent through this entity, for another one (`postbus.broker.send_via`)."""
     PUT_BACK = 27
     """Removed just before, for a receiver that was gone by then: it is where it was. Or from a
     dead-letter queue (RESUBMITTED): it is back in its queue."""

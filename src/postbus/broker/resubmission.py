@@ -3,7 +3,7 @@
 One that is sent again leaves the dead-letter queue and comes in where it shall be within one call,
 so that both are in one commit: a crash finds it in one place or the other, and asking again for a
 number that is gone changes nothing. To another fragment it goes by way of the outbox, as messages
-do that are sent through an entity (`postbus.broker.posting`). What becomes of its sections is for
+do that are sent through an entity (`postbus.broker.send_via`). What becomes of its sections is for
 somebody else to say: the engine does not look into messages.
 """
 
@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from postbus.broker.admission import admit
+from postbus.broker.bloom import digest_of
 from postbus.broker.browse import RECEIVE_BYTES_MAX, by_number
 from postbus.broker.chores import missing
 from postbus.broker.engine import Engine
@@ -20,10 +21,9 @@ from postbus.broker.message import ACTIVE, DEFERRED, SCHEDULED, Message, Trail, 
 from postbus.broker.pages import BodyPage, Need, Page, Pages
 from postbus.broker.placing import choose_place
 from postbus.broker.policy import NOWHERE, Policy
-from postbus.broker.posting import admit_posts, post
 from postbus.broker.queue import Queue
 from postbus.broker.records import Kind
-from postbus.broker.seen import digest_of
+from postbus.broker.send_via import admit_posts, post
 from postbus.errors import InvalidOperation, ServiceBusError
 from postbus.model.instant import Instant
 

@@ -8,10 +8,10 @@ from typing import Final
 
 from postbus.broker.chores import PAGE_ROWS, missing
 from postbus.broker.delta import Delta
+from postbus.broker.held_sessions import Session
 from postbus.broker.message import ACTIVE, Message, no_body
 from postbus.broker.pages import BatchPage, BodyPage, GroupPage, Need, Page, Pages
 from postbus.broker.queue import Queue
-from postbus.broker.session import Session
 
 BODIES_AT_ONCE: Final = 64
 WORTH_A_BATCH: Final = 4

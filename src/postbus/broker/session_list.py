@@ -7,11 +7,11 @@ next one starts there instead of counting from the beginning.
 from typing import Final
 
 from postbus.broker.chores import missing
+from postbus.broker.held_sessions import Sessions, sessions_of
 from postbus.broker.lanes import first_messages
 from postbus.broker.message import ACTIVE, STATE
 from postbus.broker.pages import GroupsPage, Need, Page, Pages
 from postbus.broker.queue import Queue
-from postbus.broker.session import Sessions, sessions_of
 from postbus.broker.session_chores import first_of_session
 from postbus.errors import InvalidArgument
 from postbus.model.instant import Instant

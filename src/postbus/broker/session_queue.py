@@ -5,11 +5,11 @@ queues are plain.
 """
 
 from postbus.broker.fragment import Fragment, is_in_session
+from postbus.broker.held_sessions import Sessions
 from postbus.broker.message import ACTIVE, DEFERRED, OUTBOX, Message
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
 from postbus.broker.records import Kind
-from postbus.broker.session import Sessions
 from postbus.broker.window import Window
 from postbus.errors import InvalidOperation, SessionLockLost
 from postbus.model.instant import Instant

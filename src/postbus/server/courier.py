@@ -18,7 +18,7 @@ from postbus.broker.engine import Engine
 from postbus.broker.forwarding import Receipt, Shipment, outbox_id, outbox_of
 from postbus.broker.message import OWNER_BITS
 from postbus.broker.pages import Need, Pages
-from postbus.broker.posting import is_posted
+from postbus.broker.send_via import is_posted
 from postbus.errors import EntityNotFound, InternalError, QuotaExceeded, ServiceBusError
 from postbus.model.instant import Instant
 from postbus.server.host import Host

@@ -19,7 +19,7 @@ from postbus.amqp.frames.transactions import TransactionalState
 from postbus.broker.engine import Engine
 from postbus.broker.message import Message, NewProperties
 from postbus.broker.pages import Pages
-from postbus.broker.posting import send_through
+from postbus.broker.send_via import send_through
 from postbus.broker.transaction import Rewrite, Settlement, Transaction, Verdict
 from postbus.errors import (
     EntityNotFound,

@@ -12,9 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from postbus.broker import chores, forwarding
+from postbus.broker.duplicates import recall
 from postbus.broker.engine import Engine
 from postbus.broker.message import OWNER_BITS
-from postbus.broker.once import recall
 from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
 from postbus.broker.topic import Sorter, fan_out

@@ -7,9 +7,9 @@ from typing import Final
 import structlog
 
 from postbus.broker import records
+from postbus.broker.duplicate_history import FILTER_BYTES, History
 from postbus.broker.engine import Engine, counted
 from postbus.broker.fragment import Fragment
-from postbus.broker.history import FILTER_BYTES, History
 from postbus.broker.ledger import Layout, Ledger
 from postbus.broker.message import (
     DEAD_LETTER,

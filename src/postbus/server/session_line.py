@@ -9,7 +9,7 @@ from postbus.errors import ServiceBusError
 from postbus.server.line import Receiver
 
 if TYPE_CHECKING:
-    from postbus.broker.session import Session
+    from postbus.broker.held_sessions import Session
 
 
 class SessionReceiver(Receiver, Protocol):

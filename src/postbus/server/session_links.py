@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from postbus.amqp.codec.types import Long, Symbol
 from postbus.amqp.frames.terminus import Source
 from postbus.amqp.sending import SenderLink
-from postbus.broker.session import Session
+from postbus.broker.held_sessions import Session
 from postbus.errors import (
     DetachForced,
     InvalidArgument,

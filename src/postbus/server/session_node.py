@@ -11,10 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from postbus.amqp.codec.types import AmqpArray, Int, Timestamp
-from postbus.broker import sessions
+from postbus.broker import session_operations
+from postbus.broker.held_sessions import Session
 from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
-from postbus.broker.session import Session
 from postbus.broker.session_list import Listing
 from postbus.errors import InvalidArgument, SessionLockLost
 from postbus.model.instant import NEVER, Instant
@@ -50,7 +50,7 @@ class Ask(Protocol):
 def held_here(gateway: Gateway, queue: Queue, session_id: str | None, now: Instant) -> Session:
     """The session of this name, if a link of this very connection holds it: who has lost it may
     not have heard of that yet, and must not act in the name of the next one."""
-    session = sessions.held(queue, session_id, now)
+    session = session_operations.held(queue, session_id, now)
     if session.holder not in gateway.session_holders:
         raise SessionLockLost()
     return session
@@ -77,7 +77,7 @@ class SessionNode:
 
         def renew(queue: Queue, now: Instant, pages: Pages) -> Instant:
             held_here(self._gateway, queue, session_id, now)
-            return sessions.renew(queue, session_id, None, now)
+            return session_operations.renew(queue, session_id, None, now)
 
         def done(until: Instant) -> None:
             self._entity.meter.lock_renewals += 1
@@ -91,7 +91,7 @@ class SessionNode:
 
         def set_state(queue: Queue, now: Instant, pages: Pages) -> Need | None:
             held_here(self._gateway, queue, session_id, now)
-            return sessions.set_state(queue, session_id, state, now, pages)
+            return session_operations.set_state(queue, session_id, state, now, pages)
 
         def done(result: None) -> None:
             request.respond(_OK, "OK", {})
@@ -103,7 +103,7 @@ class SessionNode:
 
         def get_state(queue: Queue, now: Instant, pages: Pages) -> bytes | Need | None:
             held_here(self._gateway, queue, session_id, now)
-            return sessions.get_state(queue, session_id, now, pages)
+            return session_operations.get_state(queue, session_id, now, pages)
 
         def done(state: bytes | None) -> None:
             request.respond(_OK, "OK", {"session-state": state})

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from postbus.broker import sessions
+from postbus.broker import session_operations
 from postbus.broker.engine import Engine
+from postbus.broker.held_sessions import Session
 from postbus.broker.message import OWNER_BITS
 from postbus.broker.pages import Need, Pages
-from postbus.broker.session import Session
 from postbus.errors import ServiceBusError
 from postbus.model.instant import Instant
 from postbus.server.commits import safely
@@ -39,7 +39,7 @@ class Accept:
         outlet = self._outlet
         if not outlet.gone:
             queue = engine.at(outlet.subqueue)
-            self._session = sessions.accept(queue, self._session_id, outlet.holder, now)
+            self._session = session_operations.accept(queue, self._session_id, outlet.holder, now)
             outlet.line.hold(self._session, outlet)
         return None
 
@@ -73,7 +73,7 @@ class AcceptNext:
         assert self.pages is not None
         while queue is not None and queue.policy.receives and waiting:
             outlet = next(iter(waiting))
-            session = sessions.accept_next(queue, outlet.holder, now, self.pages)
+            session = session_operations.accept_next(queue, outlet.holder, now, self.pages)
             if isinstance(session, Need):
                 if not self._found:
                     return session
@@ -118,7 +118,7 @@ class Leave:
     def decide(self, engine: Engine, now: Instant) -> Need | None:
         queue = engine.queues.get(self._subqueue >> OWNER_BITS)
         if queue is not None:
-            sessions.leave(queue, self._session, now)
+            session_operations.leave(queue, self._session, now)
         return None
 
     def answer(self) -> None:

@@ -6,10 +6,10 @@ from functools import partial
 
 from postbus.broker import session_chores
 from postbus.broker.engine import Engine
+from postbus.broker.held_sessions import Session
 from postbus.broker.message import OWNER_BITS
 from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
-from postbus.broker.session import Session
 from postbus.model.instant import Instant
 from postbus.server.host import GIVEN_PER_TURN, Host, Output, Request
 from postbus.server.line import SERVED_AT_ONCE, Parcel

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from postbus.broker import history
+from postbus.broker import duplicate_history
+from postbus.broker.duplicates import recall
 from postbus.broker.message import Message
-from postbus.broker.once import recall
 from postbus.broker.policy import Policy
 from postbus.store.memory import MemoryStore
 from tests.support.engine import Engine
@@ -62,10 +62,10 @@ def test_an_id_comes_once_in_a_window(seed: int, checkpoint_every: int, segment:
     )
     model = Model()
     with (
-        mock.patch.object(history, "SEGMENT_IDS", segment),
-        mock.patch.object(history, "PART_IDS", 5),
-        mock.patch.object(history, "CAPACITY_MIN", 2),
-        mock.patch("postbus.broker.once.RECALLED_AT_ONCE", 3),
+        mock.patch.object(duplicate_history, "SEGMENT_IDS", segment),
+        mock.patch.object(duplicate_history, "PART_IDS", 5),
+        mock.patch.object(duplicate_history, "CAPACITY_MIN", 2),
+        mock.patch("postbus.broker.duplicates.RECALLED_AT_ONCE", 3),
     ):
         for _ in range(120):
             act = chance.random()

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from postbus.broker import session, session_list, sessions
+from postbus.broker import held_sessions, session_list, session_operations
+from postbus.broker.held_sessions import Session
 from postbus.broker.message import DEAD_LETTER, Message
 from postbus.broker.policy import Policy
-from postbus.broker.session import Session
 from postbus.broker.window import WindowLimits
 from postbus.errors import MessageNotFound, SessionCannotBeLocked, SessionLockLost
 from tests.support.sessions import SessionEngine
@@ -268,9 +268,9 @@ def test_sessions_are_as_the_model_says(seed: int, checkpoint_every: int) -> Non
     policy = Policy(lock_ms=LOCK_MS, max_delivery_count=COUNT_MAX)
     limits = WindowLimits(chance.choice([4, 8, 64]), chance.choice([3, 1_000]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sessions, "READY_MAX", 2)
-        patch.setattr(session, "READY_MAX", 2)
-        patch.setattr(sessions, "FIRST_ROWS", chance.choice([1, 3]))
+        patch.setattr(session_operations, "READY_MAX", 2)
+        patch.setattr(held_sessions, "READY_MAX", 2)
+        patch.setattr(session_operations, "FIRST_ROWS", chance.choice([1, 3]))
         patch.setattr(session_list, "READ_AT_ONCE", chance.choice([1, 2, 5]))
         engine = SessionEngine(policy, limits, checkpoint_every=checkpoint_every)
         model = Model(engine, chance)

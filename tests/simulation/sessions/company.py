@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from postbus.broker import browse, session_list, sessions
+from postbus.broker import browse, session_list, session_operations
 from postbus.broker.engine import Engine
 from postbus.broker.message import ACTIVE, MAIN
 from postbus.broker.message import STATE as STATE_LANE
@@ -136,7 +136,7 @@ class Company:
             holding = self._live.holders.get(session_id)
             theirs = holding is None or named not in (None, holding.holder)
             try:
-                until = sessions.renew(engine.own, session_id, named, now)
+                until = session_operations.renew(engine.own, session_id, named, now)
             except SessionLockLost:
                 if not theirs and not self._live.is_free(session_id, now):
                     raise Violation(HOLDER, None, f"{session_id!r} is held, not lost") from None
@@ -162,7 +162,7 @@ class Company:
 
         def call(engine: Engine, now: int, pages: Pages) -> Need | None:
             nonlocal place
-            need = sessions.set_state(engine.own, session_id, data, now, pages)
+            need = session_operations.set_state(engine.own, session_id, data, now, pages)
             if need is None:
                 place = len(tried)
                 tried.append((name, False))
@@ -180,7 +180,7 @@ class Company:
         session_id = guest.session.id
 
         def call(engine: Engine, now: int, pages: Pages) -> Any:
-            state = sessions.get_state(engine.own, session_id, now, pages)
+            state = session_operations.get_state(engine.own, session_id, now, pages)
             if not isinstance(state, Need):
                 self._world.absorb(self._world.hosts[WORK])
                 shown = None if state is None else state.partition(b"|")[0].decode()

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from postbus.broker import forwarding, ledger, once, sessions, transaction
+from postbus.broker import duplicates, forwarding, ledger, session_operations, transaction
+from postbus.broker.bloom import Layer, digest_of
+from postbus.broker.duplicate_history import History
 from postbus.broker.engine import Engine
-from postbus.broker.history import History
+from postbus.broker.held_sessions import ReadyLine, Session, Sessions
 from postbus.broker.ledger import Ledger
 from postbus.broker.message import Message
 from postbus.broker.queue import Queue
 from postbus.broker.records import Kind
-from postbus.broker.seen import Layer, digest_of
-from postbus.broker.session import ReadyLine, Session, Sessions
 from postbus.broker.transaction import Transaction
 from postbus.server import loading
 from postbus.server.holding import Held
@@ -194,7 +194,11 @@ def _outbox_overlooked(unfinished: Any) -> Any:
 
 
 SESSION_FAULTS = [
-    Fault("session given twice", frozenset({HOLDER}), patched(sessions, "accept", _given_twice)),
+    Fault(
+        "session given twice",
+        frozenset({HOLDER}),
+        patched(session_operations, "accept", _given_twice),
+    ),
     Fault(
         "session out of order", frozenset({ORDER}), patched(Queue, "take_in_session", _second_first)
     ),
@@ -206,7 +210,7 @@ SESSION_FAULTS = [
     Fault(
         "session not given up",
         frozenset({SERVED, HOLDER, OFFERED}),
-        patched(sessions, "leave", _nothing),
+        patched(session_operations, "leave", _nothing),
     ),
     Fault(
         "deliveries counted that were given back",
@@ -234,9 +238,11 @@ SESSION_FAULTS = [
         frozenset({TWICE}),
         patched(ledger, "BRINGS_ID", lambda _: frozenset()),
     ),
-    Fault("window that slides", frozenset({DROPPED}), patched(once, "drop", _seen_again)),
+    Fault("window that slides", frozenset({DROPPED}), patched(duplicates, "drop", _seen_again)),
     Fault("filter that forgets", frozenset({TWICE}), patched(Layer, "may_have", _never)),
-    Fault("last of duplicates kept", frozenset({DROPPED}), patched(once, "repeated", _last_kept)),
+    Fault(
+        "last of duplicates kept", frozenset({DROPPED}), patched(duplicates, "repeated", _last_kept)
+    ),
     Fault("send overtaken", frozenset({SENDER}), patched(Held, "takes", _never)),
     Fault(
         "transaction done in part",

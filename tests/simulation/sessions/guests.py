@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from postbus.broker.engine import Engine
+from postbus.broker.held_sessions import Session
 from postbus.broker.message import MAIN, Message
 from postbus.broker.pages import Need
-from postbus.broker.session import Session
 from postbus.errors import ServiceBusError, SessionCannotBeLocked
 from postbus.server.host import Host
 from postbus.server.line import Parcel

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from postbus.broker.history import History
+from postbus.broker.duplicate_history import History
+from postbus.broker.duplicates import digests_of, lookup, repeated
 from postbus.broker.ledger import Ledger
 from postbus.broker.message import ACTIVE, MAIN, OUTBOX, SCHEDULED, TRANSFER_DEAD_LETTER, Message
 from postbus.broker.message import STATE as STATE_LANE
-from postbus.broker.once import digests_of, lookup, repeated
 from postbus.broker.pages import Pages
 from postbus.server.paging import load_page
 from tests.simulation.history import Violation

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from postbus.broker import browse, posting
+from postbus.broker import browse, send_via
 from postbus.broker.engine import Engine
 from postbus.broker.message import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Message
 from postbus.broker.pages import Need, Pages
@@ -148,7 +148,7 @@ class People:
         letters, messages = self._letters(to)
         self._world.watch(
             via,
-            lambda engine, now, _: posting.send_through(engine, to, messages, now),
+            lambda engine, now, _: send_via.send_through(engine, to, messages, now),
             lambda _: acknowledge(letters),
             lambda error: refused(letters, error),
         )

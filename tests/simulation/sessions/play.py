@@ -9,12 +9,12 @@ from unittest import mock
 
 from postbus.broker import browse as browsing
 from postbus.broker import (
+    duplicate_history,
+    duplicates,
     forwarding,
-    history,
-    once,
-    session,
+    held_sessions,
     session_list,
-    sessions,
+    session_operations,
 )
 from postbus.broker.message import ACTIVE, DEAD_LETTER, DEFERRED, MAIN, TRANSFER_DEAD_LETTER
 from postbus.broker.policy import Policy
@@ -58,13 +58,13 @@ def _bounds(chance: random.Random) -> list[tuple[Any, dict[str, Any]]]:
     return [
         (forwarding, {"SHIPPED_AT_ONCE": few}),
         (courier, {"SHIPMENTS_MAX": few}),
-        (session, line),
-        (sessions, {**line, "FIRST_ROWS": chance.choice([1, 2, 64])}),
-        (sessions, {"LOOKED_AT_MAX": chance.choice([1, 3])}),
+        (held_sessions, line),
+        (session_operations, {**line, "FIRST_ROWS": chance.choice([1, 2, 64])}),
+        (session_operations, {"LOOKED_AT_MAX": chance.choice([1, 3])}),
         (session_list, {"READ_AT_ONCE": chance.choice([1, 3, 256])}),
         (session_serving, {"GIVEN_PER_TURN": few, "SERVED_AT_ONCE": chance.choice([1, 3])}),
-        (history, {"SEGMENT_IDS": chance.choice([1, 3, 65_536]), "CAPACITY_MIN": 2}),
-        (once, {"RECALLED_AT_ONCE": chance.choice([1, 4_096])}),
+        (duplicate_history, {"SEGMENT_IDS": chance.choice([1, 3, 65_536]), "CAPACITY_MIN": 2}),
+        (duplicates, {"RECALLED_AT_ONCE": chance.choice([1, 4_096])}),
         (holding, {"FORESEEN_MAX": chance.choice([1, 3])}),
         (browsing, {"DELETE_ROWS": chance.choice([1, 3])}),
     ]

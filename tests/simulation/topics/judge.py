@@ -17,7 +17,7 @@ from postbus.broker.message import (
     Message,
 )
 from postbus.broker.policy import NOWHERE, Policy
-from postbus.broker.posting import is_posted
+from postbus.broker.send_via import is_posted
 from tests.simulation.history import Violation
 from tests.simulation.ledgers import TOTALS, compare, full_replay, nothing, rows_of
 from tests.simulation.playing import ENDS

@@ -11,7 +11,7 @@ from postbus.broker.forwarding import Receipt, Shipment
 from postbus.broker.message import TRANSFER_DEAD_LETTER, Message
 from postbus.broker.pages import LanePage, Need, Pages
 from postbus.broker.policy import Policy
-from postbus.broker.posting import send_through
+from postbus.broker.send_via import send_through
 from postbus.errors import QuotaExceeded
 from postbus.store.memory import MemoryStore
 from tests.support.topics import Place, outbox

@@ -26,10 +26,10 @@ from postbus.broker.message import (
 )
 from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
-from postbus.broker.posting import send_through
 from postbus.broker.records import decode
 from postbus.broker.resubmission import Back, Outcome, Repair, Result, resubmit
 from postbus.broker.rewriting import VALUES_MAX
+from postbus.broker.send_via import send_through
 from postbus.broker.transaction import Transaction
 from postbus.errors import EntityDisabled, MessageSizeExceeded
 from postbus.model.edits import Edits

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from postbus.broker import session as broker
-from postbus.broker import sessions
+from postbus.broker import held_sessions as broker
+from postbus.broker import session_operations
+from postbus.broker.held_sessions import Session, Sessions
 from postbus.broker.message import Message
-from postbus.broker.session import Session, Sessions
 from postbus.broker.window import Window
 from postbus.store.sqlite import SqliteStore
 from tests.support.sessions import LOCK_MS, SessionEngine
@@ -61,7 +61,7 @@ def test_a_few_sessions_take_turns_too() -> None:
 
 @pytest.fixture
 def short_line(monkeypatch: pytest.MonkeyPatch) -> int:
-    for module in (broker, sessions):
+    for module in (broker, session_operations):
         monkeypatch.setattr(module, "READY_MAX", 4)
     return 4
 

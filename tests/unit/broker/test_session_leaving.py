@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from postbus.broker import sessions
+from postbus.broker import session_operations
 from postbus.broker.message import MAIN
 from tests.support.sessions import LOCK_MS, SessionEngine
 
@@ -24,7 +24,7 @@ def test_a_session_given_up_after_its_lock_counts_what_was_not_settled() -> None
     held = engine.accept("a")
     engine.take(held)
     engine.now += LOCK_MS  # and tick has not been called since
-    sessions.leave(engine.queue, held, engine.now)
+    session_operations.leave(engine.queue, held, engine.now)
     message = engine.take(engine.accept("a"))
     assert message is not None and message.delivery_count == 1
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from postbus.broker import session_list
+from postbus.broker.held_sessions import sessions_of
 from postbus.broker.pages import GroupsPage, LanePage, Pages
-from postbus.broker.session import sessions_of
 from postbus.errors import InvalidArgument
 from tests.support.sessions import SessionEngine
 

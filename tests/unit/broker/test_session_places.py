@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unittest import mock
 
-from postbus.broker import chores, sessions
+from postbus.broker import chores, session_operations
 from postbus.broker.message import DEAD_LETTER, MAIN, STATE, Message
 from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
@@ -35,7 +35,7 @@ def test_a_subscription_with_sessions_buries_what_has_none() -> None:
     assert dead.reason == "Session ID is null"
     assert dead.description is not None
     assert dead.description.startswith("Session enabled entity doesn't allow a message whose")
-    session = sessions.accept_next(topic.at(1), 1, topic.now, Pages())
+    session = session_operations.accept_next(topic.at(1), 1, topic.now, Pages())
     assert isinstance(session, Need)
 
 
@@ -60,8 +60,8 @@ def test_what_a_subscription_with_sessions_leaves_is_removed() -> None:
     topic.subscribe(1, IN_SESSIONS)
     publish(topic, "m", "a")
     queue = topic.at(1)
-    session = topic.turn(lambda: sessions.accept(queue, "a", 1, topic.now))
-    topic.paged(lambda pages: sessions.set_state(queue, "a", b"state", topic.now, pages))
+    session = topic.turn(lambda: session_operations.accept(queue, "a", 1, topic.now))
+    topic.paged(lambda pages: session_operations.set_state(queue, "a", b"state", topic.now, pages))
     assert topic.engine.ledger.count(queue.main, STATE) == 1
     topic.unsubscribe(1)
     assert session.lost and not topic.engine.fragment.stirred_sessions

@@ -13,7 +13,7 @@ from postbus.broker.engine import Engine
 from postbus.broker.message import MAIN, OUTBOX, TRANSFER_DEAD_LETTER, Message
 from postbus.broker.pages import Pages
 from postbus.broker.policy import Policy
-from postbus.broker.posting import send_through
+from postbus.broker.send_via import send_through
 from postbus.errors import InternalError, ServiceBusError, StoreUnavailable
 from postbus.model.instant import Instant
 from postbus.server import courier as couriers

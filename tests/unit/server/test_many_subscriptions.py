@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from postbus.broker import chores, sessions
+from postbus.broker import chores, session_operations
 from postbus.broker.message import MAIN, OUTBOX, OWNER_BITS, Message
 from postbus.broker.policy import Policy
 from postbus.server import serving, session_serving
@@ -210,7 +210,7 @@ def test_sessions_share_what_a_turn_hands_out_and_all_have_their_turn(
     receivers: list[Any] = [Greedy() for _ in range(4)]
     for owner, receiver in enumerate(receivers, 1):
         queue = crowd.place.at(owner)
-        receiver.session = sessions.accept(queue, "s", 1, crowd.place.now)
+        receiver.session = session_operations.accept(queue, "s", 1, crowd.place.now)
         line = crowd.host.session_line(queue.main)
         line.hold(receiver.session, receiver)
         line.wants(receiver)

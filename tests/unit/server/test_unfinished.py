@@ -14,7 +14,7 @@ from postbus.broker.message import (
     Message,
 )
 from postbus.broker.policy import Policy
-from postbus.broker.posting import send_through
+from postbus.broker.send_via import send_through
 from postbus.server.host import Host
 from postbus.server.requests import Call
 from postbus.server.residence import at_rest

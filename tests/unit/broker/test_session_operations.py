@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postbus.broker import sessions
+from postbus.broker import session_operations
 from postbus.broker.message import DEAD_LETTER, MAIN
 from postbus.broker.policy import Policy
 from postbus.errors import (
@@ -83,7 +83,7 @@ def test_a_name_that_is_too_long_is_refused() -> None:
 def test_a_plain_entity_has_no_sessions() -> None:
     engine = Engine()
     with pytest.raises(InvalidOperation, match="doesn't require sessions"):
-        sessions.accept(engine.queue, "a", 1, engine.now)
+        session_operations.accept(engine.queue, "a", 1, engine.now)
 
 
 def test_a_disabled_entity_accepts_no_session() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postbus.broker.seen import Layer, digest_of, places_of, size_for
+from postbus.broker.bloom import Layer, digest_of, places_of, size_for
 
 
 def filled(count: int, size: int | None = None) -> Layer:

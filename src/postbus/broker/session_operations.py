@@ -8,11 +8,11 @@ from typing import Final
 
 from postbus.broker.admission import ID_LENGTH_MAX
 from postbus.broker.chores import missing
+from postbus.broker.held_sessions import READY_MAX, Session, Sessions, sessions_of
 from postbus.broker.message import ACTIVE, STATE, Message, no_body
 from postbus.broker.pages import BodyPage, GroupPage, GroupsPage, Need, Page, Pages
 from postbus.broker.queue import Queue
 from postbus.broker.records import Kind
-from postbus.broker.session import READY_MAX, Session, Sessions, sessions_of
 from postbus.broker.session_chores import first_of_session
 from postbus.errors import (
     InvalidArgument,

@@ -13,8 +13,8 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
+from postbus.broker.bloom import SIZE_MIN, UNFOLDED, Layer, places_of, size_for
 from postbus.broker.message import CorruptRow
-from postbus.broker.seen import SIZE_MIN, UNFOLDED, Layer, places_of, size_for
 from postbus.model.instant import NEVER, Instant
 from postbus.model.rows import SeenIds
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from postbus.broker import records
+from postbus.broker.duplicates import recall
 from postbus.broker.message import MAIN, Message
-from postbus.broker.once import recall
 from postbus.broker.pages import Need, Pages, SeenPage
 from postbus.broker.policy import Policy
 from postbus.broker.records import Kind, Record

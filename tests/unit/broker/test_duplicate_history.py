@@ -6,11 +6,11 @@ from unittest import mock
 
 import pytest
 
-from postbus.broker import history as module
-from postbus.broker.history import History
+from postbus.broker import duplicate_history as module
+from postbus.broker.bloom import digest_of
+from postbus.broker.duplicate_history import History
 from postbus.broker.ledger import Layout, Ledger
 from postbus.broker.message import CorruptRow
-from postbus.broker.seen import digest_of
 from postbus.model.rows import SeenIds
 
 # Constants are made small, and in machine code they are fixed.

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from postbus.broker.admission import admit
-from postbus.broker.history import History, Segment
+from postbus.broker.bloom import digest_of
+from postbus.broker.duplicate_history import History, Segment
 from postbus.broker.message import Message, Trail
 from postbus.broker.pages import Need, Pages, SeenPage, SeenSlice
 from postbus.broker.queue import Queue
-from postbus.broker.seen import digest_of
 from postbus.model.instant import Instant
 
 RECALLED_AT_ONCE: Final = 4_096
