@@ -30,8 +30,8 @@ from postbus.broker.duplicate_history import History
 from postbus.broker.ledger import Layout, Ledger
 from postbus.server.host import CHECKPOINT_RECORDS
 from postbus.store import batch
-from postbus.store.base import Part
-from postbus.store.folder import DataFolder
+from postbus.store.ports import Part
+from postbus.store.sqlite.folder import DataFolder
 
 SEEN, PLAIN = "seen", "plain"
 WINDOW_MS = 7 * 86_400_000

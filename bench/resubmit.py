@@ -36,8 +36,8 @@ from postbus.broker.message import DEAD_LETTER, Message
 from postbus.broker.records import Kind
 from postbus.server.sas import create_sas
 from postbus.store import batch
-from postbus.store.base import Part
-from postbus.store.folder import DataFolder
+from postbus.store.ports import Part
+from postbus.store.sqlite.folder import DataFolder
 
 SOURCE, OTHER = "source", "other"
 SIZE_MB = 5_120

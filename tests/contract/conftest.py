@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from postbus.store.base import MessageStore
-from postbus.store.memory import MemoryStore
-from postbus.store.sqlite import SqliteStore
+from postbus.store.memory.store import MemoryStore
+from postbus.store.ports import MessageStore
+from postbus.store.sqlite.store import SqliteStore
 
 
 @pytest.fixture(params=["sqlite", "memory"])

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from postbus.store import batch
-from postbus.store.base import Checkpoint, Lease, MessageStore, Part, Row, RowKey, StoredBatch
+from postbus.store.ports import Checkpoint, Lease, MessageStore, Part, Row, RowKey, StoredBatch
 
 T0 = 1_700_000_000_000
 

@@ -3,8 +3,8 @@
 import copy
 from collections.abc import Callable
 
-from postbus.store.base import MessageStore, Row
-from postbus.store.memory import MemoryStore
+from postbus.store.memory.store import MemoryStore
+from postbus.store.ports import MessageStore, Row
 from tests.contract.fragments import T0, Dump, Writer, change, dump
 
 FRAGMENTS = (1, 2)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import apsw
 
-from postbus.store.reserve import Reserve
+from postbus.store.sqlite.reserve import Reserve
 from tests.contract.disk import Disk, DiskFile, no_fault
 
 

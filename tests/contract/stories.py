@@ -16,12 +16,12 @@ from unittest.mock import ANY, patch
 
 import apsw
 
-from postbus.store import folder as folders
-from postbus.store.base import Lease, MessageStore, Part, Trimmed
-from postbus.store.catalog import Catalog
-from postbus.store.folder import DataFolder
-from postbus.store.memory import MemoryStore
-from postbus.store.sqlite import SqliteStore
+from postbus.store.memory.store import MemoryStore
+from postbus.store.ports import Lease, MessageStore, Part, Trimmed
+from postbus.store.sqlite.catalog import Catalog
+from postbus.store.sqlite.folder import DataFolder
+from postbus.store.sqlite.store import SqliteStore
+from postbus.store.sqlite.store import folder as folders
 from tests.contract.fragments import T0, Dump, Writer, dump
 from tests.contract.history import Life
 from tests.contract.test_store_alike import Engine

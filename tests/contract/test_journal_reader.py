@@ -7,8 +7,8 @@ import pytest
 
 from postbus.errors import StoreFailed
 from postbus.store import batch
-from postbus.store.base import BatchOutline, Extent, MessageStore
-from postbus.store.sqlite import SqliteStore
+from postbus.store.ports import BatchOutline, Extent, MessageStore
+from postbus.store.sqlite.store import SqliteStore
 from tests.contract.fragments import T0, Writer
 
 ALL = 1 << 60

@@ -17,10 +17,10 @@ import apsw
 import pytest
 
 from postbus.errors import StoreFailed
-from postbus.store.base import Part
-from postbus.store.database import Database, FormatUnknown
-from postbus.store.folder import FolderDamaged
-from postbus.store.sqlite import SqliteStore
+from postbus.store.ports import Part
+from postbus.store.sqlite.database import Database, FormatUnknown
+from postbus.store.sqlite.folder import FolderDamaged
+from postbus.store.sqlite.store import SqliteStore
 from tests.contract.disk import disk, no_fault
 from tests.contract.forgetting import Change, Medium, forgetting_disk, put
 from tests.contract.stories import (

@@ -3,7 +3,7 @@
 import pytest
 
 from postbus.store import batch
-from postbus.store.base import MessageStore, Part, Row, RowKey, Standing
+from postbus.store.ports import MessageStore, Part, Row, RowKey, Standing
 from tests.contract.fragments import T0, Writer, body_of, change, dump, key_of
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from postbus.store.base import Checkpoint, MessageStore, Row, RowKey
-from postbus.store.memory import MemoryStore
-from postbus.store.sqlite import SqliteStore
+from postbus.store.memory.store import MemoryStore
+from postbus.store.ports import Checkpoint, MessageStore, Row, RowKey
+from postbus.store.sqlite.store import SqliteStore
 from tests.contract.disk import disk, no_fault
 from tests.contract.fragments import T0, Dump, Writer, body_of, dump, key_of
 

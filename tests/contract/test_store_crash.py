@@ -10,8 +10,8 @@ import apsw
 import pytest
 
 from postbus.errors import OutcomeUnknown, StoreFailed, StoreFull, StoreUnavailable
-from postbus.store.base import Lease, Part
-from postbus.store.sqlite import SqliteStore
+from postbus.store.ports import Lease, Part
+from postbus.store.sqlite.store import SqliteStore
 from tests.contract.disk import (
     DELETE,
     SYNC,

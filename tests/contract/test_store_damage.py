@@ -14,8 +14,8 @@ import apsw
 import pytest
 
 from postbus.errors import StoreFailed
-from postbus.store.base import RowKey, SeenIds
-from postbus.store.sqlite import SqliteStore
+from postbus.store.ports import RowKey, SeenIds
+from postbus.store.sqlite.store import SqliteStore
 from tests.contract.fragments import T0, Writer, change
 
 ALL = 1 << 60

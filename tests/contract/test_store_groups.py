@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from postbus.errors import StoreFailed
-from postbus.store.base import MessageStore, Row
-from postbus.store.sqlite import SqliteStore
+from postbus.store.ports import MessageStore, Row
+from postbus.store.sqlite.store import SqliteStore
 from tests.contract.fragments import Writer
 
 ODD = [b"", b"\x00", b"\x00\x00", b",'\"]", "Zoë".encode(), b"a", b"ab", b"b", b"\xff\xfe"]

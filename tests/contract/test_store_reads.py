@@ -2,7 +2,7 @@
 
 import pytest
 
-from postbus.store.base import MessageStore, Row, RowKey
+from postbus.store.ports import MessageStore, Row, RowKey
 from tests.contract.fragments import T0, Writer, key_of
 
 

@@ -1,6 +1,6 @@
 """What leaves a store, and what must not: trim, copy-forward and drop."""
 
-from postbus.store.base import MessageStore, Row
+from postbus.store.ports import MessageStore, Row
 from tests.contract.fragments import T0, Writer, body_of, change, dump
 
 ALL = 1 << 60

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from postbus.store.base import Checkpoint, MessageStore, SeenIds
+from postbus.store.ports import Checkpoint, MessageStore, SeenIds
 from tests.contract.fragments import T0, Writer
 
 

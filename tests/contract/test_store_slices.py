@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from postbus.store.base import MessageStore
-from postbus.store.memory import MemoryStore
+from postbus.store.memory.store import MemoryStore
+from postbus.store.ports import MessageStore
 from tests.contract.fragments import Row, Writer
 
 pytestmark = pytest.mark.usefixtures("small_limits")

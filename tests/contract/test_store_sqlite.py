@@ -9,10 +9,9 @@ import apsw
 import pytest
 
 from postbus.errors import NotSupported
-from postbus.store import retention, sqlite
-from postbus.store.database import BackupFailed
-from postbus.store.memory import MemoryStore
-from postbus.store.sqlite import SqliteStore
+from postbus.store.memory.store import MemoryStore
+from postbus.store.sqlite.database import BackupFailed
+from postbus.store.sqlite.store import SqliteStore, retention, store
 from tests.contract.disk import SYNC, disk, no_fault
 from tests.contract.fragments import T0, Writer, body_of, change, dump
 
@@ -255,7 +254,7 @@ def test_a_fragment_and_an_offset_beyond_the_row_id_are_refused(
     with pytest.raises(ValueError, match="no journal has room"):
         store.acquire(1 << 23, "broker-a", 0)
 
-    monkeypatch.setattr(sqlite, "OFFSET_MAX", 2)
+    monkeypatch.setattr(store, "OFFSET_MAX", 2)
     writer = Writer(store)
     writer.send(b"one", b"two")
     with pytest.raises(ValueError, match="no offset left"):
@@ -266,7 +265,7 @@ def test_a_copy_taken_while_in_use_opens_with_what_was_committed_meanwhile(
     store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given a store that takes several steps to copy
-    monkeypatch.setattr("postbus.store.database.BACKUP_PAGES", 7)
+    monkeypatch.setattr("postbus.store.sqlite.database.BACKUP_PAGES", 7)
     writer = Writer(store)
     rows = [writer.send(b"body %d" % i * 2_000)[0] for i in range(30)]
     writer.checkpoint(rows)

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
-from postbus.store.base import Row
-from postbus.store.sqlite import SqliteStore
+from postbus.store.ports import Row
+from postbus.store.sqlite.store import SqliteStore
 from tests.contract.fragments import T0, Writer, key_of
 
 SMALL, LARGE = 400, 8_000

@@ -15,10 +15,10 @@ import pytest
 from postbus.errors import StoreUnavailable
 from postbus.server.backup import back_up
 from postbus.server.export import ExportRefused, export_folder
-from postbus.store.catalog import CATALOG, Catalog
-from postbus.store.database import Database, FormatUnknown
-from postbus.store.folder import DataFolder, FolderDamaged
-from postbus.store.schema import STORE
+from postbus.store.sqlite.catalog import CATALOG, Catalog
+from postbus.store.sqlite.database import Database, FormatUnknown
+from postbus.store.sqlite.folder import DataFolder, FolderDamaged
+from postbus.store.sqlite.schema import STORE
 from tests.contract.disk import WRITE, at, disk, no_fault, sqlite_error
 from tests.contract.forgetting import Change, Medium, forgetting_disk, put
 from tests.contract.stories import LATER, open_folder

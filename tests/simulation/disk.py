@@ -20,8 +20,8 @@ from pathlib import Path
 import apsw
 
 from postbus.errors import StoreFailed
-from postbus.store.database import FormatUnknown
-from postbus.store.sqlite import SqliteStore
+from postbus.store.sqlite.database import FormatUnknown
+from postbus.store.sqlite.store import SqliteStore
 from tests.contract.disk import SYNC, WRITE, Operation, PowerCut
 from tests.contract.forgetting import Change, ForgettingDisk, Medium, put
 from tests.simulation.history import STAYS, Violation

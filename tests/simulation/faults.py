@@ -21,8 +21,8 @@ from postbus.model.rows import Row
 from postbus.server import commits, residence
 from postbus.server.host import Host
 from postbus.server.runtime import Output, Runtime
-from postbus.store.base import Trimmed
-from postbus.store.memory import MemoryStore
+from postbus.store.memory.store import MemoryStore
+from postbus.store.ports import Trimmed
 from tests.simulation.history import STAYS, Violation
 from tests.simulation.run import run_seed
 from tests.simulation.simulation import TOLD, Simulation, WatchedRuntime

@@ -19,7 +19,7 @@ from postbus.broker.queue import Queue
 from postbus.broker.window import WindowLimits
 from postbus.server.paging import load_page
 from postbus.store import batch
-from postbus.store.base import Lease, MessageStore, StoredBatch
+from postbus.store.ports import Lease, MessageStore, StoredBatch
 from tests.simulation.history import Violation
 from tests.simulation.model import Entry, entry_of
 

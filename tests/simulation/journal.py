@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from postbus.store.base import Lease, MessageStore, Part, StoredBatch
+from postbus.store.ports import Lease, MessageStore, Part, StoredBatch
 from tests.simulation.history import STAYS, Violation
 from tests.simulation.inventory import FRAGMENT
 from tests.simulation.model import Model

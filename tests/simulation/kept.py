@@ -9,7 +9,7 @@ from typing import Any
 from postbus.broker import records
 from postbus.broker.records import Record
 from postbus.store import batch
-from postbus.store.base import Lease, MessageStore, Part, StoredBatch
+from postbus.store.ports import Lease, MessageStore, Part, StoredBatch
 from tests.simulation.history import STAYS, History, Violation
 
 Written = list[tuple[Record, bytes]]

@@ -13,7 +13,7 @@ from postbus.broker.message import Message
 from postbus.broker.policy import Policy
 from postbus.model.rows import Row
 from postbus.store import batch
-from postbus.store.base import StoredBatch
+from postbus.store.ports import StoredBatch
 from tests.simulation.history import Violation
 
 ALL = 1 << 20

@@ -25,7 +25,7 @@ from postbus.server.meters import StoreMeter
 from postbus.server.requests import Call
 from postbus.server.residence import Residence, Retired
 from postbus.server.runtime import Output, Runtime
-from postbus.store.memory import MemoryStore
+from postbus.store.memory.store import MemoryStore
 from tests.simulation.checkers import all_checkers
 from tests.simulation.clients import Clients, Held, Known, random_policy
 from tests.simulation.disk import SimDisk

@@ -25,8 +25,8 @@ from postbus.server.meters import StoreMeter
 from postbus.server.requests import Call, GiveBack
 from postbus.server.residence import Residence
 from postbus.server.runtime import Runtime
-from postbus.store.base import MessageStore
-from postbus.store.memory import MemoryStore
+from postbus.store.memory.store import MemoryStore
+from postbus.store.ports import MessageStore
 from tests.simulation.disk import SimDisk
 from tests.simulation.history import History, fault_of
 from tests.simulation.machine import Machine, Thread

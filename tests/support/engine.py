@@ -20,8 +20,8 @@ from postbus.broker.queue import Queue
 from postbus.broker.window import WindowLimits
 from postbus.server.paging import load_page
 from postbus.store import batch
-from postbus.store.base import Lease, MessageStore, Part
-from postbus.store.memory import MemoryStore
+from postbus.store.memory.store import MemoryStore
+from postbus.store.ports import Lease, MessageStore, Part
 
 T = TypeVar("T")
 T0 = 1_700_000_000_000

@@ -11,7 +11,7 @@ from postbus.broker.policy import Policy
 from postbus.broker.session_chores import fetch_session_bodies, refill_session
 from postbus.broker.session_list import Listing
 from postbus.broker.window import WindowLimits
-from postbus.store.base import MessageStore
+from postbus.store.ports import MessageStore
 from tests.support.engine import Engine
 
 LOCK_MS = 30_000

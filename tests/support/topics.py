@@ -13,7 +13,7 @@ from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
 from postbus.broker.topic import Copy, Sorted, fan_out
 from postbus.errors import ServiceBusError
-from postbus.store.base import MessageStore
+from postbus.store.ports import MessageStore
 from tests.support.engine import Engine
 
 Rule = Callable[[Message], Sequence[Copy]]

@@ -2,7 +2,7 @@
 
 A folder in use is copied by the server that uses it, through the writer's own connections, in
 slices between commits: nobody else can copy it without holding up the log or starting again at
-every commit (`postbus.store.database`). A folder at rest is copied here.
+every commit (`postbus.store.sqlite.database`). A folder at rest is copied here.
 """
 
 import time
@@ -16,8 +16,8 @@ from postbus.server.control import ControlError, ask
 from postbus.server.keys import KEY_FILE
 from postbus.server.storethread import StoreThread
 from postbus.settings import MADE_CERTIFICATE
-from postbus.store.database import BackupFailed, FormatUnknown
-from postbus.store.folder import DataFolder, FolderDamaged, FolderInUse
+from postbus.store.sqlite.database import BackupFailed, FormatUnknown
+from postbus.store.sqlite.folder import DataFolder, FolderDamaged, FolderInUse
 
 BACKUP: Final = "backup"
 """The name of the request to a running server."""

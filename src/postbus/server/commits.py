@@ -11,7 +11,7 @@ from postbus.broker.engine import Engine
 from postbus.errors import OutcomeUnknown, ServiceBusError, StoreUnavailable
 from postbus.server.accounting import account
 from postbus.server.host import Host, Output, Request
-from postbus.store.base import Part
+from postbus.store.ports import Part
 
 NO_ROOM: Final = (
     "The disk of the broker has no room for new messages. They are taken again once messages were "

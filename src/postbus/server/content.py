@@ -6,7 +6,7 @@ from postbus.model.rule import RuleDescription
 from postbus.model.subscription import SubscriptionDescription
 from postbus.model.topic import TopicDescription
 from postbus.server.namespace import TOPIC
-from postbus.store.catalog import Catalog
+from postbus.store.sqlite.catalog import Catalog
 
 
 def content_of(catalog: Catalog) -> Content:

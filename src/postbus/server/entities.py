@@ -20,8 +20,8 @@ from postbus.server.meters import EntityMeter
 from postbus.server.prefetch import PrefetchWatch
 from postbus.server.sorting import TopicSorter
 from postbus.settings import Settings
-from postbus.store.catalog import EntityRecord
-from postbus.store.subscriptions import SubscriptionRecord
+from postbus.store.sqlite.catalog import EntityRecord
+from postbus.store.sqlite.subscriptions import SubscriptionRecord
 
 log = structlog.get_logger("namespace")
 

@@ -14,9 +14,9 @@ from postbus.errors import ServiceBusError
 from postbus.server.content import content_of
 from postbus.server.control import ControlError, ask
 from postbus.server.storethread import StoreThread
-from postbus.store.catalog import Catalog
-from postbus.store.database import FormatUnknown
-from postbus.store.folder import DataFolder, FolderDamaged, FolderInUse
+from postbus.store.sqlite.catalog import Catalog
+from postbus.store.sqlite.database import FormatUnknown
+from postbus.store.sqlite.folder import DataFolder, FolderDamaged, FolderInUse
 
 EXPORT: Final = "export"
 """The name of the request to a running server."""

@@ -34,7 +34,7 @@ from postbus.server.host import Host
 from postbus.server.namespace import Namespace
 from postbus.server.storethread import StoreThread
 from postbus.store import batch
-from postbus.store.base import RAW_MAX, BatchOutline, Extent, JournalReader, StoredBatch
+from postbus.store.ports import RAW_MAX, BatchOutline, Extent, JournalReader, StoredBatch
 
 FORMAT: Final = batch.VERSION
 BATCHES_MAX: Final = 8_192

@@ -18,7 +18,7 @@ from postbus.server.host import Host
 from postbus.server.namespace import Namespace
 from postbus.server.storethread import StoreThread
 from postbus.server.upkeep import Kept
-from postbus.store.reader_marks import MarkKey, ReaderMarks
+from postbus.store.sqlite.reader_offsets import MarkKey, ReaderMarks
 
 KEPT_MS: Final = 7 * 86_400_000
 """A reader that was not heard of for so long is forgotten."""

@@ -25,7 +25,7 @@ from postbus.model.rows import Checkpoint
 from postbus.server.holding import Held
 from postbus.server.line import Line
 from postbus.server.session_line import SessionLine
-from postbus.store.base import Lease
+from postbus.store.ports import Lease
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle

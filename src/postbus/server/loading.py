@@ -37,7 +37,7 @@ from postbus.server.paging import load_page
 from postbus.server.residence import all_counts
 from postbus.server.storethread import StoreThread
 from postbus.store import batch
-from postbus.store.base import Lease, MessageStore, Standing, StoredBatch
+from postbus.store.ports import Lease, MessageStore, Standing, StoredBatch
 
 REPLAY_BYTES: Final = 256 * 1024
 """Journal replayed between two turns of the loop."""

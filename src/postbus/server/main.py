@@ -66,11 +66,11 @@ from postbus.server.turns import Ticking
 from postbus.server.upkeep import Upkeep, keep_up
 from postbus.server.usage import Usage
 from postbus.settings import Settings
-from postbus.store.base import MessageStore
-from postbus.store.catalog import Catalog
-from postbus.store.database import FormatUnknown
-from postbus.store.folder import DataFolder, FolderDamaged, FolderInUse
-from postbus.store.memory import MemoryStore
+from postbus.store.memory.store import MemoryStore
+from postbus.store.ports import MessageStore
+from postbus.store.sqlite.catalog import Catalog
+from postbus.store.sqlite.database import FormatUnknown
+from postbus.store.sqlite.folder import DataFolder, FolderDamaged, FolderInUse
 
 CLOSE_ANSWER_S: Final = 1.0
 """How long a stop waits for clients to answer the close; some never do."""

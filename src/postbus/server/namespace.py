@@ -34,7 +34,7 @@ from postbus.server.storethread import StoreThread
 from postbus.server.subscribing import Subscribing, always, unchecked
 from postbus.server.upkeep import Upkeep
 from postbus.settings import Settings
-from postbus.store.catalog import Catalog, EntityRecord
+from postbus.store.sqlite.catalog import Catalog, EntityRecord
 
 QUEUE: Final = "queue"
 TOPIC: Final = "topic"

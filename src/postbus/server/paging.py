@@ -16,7 +16,7 @@ from postbus.broker.pages import (
     SeenPage,
     SeenSlice,
 )
-from postbus.store.base import MessageStore
+from postbus.store.ports import MessageStore
 
 LIVE_SHARE_MAX: Final = 0.25
 """Bodies are copied out of a batch when no more than this share of it is alive."""

@@ -24,7 +24,7 @@ from postbus.server.namespace import Namespace
 from postbus.server.storethread import StoreThread
 from postbus.server.subscribing import SUBSCRIPTIONS_MAX
 from postbus.settings import Settings, SettingsError
-from postbus.store.catalog import Catalog
+from postbus.store.sqlite.catalog import Catalog
 
 _UNSAID: Final = "not set"
 

@@ -39,7 +39,7 @@ from postbus.server.serving import serve
 from postbus.server.storethread import StoreThread
 from postbus.server.turns import ENGINE
 from postbus.store import batch
-from postbus.store.base import MessageStore, Part
+from postbus.store.ports import MessageStore, Part
 
 REQUESTS_PER_TURN: Final = 128
 """A turn takes so many, or an eighth of what waits if that is more. One client's whole window in

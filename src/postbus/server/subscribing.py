@@ -24,7 +24,7 @@ from postbus.server.entities import Entity, Received, SubscriptionEntity, TopicE
 from postbus.server.host import Host
 from postbus.server.notices import detach_all
 from postbus.server.storethread import StoreThread
-from postbus.store.subscriptions import SubscriptionCatalog
+from postbus.store.sqlite.subscriptions import SubscriptionCatalog
 
 SUBSCRIPTIONS_MAX: Final = 2_000
 """Of one topic (semantics A §1.5)."""

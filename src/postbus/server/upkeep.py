@@ -17,7 +17,7 @@ from postbus.server.loading import Loader
 from postbus.server.meters import StoreMeter
 from postbus.server.runtime import Runtime
 from postbus.server.storethread import StoreThread
-from postbus.store.base import MessageStore
+from postbus.store.ports import MessageStore
 
 LOOK_S: Final = 1.0
 THOROUGH_EVERY: Final = 10

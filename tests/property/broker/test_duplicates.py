@@ -13,7 +13,7 @@ from postbus.broker import duplicate_history
 from postbus.broker.duplicates import recall
 from postbus.broker.message import Message
 from postbus.broker.policy import Policy
-from postbus.store.memory import MemoryStore
+from postbus.store.memory.store import MemoryStore
 from tests.support.engine import Engine
 
 # Constants are made small, and in machine code they are fixed.

@@ -27,7 +27,7 @@ from postbus.broker.policy import Policy
 from postbus.broker.records import BRINGS_BODY, Kind, decode, encode, encode_with_body
 from postbus.errors import ServiceBusError
 from postbus.store import batch
-from postbus.store.memory import MemoryStore
+from postbus.store.memory.store import MemoryStore
 from tests.support.topics import Place, Sorter
 
 _ALL = 1 << 20

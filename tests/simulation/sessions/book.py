@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from postbus.broker.message import STATE as STATE_LANE
 from postbus.broker.records import Kind
 from postbus.model.instant import NEVER
-from postbus.store.base import MessageStore, Part
+from postbus.store.ports import MessageStore, Part
 from tests.simulation.history import History, Violation
 from tests.simulation.kept import Kept, Written
 from tests.simulation.sessions.letters import Letters

@@ -15,7 +15,7 @@ from postbus.errors import MessageLockLost, ServiceBusError, SessionLockLost
 from postbus.server.host import Host
 from postbus.server.line import Parcel
 from postbus.server.requests import GiveBack
-from postbus.store.base import MessageStore
+from postbus.store.ports import MessageStore
 from tests.simulation.sessions.book import Book, Window
 from tests.simulation.sessions.deals import Deal
 from tests.simulation.sessions.guests import WatchedLine

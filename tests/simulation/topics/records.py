@@ -6,7 +6,7 @@ from collections import Counter
 
 from postbus.broker.message import OWNER_BITS
 from postbus.broker.records import Kind, Record
-from postbus.store.base import MessageStore, Part
+from postbus.store.ports import MessageStore, Part
 from tests.simulation.history import History, Violation
 from tests.simulation.kept import Kept, Written
 from tests.simulation.topics.plan import TOPIC, Plan

@@ -6,7 +6,7 @@ import random
 
 from postbus.broker.policy import Policy
 from postbus.errors import EntityNotFound
-from postbus.store.base import MessageStore
+from postbus.store.ports import MessageStore
 from tests.simulation.stage import Stage
 from tests.simulation.topics.plan import END, NAMES, ROUTE, TOPIC, Plan, PlanSorter
 from tests.simulation.topics.records import Records

@@ -13,7 +13,7 @@ from postbus.broker.records import Kind, Record
 from postbus.broker.transaction import Settlement, Transaction, Verdict
 from postbus.errors import EntityDisabled, MessageSizeExceeded, QuotaExceeded
 from postbus.store import batch
-from postbus.store.memory import MemoryStore
+from postbus.store.memory.store import MemoryStore
 from tests.support.engine import Engine
 from tests.support.topics import Place, Sorter
 

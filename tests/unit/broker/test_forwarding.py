@@ -13,7 +13,7 @@ from postbus.broker.policy import Policy
 from postbus.errors import EntityNotFound, QuotaExceeded
 from postbus.server.host import Host
 from postbus.server.serving import serve
-from postbus.store.memory import MemoryStore
+from postbus.store.memory.store import MemoryStore
 from tests.support.topics import Place, Sorter, outbox
 
 HOPS = "MaxTransferHopCountExceeded"

@@ -13,7 +13,7 @@ from postbus.broker.pages import LanePage, Need, Pages
 from postbus.broker.policy import Policy
 from postbus.broker.send_via import send_through
 from postbus.errors import QuotaExceeded
-from postbus.store.memory import MemoryStore
+from postbus.store.memory.store import MemoryStore
 from tests.support.topics import Place, outbox
 
 HERE, THERE, ELSEWHERE = 1, 2, 3

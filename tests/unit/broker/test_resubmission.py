@@ -30,7 +30,7 @@ from postbus.broker.resubmission import (
 )
 from postbus.errors import InvalidArgument
 from postbus.store import batch
-from postbus.store.memory import MemoryStore
+from postbus.store.memory.store import MemoryStore
 from tests.support.engine import Engine
 from tests.support.sessions import SessionEngine
 from tests.support.topics import Place, Sorter

@@ -14,7 +14,7 @@ from postbus.broker import session_operations
 from postbus.broker.held_sessions import Session, Sessions
 from postbus.broker.message import Message
 from postbus.broker.window import Window
-from postbus.store.sqlite import SqliteStore
+from postbus.store.sqlite.store import SqliteStore
 from tests.support.sessions import LOCK_MS, SessionEngine
 
 

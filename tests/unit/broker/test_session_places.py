@@ -11,7 +11,7 @@ from postbus.broker.policy import Policy
 from postbus.server.host import Host, Output
 from postbus.server.residence import at_rest
 from postbus.server.serving import serve
-from postbus.store.memory import MemoryStore
+from postbus.store.memory.store import MemoryStore
 from tests.support.sessions import LOCK_MS, SessionEngine
 from tests.support.topics import Place, Sorter
 

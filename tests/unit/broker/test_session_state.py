@@ -11,8 +11,8 @@ from postbus.broker.records import Kind, decode
 from postbus.errors import MessageSizeExceeded, QuotaExceeded, SessionLockLost
 from postbus.server.residence import counts_of
 from postbus.store import batch
-from postbus.store.memory import MemoryStore
-from postbus.store.sqlite import SqliteStore
+from postbus.store.memory.store import MemoryStore
+from postbus.store.sqlite.store import SqliteStore
 from tests.support.sessions import LOCK_MS, SessionEngine
 
 

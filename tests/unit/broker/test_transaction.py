@@ -32,7 +32,7 @@ from postbus.errors import (
     TransactionRolledBack,
 )
 from postbus.store import batch
-from postbus.store.memory import MemoryStore
+from postbus.store.memory.store import MemoryStore
 from tests.support.topics import Place, Sorter, outbox
 
 HERE, THERE, ELSEWHERE = 1, 2, 3

@@ -8,7 +8,7 @@ from postbus.broker.message import MAIN, TRANSFER_DEAD_LETTER, Message
 from postbus.broker.policy import Policy
 from postbus.broker.transaction import Settlement, Transaction, Verdict
 from postbus.errors import InvalidOperation, SessionLockLost
-from postbus.store.memory import MemoryStore
+from postbus.store.memory.store import MemoryStore
 from tests.support.engine import Engine
 from tests.support.sessions import LOCK_MS, SessionEngine
 from tests.support.topics import Place

@@ -14,7 +14,7 @@ from postbus.server.control import Control
 from postbus.server.keys import KEY_FILE
 from postbus.server.localca import make_certificate
 from postbus.server.storethread import StoreThread
-from postbus.store.folder import DataFolder
+from postbus.store.sqlite.folder import DataFolder
 
 T0 = 1_700_000_000_000
 

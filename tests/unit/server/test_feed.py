@@ -36,11 +36,11 @@ from postbus.server.host import Host
 from postbus.server.storethread import StoreThread
 from postbus.settings import Settings
 from postbus.store import batch
-from postbus.store.base import Row
-from postbus.store.catalog import Catalog, EntityRecord, FragmentRecord
-from postbus.store.memory import MemoryStore
-from postbus.store.reader_marks import ReaderMarks
-from postbus.store.sqlite import SqliteStore
+from postbus.store.memory.store import MemoryStore
+from postbus.store.ports import Row
+from postbus.store.sqlite.catalog import Catalog, EntityRecord, FragmentRecord
+from postbus.store.sqlite.reader_offsets import ReaderMarks
+from postbus.store.sqlite.store import SqliteStore
 from tests.contract.fragments import T0, Writer
 from tests.unit.server.test_runtime import Bed
 

@@ -15,9 +15,9 @@ import pytest
 
 from postbus.server import feed as feed_module
 from postbus.store import batch
-from postbus.store.journal_reader import SqliteReader
-from postbus.store.memory import MemoryStore
-from postbus.store.sqlite import SqliteStore
+from postbus.store.memory.store import MemoryStore
+from postbus.store.sqlite.journal_reader import SqliteReader
+from postbus.store.sqlite.store import SqliteStore
 from tests.support import feed as client
 from tests.unit.server.test_feed import Desk, record
 

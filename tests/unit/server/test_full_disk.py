@@ -31,7 +31,7 @@ from postbus.server.requests import Call
 from postbus.server.runtime import Runtime
 from postbus.server.storethread import StoreThread
 from postbus.server.upkeep import Upkeep, keep_up
-from postbus.store.sqlite import SqliteStore
+from postbus.store.sqlite.store import SqliteStore
 from tests.contract.quota import QuotaDisk, quota_disk
 from tests.unit.server.test_courier import Town, town, until
 from tests.unit.server.test_mailbox import ORDERS, Office, office

@@ -22,8 +22,8 @@ from postbus.server.meters import EntityMeter, StoreMeter
 from postbus.server.requests import Call
 from postbus.server.runtime import REQUESTS_PER_TURN, Runtime
 from postbus.server.storethread import StoreThread
-from postbus.store.base import Part
-from postbus.store.memory import MemoryStore
+from postbus.store.memory.store import MemoryStore
+from postbus.store.ports import Part
 from tests.unit.server.test_courier import until
 
 # A class of the tests inherits from a compiled one there.

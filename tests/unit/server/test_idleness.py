@@ -17,8 +17,8 @@ from postbus.server.entities import Entity, QueueEntity, SubscriptionEntity, Top
 from postbus.server.idleness import Idleness
 from postbus.server.sorting import TopicSorter
 from postbus.settings import Settings
-from postbus.store.catalog import EntityRecord, FragmentRecord
-from postbus.store.subscriptions import SubscriptionRecord
+from postbus.store.sqlite.catalog import EntityRecord, FragmentRecord
+from postbus.store.sqlite.subscriptions import SubscriptionRecord
 
 MINUTE = 60_000
 IDLE = 5 * MINUTE

@@ -30,7 +30,7 @@ from postbus.server import runtime
 from postbus.server.entities import QueueEntity
 from postbus.server.mailbox import Mailbox
 from postbus.settings import Settings
-from postbus.store.catalog import EntityRecord, FragmentRecord
+from postbus.store.sqlite.catalog import EntityRecord, FragmentRecord
 from tests.unit.server.test_runtime import Bed, settled
 
 ORDERS = resolve_path("orders")

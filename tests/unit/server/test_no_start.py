@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from postbus.server import main
 from postbus.settings import Settings
-from postbus.store.folder import DataFolder
+from postbus.store.sqlite.folder import DataFolder
 
 
 def newer(file: Path) -> None:

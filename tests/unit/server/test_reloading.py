@@ -23,7 +23,7 @@ from postbus.server.main import Server, _config
 from postbus.server.namespace import Namespace
 from postbus.server.reloading import Reloading
 from postbus.settings import Settings
-from postbus.store.folder import DataFolder
+from postbus.store.sqlite.folder import DataFolder
 
 pytestmark = pytest.mark.usefixtures("capsys")
 

@@ -25,7 +25,7 @@ from postbus.server.meters import StoreMeter
 from postbus.server.requests import Call
 from postbus.server.residence import Residence
 from postbus.server.runtime import Runtime
-from postbus.store.memory import MemoryStore
+from postbus.store.memory.store import MemoryStore
 from tests.simulation.machine import Machine, Thread
 
 BOUND = 100

@@ -19,7 +19,7 @@ from postbus.server.configfile import NamespaceConfig
 from postbus.server.main import ClockWrong, Server
 from postbus.server.requests import Call
 from postbus.settings import Settings
-from postbus.store.folder import DataFolder
+from postbus.store.sqlite.folder import DataFolder
 
 T0 = 1_700_000_000_000
 HOUR = 3_600_000

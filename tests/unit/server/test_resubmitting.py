@@ -23,7 +23,7 @@ from postbus.server.entities import QueueEntity
 from postbus.server.resubmitting import Resubmitting
 from postbus.server.translation import to_message
 from postbus.settings import Settings
-from postbus.store.catalog import EntityRecord, FragmentRecord
+from postbus.store.sqlite.catalog import EntityRecord, FragmentRecord
 from tests.unit.server.test_runtime import Bed
 
 DEAD = resolve_path("orders/$DeadLetterQueue")

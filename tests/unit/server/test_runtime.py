@@ -25,8 +25,8 @@ from postbus.server.meters import EntityMeter, StoreMeter
 from postbus.server.requests import Call, Lose
 from postbus.server.runtime import AHEAD_REQUESTS_MIN, QUEUED_REQUESTS_MAX, Runtime
 from postbus.server.storethread import StoreThread
-from postbus.store.base import Part
-from postbus.store.memory import MemoryStore
+from postbus.store.memory.store import MemoryStore
+from postbus.store.ports import Part
 
 
 class Gate(MemoryStore):

@@ -18,7 +18,7 @@ from postbus.broker.send_via import send_through
 from postbus.server.host import Host
 from postbus.server.requests import Call
 from postbus.server.residence import at_rest
-from postbus.store.memory import MemoryStore
+from postbus.store.memory.store import MemoryStore
 from tests.support.topics import Sorter
 from tests.unit.server.test_residence import MINUTE, Bed
 

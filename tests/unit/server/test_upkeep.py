@@ -23,8 +23,8 @@ from postbus.server.residence import Residence
 from postbus.server.runtime import Runtime
 from postbus.server.storethread import StoreThread
 from postbus.server.upkeep import Upkeep
-from postbus.store.memory import MemoryStore
-from postbus.store.sqlite import SqliteStore
+from postbus.store.memory.store import MemoryStore
+from postbus.store.sqlite.store import SqliteStore
 
 pytestmark = pytest.mark.usefixtures("small_limits")
 

@@ -11,7 +11,7 @@ import pytest
 from postbus.server.host import Host
 from postbus.server.meters import StoreMeter
 from postbus.server.upkeep import GROWTH_SHARE, Upkeep
-from postbus.store.base import Trimmed
+from postbus.store.ports import Trimmed
 
 KEPT = 1 << 20
 

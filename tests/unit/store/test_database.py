@@ -6,7 +6,7 @@ import apsw
 import pytest
 
 from postbus.errors import OutcomeUnknown, StoreFailed, StoreUnavailable
-from postbus.store.database import Database, FormatUnknown, Layout
+from postbus.store.sqlite.database import Database, FormatUnknown, Layout
 from tests.contract.disk import WRITE, Operation, disk
 
 LAYOUT = Layout("thing", 1, ("CREATE TABLE t (a INTEGER PRIMARY KEY)",))
@@ -108,7 +108,7 @@ def test_a_commit_that_finds_no_room_for_the_index_of_the_log_may_be_there(path:
 def test_somebody_who_holds_the_file_makes_it_unavailable_not_broken(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("postbus.store.database.BUSY_MS", 1)
+    monkeypatch.setattr("postbus.store.sqlite.database.BUSY_MS", 1)
     with closing(Database(path, LAYOUT)) as database, closing(apsw.Connection(path)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreUnavailable, match="locked") as refused, database.transaction():

@@ -7,10 +7,10 @@ from pathlib import Path
 import apsw
 import pytest
 
-from postbus.store.catalog import Catalog
-from postbus.store.database import BackupFailed, FormatUnknown
-from postbus.store.folder import DataFolder, FolderDamaged, FolderInUse
-from postbus.store.sqlite import SqliteStore
+from postbus.store.sqlite.catalog import Catalog
+from postbus.store.sqlite.database import BackupFailed, FormatUnknown
+from postbus.store.sqlite.folder import DataFolder, FolderDamaged, FolderInUse
+from postbus.store.sqlite.store import SqliteStore
 from tests.contract.fragments import T0, Writer, dump
 
 
@@ -42,7 +42,7 @@ def test_a_second_use_of_the_folder_is_refused_naming_the_process(path: Path) ->
     with closing(DataFolder(path, T0)):
         with pytest.raises(FolderInUse, match=f"in use by process {os.getpid()}$"):
             DataFolder(path, T0)
-        script = f"from postbus.store.folder import DataFolder; DataFolder({str(path)!r}, 0)"
+        script = f"from postbus.store.sqlite.folder import DataFolder; DataFolder({str(path)!r}, 0)"
         other = subprocess.run(
             [sys.executable, "-c", script],
             capture_output=True,

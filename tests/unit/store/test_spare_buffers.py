@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from postbus.store.spare_buffers import SpareBuffers
+from postbus.store.sqlite.spare_buffers import SpareBuffers
 
 
 def test_a_buffer_is_used_again_when_nobody_has_a_view_of_it() -> None:

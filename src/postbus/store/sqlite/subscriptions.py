@@ -6,7 +6,7 @@ from typing import Any
 
 from postbus.errors import EntityAlreadyExists, EntityNotFound
 from postbus.model.instant import Instant
-from postbus.store.database import Database
+from postbus.store.sqlite.database import Database
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from postbus.errors import EntityAlreadyExists, EntityNotFound, QuotaExceeded
 from postbus.model.instant import Instant
-from postbus.store.database import MEMORY, Database, Layout, name_folder
-from postbus.store.former import FormerNames
-from postbus.store.reader_marks import ReaderMarks
-from postbus.store.reserve import Reserve
-from postbus.store.schema import FRAGMENT_MAX
-from postbus.store.subscriptions import SubscriptionCatalog, key_of, to_json
+from postbus.store.sqlite.database import MEMORY, Database, Layout, name_folder
+from postbus.store.sqlite.deleted_prefixes import FormerNames
+from postbus.store.sqlite.reader_offsets import ReaderMarks
+from postbus.store.sqlite.reserve import Reserve
+from postbus.store.sqlite.schema import FRAGMENT_MAX
+from postbus.store.sqlite.subscriptions import SubscriptionCatalog, key_of, to_json
 
 # `key` is the name as it compares; `name` as it was given when the entity was created.
 _ENTITY: Final = """

@@ -13,14 +13,14 @@ from typing import Any, Final
 import apsw
 
 from postbus.model.instant import Instant
-from postbus.store.base import SeenIds
 from postbus.store.damage import Damaged, check_numbers
-from postbus.store.database import Database
+from postbus.store.ports import SeenIds
+from postbus.store.sqlite.database import Database
 
 DIGEST_BYTES: Final = 16
 
 _RUNS: Final = (512, 64, 8, 1)
-"""Ids for each statement, as in `postbus.store.rows`."""
+"""Ids for each statement, as in `postbus.store.sqlite.rows`."""
 _PUT: Final = {
     run: "INSERT OR REPLACE INTO duplicate (fragment, part, digest, at) VALUES "
     + ",".join(["(?1,?2,?,?)"] * run)

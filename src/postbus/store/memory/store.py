@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from postbus.errors import NotSupported
 from postbus.model.instant import Instant
-from postbus.store import parts as rules
-from postbus.store.base import (
+from postbus.store import checks as rules
+from postbus.store.ports import (
     BatchOutline,
     Checkpoint,
     Extent,
@@ -170,7 +170,7 @@ class _Fragment:
 
 
 class MemoryStore:
-    """A MessageStore in dicts. See `postbus.store.base` for what the methods promise."""
+    """A MessageStore in dicts. See `postbus.store.ports` for what the methods promise."""
 
     def __init__(self) -> None:
         self._fragments: dict[int, _Fragment] = {}

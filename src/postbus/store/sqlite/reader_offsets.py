@@ -7,7 +7,7 @@ old name has new offsets.
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from postbus.store.database import Database
+from postbus.store.sqlite.database import Database
 
 _READER: Final = "reader "
 

@@ -6,7 +6,7 @@ the name is kept as long as there is: it must not open more by being deleted.
 
 from typing import Final
 
-from postbus.store.database import Database
+from postbus.store.sqlite.database import Database
 
 _FORMER: Final = "former "
 _END_OF_FOLDER: Final = chr(ord("/") + 1)

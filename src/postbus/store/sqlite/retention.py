@@ -7,11 +7,11 @@ from typing import Final, NamedTuple
 
 import apsw
 
-from postbus.store import rows, seen
-from postbus.store.base import Checkpoint, Row, RowKey, Trimmed
 from postbus.store.damage import check_numbers
-from postbus.store.database import Database
-from postbus.store.schema import OFFSET_MAX, first_id
+from postbus.store.ports import Checkpoint, Row, RowKey, Trimmed
+from postbus.store.sqlite.database import Database
+from postbus.store.sqlite.schema import OFFSET_MAX, first_id
+from postbus.store.sqlite.store import duplicates, rows
 from postbus.store.trim import TrimCursor, TrimRule
 
 SLICE_BYTES_MAX: Final = 64 << 20
@@ -196,7 +196,7 @@ class Retention:
             self._database.run(_DROP_ROWS, (fragment, limit))
             room = limit - self._database.changes()
             if room > 0:
-                room -= seen.drop(self._database, fragment, seen.PART_MAX, room)
+                room -= duplicates.drop(self._database, fragment, duplicates.PART_MAX, room)
             if room > 0:
                 self._delete(self._oldest(first, room))
                 [(left,)] = self._database.run(

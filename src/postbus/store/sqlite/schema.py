@@ -8,7 +8,7 @@ fragment  who may write, and where index, journal and retention stand
 
 from typing import Final
 
-from postbus.store.database import Layout, name_folder
+from postbus.store.sqlite.database import Layout, name_folder
 
 OFFSET_BITS: Final = 40
 OFFSET_MAX: Final = (1 << OFFSET_BITS) - 1

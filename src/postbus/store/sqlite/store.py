@@ -7,15 +7,15 @@ from typing import Final
 
 from postbus.errors import StoreFailed, StoreFull, StoreUnavailable
 from postbus.model.instant import Instant
-from postbus.store import parts as rules
-from postbus.store import rows, seen
-from postbus.store.base import Lease, Part, Row, RowKey, Standing, StoredBatch, Trimmed
+from postbus.store import checks as rules
 from postbus.store.damage import check_batch, check_blob, check_numbers
-from postbus.store.database import WAL_PAGES_MAX, Database
-from postbus.store.journal_reader import SqliteReader
-from postbus.store.reserve import Reserve
-from postbus.store.retention import Retention
-from postbus.store.schema import OFFSET_BITS, OFFSET_MAX, STORE, first_id
+from postbus.store.ports import Lease, Part, Row, RowKey, Standing, StoredBatch, Trimmed
+from postbus.store.sqlite.database import WAL_PAGES_MAX, Database
+from postbus.store.sqlite.journal_reader import SqliteReader
+from postbus.store.sqlite.reserve import Reserve
+from postbus.store.sqlite.retention import Retention
+from postbus.store.sqlite.schema import OFFSET_BITS, OFFSET_MAX, STORE, first_id
+from postbus.store.sqlite.store import duplicates, rows
 
 _PARTS_MAX: Final = 16
 """Batches in one statement. A commit of so many needs no other, and no explicit transaction."""
@@ -86,7 +86,7 @@ class _Head:
 
 
 class SqliteStore:
-    """A MessageStore in one file. See `postbus.store.base` for what the methods promise."""
+    """A MessageStore in one file. See `postbus.store.ports` for what the methods promise."""
 
     def __init__(
         self,
@@ -272,7 +272,7 @@ class SqliteStore:
         rows.remove(self._database, fragment, removed)
         rows.put(self._database, fragment, changed)
         if seen_ids is not None:
-            seen.put(self._database, fragment, seen_ids)
+            duplicates.put(self._database, fragment, seen_ids)
         return released
 
     def _is_stored(self, part: Part, head: _Head) -> bool:
@@ -353,18 +353,18 @@ class SqliteStore:
         self, fragment: int, parts: Sequence[int], digests: Sequence[bytes]
     ) -> dict[bytes, Instant]:
         with self._database.reading():
-            return seen.find(self._database, fragment, parts, digests)
+            return duplicates.find(self._database, fragment, parts, digests)
 
     def load_seen_digests(self, fragment: int, part: int, after: bytes, limit: int) -> list[bytes]:
         with self._database.reading():
-            return seen.load(self._database, fragment, part, after, limit)
+            return duplicates.load(self._database, fragment, part, after, limit)
 
     def drop_seen(self, fragment: int, below: int, limit: int) -> bool:
         return self._database.with_reserve(partial(self._drop_seen, fragment, below, limit))
 
     def _drop_seen(self, fragment: int, below: int, limit: int) -> bool:
         with self._database.transaction():
-            return seen.drop(self._database, fragment, below, limit) < limit
+            return duplicates.drop(self._database, fragment, below, limit) < limit
 
     def _page(self, statement: str, values: tuple[int | bytes, ...]) -> list[Row]:
         with self._database.reading():

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from postbus.model.instant import Instant
-from postbus.store.catalog import Catalog, new_folder_id
-from postbus.store.database import BackupFailed, Database, sync
-from postbus.store.reserve import Reserve, fitting
-from postbus.store.sqlite import SqliteStore
+from postbus.store.sqlite.catalog import Catalog, new_folder_id
+from postbus.store.sqlite.database import BackupFailed, Database, sync
+from postbus.store.sqlite.reserve import Reserve, fitting
+from postbus.store.sqlite.store import SqliteStore
 
 _LOCK: Final = "lock"
 _RESERVE: Final = "reserve"

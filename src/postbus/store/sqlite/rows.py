@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import apsw
 
-from postbus.store.base import Row, RowKey
 from postbus.store.damage import Damaged, check_numbers
-from postbus.store.database import Database, Rows, Values
+from postbus.store.ports import Row, RowKey
+from postbus.store.sqlite.database import Database, Rows, Values
 
 _RUNS: Final = (512, 64, 8, 1)
 """Rows for each statement; few sizes, so that all of them stay prepared."""

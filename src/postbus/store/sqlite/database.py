@@ -14,7 +14,7 @@ import apsw
 
 from postbus.errors import OutcomeUnknown, StoreFailed, StoreFull, StoreUnavailable
 from postbus.store.damage import Damaged
-from postbus.store.reserve import Reserve
+from postbus.store.sqlite.reserve import Reserve
 
 MEMORY: Final = ":memory:"
 PAGE_SIZE: Final = 8192

@@ -14,13 +14,13 @@ import apsw
 
 from postbus.errors import StoreFailed, StoreUnavailable
 from postbus.model.instant import Instant
-from postbus.store.base import RAW_MAX, BatchOutline, Extent, Look, StoredBatch
 from postbus.store.batch import HEADER_SIZE
+from postbus.store.checks import check_within
 from postbus.store.damage import Damaged, check_batch, check_header, check_numbers
-from postbus.store.database import BUSY_MS
-from postbus.store.parts import check_within
-from postbus.store.schema import OFFSET_MAX, first_id
-from postbus.store.spare_buffers import SpareBuffers
+from postbus.store.ports import RAW_MAX, BatchOutline, Extent, Look, StoredBatch
+from postbus.store.sqlite.database import BUSY_MS
+from postbus.store.sqlite.schema import OFFSET_MAX, first_id
+from postbus.store.sqlite.spare_buffers import SpareBuffers
 
 CACHE_KIB: Final = 2_048
 """Pages of a journal are read once, so a large cache would only hold them longer."""
@@ -37,7 +37,7 @@ _RANGE: Final = "SELECT id, count, data FROM journal WHERE id BETWEEN ? AND ? OR
 
 
 class SqliteReader:
-    """A JournalReader of one store file. See `postbus.store.base` for what the methods promise."""
+    """A JournalReader of one store file. See `postbus.store.ports` for what the methods promise."""
 
     own_thread = True
 
