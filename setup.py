@@ -41,7 +41,7 @@ SHELL = {
     "server/host.py",
     "server/line.py",
     "server/links.py",
-    "server/meters.py",
+    "observe/meters.py",
     "server/places.py",
     "server/prefetch.py",
     "server/reading.py",
@@ -53,7 +53,7 @@ SHELL = {
     "server/session_requests.py",
     "server/session_serving.py",
     "server/settlement.py",
-    "server/turns.py",
+    "observe/turns.py",
     "store/batch.py",
 }
 

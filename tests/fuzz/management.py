@@ -13,9 +13,9 @@ from postbus.broker.message import MAIN
 from postbus.broker.pages import Need
 from postbus.broker.policy import Policy
 from postbus.errors import ServiceBusError
+from postbus.observe.meters import EntityMeter
 from postbus.server.envelope import read_message
 from postbus.server.management import ManagementNode
-from postbus.server.meters import EntityMeter
 from postbus.server.nodes import MANAGEMENT_SPELLING, NodeRequest
 from postbus.server.requests import Call
 from tests.support.engine import T0, Engine

@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from postbus.observe.meters import ConnectionMeter
+from postbus.observe.tracking import TrackingIds
 from postbus.server.http_protocol import BoundedHttpProtocol, HttpHost, HttpLimits
-from postbus.server.meters import ConnectionMeter
-from postbus.server.tracking import TrackingIds
 from tests.unit.server.serving import place_for
 
 LIMITS = HttpLimits(

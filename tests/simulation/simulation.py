@@ -18,10 +18,10 @@ from postbus.broker.queue import Queue
 from postbus.broker.resubmission import Outcome, Result
 from postbus.broker.window import WindowLimits
 from postbus.errors import InternalError, MessageLockLost, OutcomeUnknown, ServiceBusError
+from postbus.observe.meters import StoreMeter
 from postbus.server.host import Chore, Host
 from postbus.server.line import Parcel
 from postbus.server.loading import Loader
-from postbus.server.meters import StoreMeter
 from postbus.server.requests import Call
 from postbus.server.residence import Residence, Retired
 from postbus.server.runtime import Output, Runtime

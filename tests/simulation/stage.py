@@ -17,11 +17,11 @@ from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
 from postbus.broker.window import WindowLimits
 from postbus.errors import InternalError, ServiceBusError
+from postbus.observe.meters import StoreMeter
 from postbus.server.courier import Courier
 from postbus.server.host import Chore, Host, Output
 from postbus.server.line import Parcel
 from postbus.server.loading import Loader
-from postbus.server.meters import StoreMeter
 from postbus.server.requests import Call, GiveBack
 from postbus.server.residence import Residence
 from postbus.server.runtime import Runtime

@@ -11,7 +11,7 @@ from annotated_types import Ge, Le
 from pydantic.fields import FieldInfo
 
 from postbus import errors
-from postbus.server.metrics import FAMILIES, Family
+from postbus.observe.metrics import FAMILIES, Family
 from postbus.settings import declared, flag_of, variable_of
 from tests.tidy.tree import ROOT
 

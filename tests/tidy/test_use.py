@@ -6,7 +6,7 @@ import ast
 import re
 from functools import cache
 
-from postbus.server.meters import ConnectionMeter, EntityMeter, StoreMeter
+from postbus.observe.meters import ConnectionMeter, EntityMeter, StoreMeter
 from postbus.settings import declared
 from tests.tidy.generated import refusals
 from tests.tidy.tree import ROOT, SOURCE, imports, names_used, sources, tree
@@ -48,7 +48,7 @@ def test_every_number_of_a_meter_is_counted_somewhere() -> None:
         "bytes_written": "committed",
     }
     wanted = {counted_by_method.get(name, name) for name in fields}
-    assert wanted - used_outside("server/meters.py", "server/metrics.py") == set()
+    assert wanted - used_outside("observe/meters.py", "observe/metrics.py") == set()
 
 
 def test_every_refusal_is_made_somewhere() -> None:

@@ -41,10 +41,10 @@ from postbus.model.address import SubQueue, resolve_path
 from postbus.model.description import QueueDescription
 from postbus.model.fields import QUEUE, TOPIC
 from postbus.model.instant import Instant
+from postbus.observe.logs import Valve, get_logger
+from postbus.observe.tracking import TrackingIds
 from postbus.server.auth import Authority, Claims, verify_waiting
 from postbus.server.http_protocol import LOG_IN
-from postbus.server.logs import Valve, get_logger
-from postbus.server.tracking import TrackingIds
 
 Health = Callable[[], Awaitable[tuple[bool, dict[str, object]]]]
 """Is the broker healthy, and what else is there to say."""

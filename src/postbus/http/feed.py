@@ -25,12 +25,12 @@ from postbus.http.messages import client_gone
 from postbus.http.problems import HttpProblem, unknown_path, wrong_method
 from postbus.http.readers import ReaderPages
 from postbus.model.address import resolve_path
+from postbus.observe.logs import get_logger
+from postbus.observe.tracking import TrackingIds
 from postbus.server.auth import Claims, Right, missing_claim
 from postbus.server.entities import QueueEntity, TopicEntity
 from postbus.server.feed import FORMAT, Answer, Feed, Query, subqueues_of
 from postbus.server.feed_readers import FeedReaders
-from postbus.server.logs import get_logger
-from postbus.server.tracking import TrackingIds
 
 FEED: Final = "$feed"
 RAW_TYPE: Final = "application/vnd.postbus.record-batches"

@@ -3,8 +3,8 @@
 from postbus.broker import records
 from postbus.broker.message import OWNER_BITS
 from postbus.broker.records import Kind
+from postbus.observe.meters import EntityMeter
 from postbus.server.host import Host
-from postbus.server.meters import EntityMeter
 
 
 def account(host: Host, written: list[bytes]) -> None:

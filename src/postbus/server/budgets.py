@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from postbus.errors import ServerBusy
 from postbus.model.instant import Instant
-from postbus.server.meters import BudgetMeter
+from postbus.observe.meters import BudgetMeter
 
 if TYPE_CHECKING:
     from postbus.server.places import Place

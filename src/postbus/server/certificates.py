@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from postbus.server.logs import get_logger
+from postbus.observe.logs import get_logger
 from postbus.settings import MADE_CERTIFICATE, Settings
 
 LOOK_AGAIN_S: Final = 1.0

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from postbus.server.logs import get_logger
+from postbus.observe.logs import get_logger
 
 _log = get_logger("control")
 

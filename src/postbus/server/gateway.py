@@ -32,6 +32,7 @@ from postbus.amqp.session import Session
 from postbus.errors import ConnectionForced, SecondReceiver, ServiceBusError, Unauthorized
 from postbus.model.authorization import Right
 from postbus.model.instant import Instant
+from postbus.observe.turns import CLIENT
 from postbus.server.attaching import attach
 from postbus.server.auth import Authority, Claims
 from postbus.server.budgets import HELD_MIN
@@ -48,7 +49,6 @@ from postbus.server.requests import Lose
 from postbus.server.runtime import Runtime
 from postbus.server.service import Service
 from postbus.server.transactions import Transactions
-from postbus.server.turns import CLIENT
 from postbus.server.unread import unread
 from postbus.server.websocket import part_from
 

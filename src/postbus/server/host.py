@@ -30,7 +30,7 @@ from postbus.store.ports import Lease
 if TYPE_CHECKING:
     from asyncio import TimerHandle
 
-    from postbus.server.meters import EntityMeter
+    from postbus.observe.meters import EntityMeter
 
 CHECKPOINT_CHANGES: Final = 4_096
 """Index rows changed since the last checkpoint (design §2: 13 ms on SQLite)."""

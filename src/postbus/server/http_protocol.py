@@ -26,11 +26,11 @@ from uvicorn.protocols.http.httptools_impl import (
 from uvicorn.server import ServerState
 
 from postbus.errors import ServiceBusError
+from postbus.observe.logs import Valve, get_logger
+from postbus.observe.meters import ConnectionMeter
+from postbus.observe.tracking import Tracking, TrackingIds
 from postbus.server.budgets import HELD_MIN
-from postbus.server.logs import Valve, get_logger
-from postbus.server.meters import ConnectionMeter
 from postbus.server.places import Place
-from postbus.server.tracking import Tracking, TrackingIds
 from postbus.server.upgrading import UpgradeRefused, answer_upgrade, asks_for_websocket
 from postbus.server.websocket import WebSocket
 from postbus.settings import is_loopback

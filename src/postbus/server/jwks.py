@@ -21,8 +21,8 @@ from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, JWKRegistry, RSAKey
 
 from postbus.model.instant import Instant
+from postbus.observe.logs import get_logger
 from postbus.server.keys import KeyFileError
-from postbus.server.logs import get_logger
 
 SigningKey = RSAKey | ECKey
 

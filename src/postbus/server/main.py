@@ -24,6 +24,11 @@ from postbus.http.deadletters import REQUEST_MAX_BYTES
 from postbus.http.feed import FeedPages
 from postbus.model.description import QueueDescription
 from postbus.model.instant import Instant
+from postbus.observe.logs import configure
+from postbus.observe.metrics import EntityReading, Metrics
+from postbus.observe.scraping import Scraping
+from postbus.observe.tracking import TrackingIds
+from postbus.observe.turns import Ticking
 from postbus.server.access import Access
 from postbus.server.auth import Authority
 from postbus.server.backup import BACKUP, back_up_running
@@ -48,9 +53,7 @@ from postbus.server.idleness import Idleness
 from postbus.server.keys import KeyFileError, choose_key, connection_string
 from postbus.server.listener import Listener, allow_open_files
 from postbus.server.loading import Loader
-from postbus.server.logs import configure
 from postbus.server.mailbox import Mailbox
-from postbus.server.metrics import EntityReading, Metrics
 from postbus.server.namespace import Namespace
 from postbus.server.places import Place, Places
 from postbus.server.reload_request import RELOAD
@@ -58,11 +61,8 @@ from postbus.server.reloading import Reloading
 from postbus.server.residence import Residence
 from postbus.server.resubmitting import Resubmitting
 from postbus.server.runtime import Runtime
-from postbus.server.scraping import Scraping
 from postbus.server.service import Service
 from postbus.server.storethread import StoreThread
-from postbus.server.tracking import TrackingIds
-from postbus.server.turns import Ticking
 from postbus.server.upkeep import Upkeep, keep_up
 from postbus.server.usage import Usage
 from postbus.settings import Settings

@@ -6,8 +6,8 @@ from postbus.amqp.faults import ProtocolError
 from postbus.amqp.frames.outcomes import Error, Rejected
 from postbus.errors import ServiceBusError
 from postbus.model.address import host_without_port
-from postbus.server.logs import Valve
-from postbus.server.tracking import Tracking, TrackingIds
+from postbus.observe.logs import Valve
+from postbus.observe.tracking import Tracking, TrackingIds
 
 log = structlog.get_logger("gateway")
 

@@ -15,11 +15,11 @@ from typing import Any, Final
 from postbus.config.places import ConfigError, Wrong
 from postbus.config.planning import Limits, Plan, make_plan
 from postbus.config.steps import Outcome, Step, Told, Verb
+from postbus.observe.logs import get_logger
 from postbus.rules.matching import CORRELATION_FILTERS_MAX, SQL_FILTERS_MAX
 from postbus.server.applying import StepFailed, carry_out
 from postbus.server.configfile import NamespaceConfig, is_exposed
 from postbus.server.content import content_of
-from postbus.server.logs import get_logger
 from postbus.server.namespace import Namespace
 from postbus.server.storethread import StoreThread
 from postbus.server.subscribing import SUBSCRIPTIONS_MAX

@@ -21,6 +21,8 @@ import structlog
 from postbus.errors import InternalError, ServiceBusError, StoreFull, StoreUnavailable
 from postbus.model.instant import NEVER, Instant
 from postbus.model.rows import Checkpoint
+from postbus.observe.meters import StoreMeter
+from postbus.observe.turns import ENGINE
 from postbus.server.commits import (
     NO_ROOM,
     Commit,
@@ -32,12 +34,10 @@ from postbus.server.commits import (
 )
 from postbus.server.host import Host, Output, Request
 from postbus.server.loading import Loader
-from postbus.server.meters import StoreMeter
 from postbus.server.reading import Reader
 from postbus.server.residence import Residence, Retired
 from postbus.server.serving import serve
 from postbus.server.storethread import StoreThread
-from postbus.server.turns import ENGINE
 from postbus.store import batch
 from postbus.store.ports import MessageStore, Part
 

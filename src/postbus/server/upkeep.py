@@ -12,9 +12,9 @@ from postbus.broker.engine import Engine
 from postbus.broker.pages import Need, Pages
 from postbus.model.description import QueueCounts
 from postbus.model.instant import Instant
+from postbus.observe.meters import StoreMeter
 from postbus.server.host import Chore, Host
 from postbus.server.loading import Loader
-from postbus.server.meters import StoreMeter
 from postbus.server.runtime import Runtime
 from postbus.server.storethread import StoreThread
 from postbus.store.ports import MessageStore

@@ -17,10 +17,10 @@ from postbus.http.notation import ATOM, INSTANCE, SERVICE_BUS
 from postbus.model.authorization import Right, Rules
 from postbus.model.description import QueueDescription
 from postbus.model.instant import Instant
+from postbus.observe.tracking import TrackingIds
 from postbus.server.auth import Authority
 from postbus.server.keyring import AccessKey
 from postbus.server.sas import create_sas
-from postbus.server.tracking import TrackingIds
 from tests.unit.http.mailbox import MemoryMailbox
 from tests.unit.http.memory import T0, MemoryNamespace
 from tests.unit.http.undertaker import MemoryUndertaker

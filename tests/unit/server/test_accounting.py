@@ -10,8 +10,8 @@ import pytest
 from postbus.broker import records
 from postbus.broker.message import OWNER_BITS, Message
 from postbus.broker.records import Kind
+from postbus.observe.meters import EntityMeter
 from postbus.server.accounting import account
-from postbus.server.meters import EntityMeter
 
 pytestmark = pytest.mark.interpreted_only  # a stand-in for the host is not taken for one
 

@@ -22,11 +22,11 @@ from postbus.broker.transaction import Settlement, Transaction, Verdict
 from postbus.broker.window import WindowLimits
 from postbus.errors import ServiceBusError, StoreFull, TransactionRolledBack
 from postbus.model.edits import Edits
+from postbus.observe.meters import StoreMeter
 from postbus.server import courier as couriers
 from postbus.server import upkeep as upkeeps
 from postbus.server.host import Host
 from postbus.server.loading import Loader
-from postbus.server.meters import StoreMeter
 from postbus.server.requests import Call
 from postbus.server.runtime import Runtime
 from postbus.server.storethread import StoreThread

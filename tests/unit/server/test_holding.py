@@ -15,10 +15,10 @@ from postbus.broker.policy import Policy
 from postbus.broker.window import WindowLimits
 from postbus.errors import ServiceBusError, StoreUnavailable
 from postbus.model.instant import Instant
+from postbus.observe.meters import EntityMeter, StoreMeter
 from postbus.server.holding import FORESEEN_MAX, Ordered
 from postbus.server.host import Host
 from postbus.server.loading import Loader
-from postbus.server.meters import EntityMeter, StoreMeter
 from postbus.server.requests import Call
 from postbus.server.runtime import REQUESTS_PER_TURN, Runtime
 from postbus.server.storethread import StoreThread

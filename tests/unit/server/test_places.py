@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from postbus.observe.meters import ConnectionMeter
 from postbus.server import places as seating
-from postbus.server.meters import ConnectionMeter
 from tests.unit.server.serving import (
     AMQP_OPENING,
     GET,

@@ -6,8 +6,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from postbus.errors import EntityNotFound, InvalidArgument, Unauthorized
+from postbus.observe.tracking import TrackingIds
 from postbus.server.refusals import Refusals
-from postbus.server.tracking import TrackingIds
 
 T0 = 1_700_000_000_000
 

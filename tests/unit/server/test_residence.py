@@ -18,10 +18,10 @@ from postbus.broker.queue import Queue
 from postbus.broker.window import WindowLimits
 from postbus.errors import ServiceBusError, StoreUnavailable
 from postbus.model.instant import NEVER
+from postbus.observe.meters import StoreMeter
 from postbus.server import runtime as runtime_module
 from postbus.server.host import Host
 from postbus.server.loading import Loader
-from postbus.server.meters import StoreMeter
 from postbus.server.requests import Call
 from postbus.server.residence import Residence
 from postbus.server.runtime import Runtime

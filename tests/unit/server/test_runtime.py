@@ -18,10 +18,10 @@ from postbus.broker.queue import Queue
 from postbus.broker.window import WindowLimits
 from postbus.errors import EntityNotFound, InternalError, ServiceBusError, StoreUnavailable
 from postbus.model.instant import Instant
+from postbus.observe.meters import EntityMeter, StoreMeter
 from postbus.server.host import Host
 from postbus.server.line import Parcel
 from postbus.server.loading import Loader
-from postbus.server.meters import EntityMeter, StoreMeter
 from postbus.server.requests import Call, Lose
 from postbus.server.runtime import AHEAD_REQUESTS_MIN, QUEUED_REQUESTS_MAX, Runtime
 from postbus.server.storethread import StoreThread

@@ -15,9 +15,9 @@ from postbus.broker.pages import Pages
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
 from postbus.broker.window import WindowLimits
+from postbus.observe.meters import StoreMeter
 from postbus.server.host import Host
 from postbus.server.loading import Loader
-from postbus.server.meters import StoreMeter
 from postbus.server.requests import Call
 from postbus.server.residence import Residence
 from postbus.server.runtime import Runtime

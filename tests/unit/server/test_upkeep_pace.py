@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
+from postbus.observe.meters import StoreMeter
 from postbus.server.host import Host
-from postbus.server.meters import StoreMeter
 from postbus.server.upkeep import GROWTH_SHARE, Upkeep
 from postbus.store.ports import Trimmed
 

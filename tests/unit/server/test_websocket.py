@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from websockets.frames import CloseCode, Frame, Opcode
 
+from postbus.observe.meters import ConnectionMeter
 from postbus.server import websocket as websockets
-from postbus.server.meters import ConnectionMeter
 from postbus.server.websocket import WebSocket
 from tests.unit.server.serving import place_for
 

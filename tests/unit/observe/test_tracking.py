@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from postbus.errors import EntityNotFound
-from postbus.server.tracking import TrackingIds
+from postbus.observe.tracking import TrackingIds
 
 T0 = 1_591_401_661_500
 

@@ -1,14 +1,14 @@
 """Plain integers that the hot path counts in.
 
 A Prometheus counter costs a lock and a method call for each message; these cost an addition. They
-are read when somebody scrapes (`postbus.server.metrics`), which also says what each one means.
+are read when somebody scrapes (`postbus.observe.metrics`), which also says what each one means.
 """
 
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
-from postbus.server.turns import TurnMeter
+from postbus.observe.turns import TurnMeter
 
 # Reasons the broker itself gives (R-DLQ-05). An application may write any text as a reason; were
 # those labels too, one client could make series without end.

@@ -7,8 +7,8 @@ import time
 
 from structlog.testing import capture_logs
 
-from postbus.server.metrics import Metrics
-from postbus.server.turns import CLIENT, ENGINE, LONG_S, OTHER, TICK_S, Ticking, TurnMeter
+from postbus.observe.metrics import Metrics
+from postbus.observe.turns import CLIENT, ENGINE, LONG_S, OTHER, TICK_S, Ticking, TurnMeter
 
 
 def test_the_longest_of_this_minute_and_the_one_before_is_shown() -> None:

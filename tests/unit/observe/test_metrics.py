@@ -6,8 +6,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from postbus.model.description import QueueCounts
-from postbus.server.meters import EntityMeter, HistogramMeter
-from postbus.server.metrics import ENTITY_COUNTERS, FAMILIES, EntityReading, Metrics
+from postbus.observe.meters import EntityMeter, HistogramMeter
+from postbus.observe.metrics import ENTITY_COUNTERS, FAMILIES, EntityReading, Metrics
 
 Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from postbus.server.logs import Valve, configure, get_logger
+from postbus.observe.logs import Valve, configure, get_logger
 
 
 @pytest.fixture(autouse=True)

@@ -19,8 +19,8 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from postbus.model.description import QueueCounts
-from postbus.server.meters import ConnectionMeter, EntityMeter, HistogramMeter, StoreMeter
-from postbus.server.turns import TurnMeter
+from postbus.observe.meters import ConnectionMeter, EntityMeter, HistogramMeter, StoreMeter
+from postbus.observe.turns import TurnMeter
 
 
 class Family(NamedTuple):

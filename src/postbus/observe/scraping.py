@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from postbus.server.metrics import encoder_for
+from postbus.observe.metrics import encoder_for
 
 KEPT_S: Final = 1.0
 FORMS_MAX: Final = 4
