@@ -179,10 +179,10 @@ def cert(
 ) -> None:
     """Make a local CA and a certificate for TLS, and say what to set for each SDK."""
     settings = _load({} if data is None else {"data": data})
-    from postbus.server.certificates import CertificateError
-    from postbus.server.localca import make_certificate
-    from postbus.server.trust import told
     from postbus.settings import MADE_CERTIFICATE
+    from postbus.tls.certificates import CertificateError
+    from postbus.tls.local_ca import make_certificate
+    from postbus.tls.trust import told
 
     place = settings.data / MADE_CERTIFICATE.parent if folder is None else folder
     try:

@@ -7,8 +7,8 @@ from typing import Any
 
 from azure.servicebus import TransportType
 
-from postbus.server.localca import CA_CERTIFICATE, make_certificate
 from postbus.settings import MADE_CERTIFICATE
+from postbus.tls.local_ca import CA_CERTIFICATE, make_certificate
 from tests.support.server import Server
 
 CARRIERS = ("tls", "websocket", "websocket_tls")

@@ -21,10 +21,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "broker": {"errors", "model"},
     "rules": {"errors", "model"},
     "store": {"errors", "model"},
+    "tls": {"observe", "settings"},
     "config": {"errors", "model", "rules"},
     "feed": {"amqp", "broker", "model"},
     "__main__": {"cli", "importing"},
-    "cli": {"feed_cli", "importing", "pipeline_cli", "server", "settings"},
+    "cli": {"feed_cli", "importing", "pipeline_cli", "server", "settings", "tls"},
     "connection_string": {"server"},
     "feed_client": {"connection_string"},
     "feed_cli": {"feed_client", "settings"},
@@ -41,6 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "rules",
         "settings",
         "store",
+        "tls",
     },
 }
 

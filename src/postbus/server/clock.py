@@ -7,7 +7,7 @@ far readers are. Instants that clients give (`x-opt-scheduled-enqueue-time`, `at
 compared with it too: after a wall clock that was ahead they come early, by as much.
 
 The wall clock judges what somebody else has dated: shared access signatures, JSON Web Tokens, the
-claims and links that stand on them; certificates (`postbus.server.certificates`), and the time in
+claims and links that stand on them; certificates (`postbus.tls.certificates`), and the time in
 a refusal, which people look up in their own logs. Judged by the broker's time, every token would
 look expired for twice as long as a clock was ahead, restarts included.
 

@@ -20,10 +20,10 @@ from typing import Final, NamedTuple
 import apsw
 
 import postbus
-from postbus.server.certificates import EXPIRES_SOON_DAYS, CertificateError, certificate_files
 from postbus.server.listener import OTHER_FILES
-from postbus.server.pem import load_certificate
 from postbus.settings import Settings
+from postbus.tls.certificates import EXPIRES_SOON_DAYS, CertificateError, certificate_files
+from postbus.tls.pem import load_certificate
 
 SYNCS: Final = 5
 SYNC_BYTES: Final = 4_096

@@ -18,12 +18,12 @@ from typing import Any, Final, NamedTuple, cast
 from postbus.errors import ServiceBusError
 from postbus.model.instant import Instant
 from postbus.observe.logs import Valve, get_logger
-from postbus.server.certificates import Certificates
 from postbus.server.encryption import encrypt
 from postbus.server.http_protocol import HttpHost, error_reply
 from postbus.server.places import Place, Places, Tenant
 from postbus.server.sniffing import NEEDED_BYTES, Wire, sniff
 from postbus.settings import Settings, is_loopback
+from postbus.tls.certificates import Certificates
 
 _log = get_logger("listener")
 

@@ -33,12 +33,6 @@ from postbus.server.access import Access
 from postbus.server.auth import Authority
 from postbus.server.backup import BACKUP, back_up_running
 from postbus.server.budgets import Bounds, Budgets
-from postbus.server.certificates import (
-    Certificate,
-    CertificateError,
-    Certificates,
-    certificate_files,
-)
 from postbus.server.clock import SystemClock
 from postbus.server.configfile import NamespaceConfig, load_config
 from postbus.server.control import Control, Handler
@@ -71,6 +65,12 @@ from postbus.store.ports import MessageStore
 from postbus.store.sqlite.catalog import Catalog
 from postbus.store.sqlite.database import FormatUnknown
 from postbus.store.sqlite.folder import DataFolder, FolderDamaged, FolderInUse
+from postbus.tls.certificates import (
+    Certificate,
+    CertificateError,
+    Certificates,
+    certificate_files,
+)
 
 CLOSE_ANSWER_S: Final = 1.0
 """How long a stop waits for clients to answer the close; some never do."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from postbus.server.localca import make_certificate
+from postbus.tls.local_ca import make_certificate
 
 LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
 

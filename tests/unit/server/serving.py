@@ -12,10 +12,10 @@ from postbus.errors import ServiceBusError
 from postbus.observe.meters import ConnectionMeter
 from postbus.observe.tracking import TrackingIds
 from postbus.server.budgets import Bounds, Budgets
-from postbus.server.certificates import Certificates
 from postbus.server.http_protocol import HttpHost, HttpLimits
 from postbus.server.listener import Listener
 from postbus.server.places import Place, Places
+from postbus.tls.certificates import Certificates
 
 AMQP_OPENING = b"AMQP\x00\x01\x00\x00"
 GET = b"GET /greeting HTTP/1.1\r\nHost: localhost\r\n\r\n"

@@ -12,9 +12,9 @@ import pytest
 from postbus.server.backup import BACKUP, BackupRefused, back_up, back_up_running
 from postbus.server.control import Control
 from postbus.server.keys import KEY_FILE
-from postbus.server.localca import make_certificate
 from postbus.server.storethread import StoreThread
 from postbus.store.sqlite.folder import DataFolder
+from postbus.tls.local_ca import make_certificate
 
 T0 = 1_700_000_000_000
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 import postbus.broker.queue
-from postbus.server import doctor, localca
+from postbus.server import doctor
 from postbus.server.doctor import Finding, examine
-from postbus.server.localca import make_certificate
 from postbus.settings import Settings
+from postbus.tls import local_ca
+from postbus.tls.local_ca import make_certificate
 
 
 def found(settings: Settings) -> dict[str, Finding]:
@@ -71,10 +72,10 @@ def test_it_says_whether_tls_is_on_by_which_certificate_and_until_when(
     assert not on.trouble
     (tmp_path / "tls" / "server.key").chmod(0o644)
     assert "chmod 600" in found(settings)["tls"].trouble
-    monkeypatch.setattr(localca, "_CERTIFICATE_DAYS", 20)
+    monkeypatch.setattr(local_ca, "_CERTIFICATE_DAYS", 20)
     make_certificate(tmp_path / "tls", [], renew=True)
     assert "expires in 19 days" in found(settings)["tls"].trouble
-    monkeypatch.setattr(localca, "_CERTIFICATE_DAYS", 0.01)
+    monkeypatch.setattr(local_ca, "_CERTIFICATE_DAYS", 0.01)
     make_certificate(tmp_path / "tls", [], renew=True)
     assert "has expired" in found(settings)["tls"].trouble
 

@@ -16,7 +16,7 @@ from websockets.protocol import State
 from websockets.uri import parse_uri
 
 from postbus.server import listener as listening
-from postbus.server.certificates import CertificateFiles, Certificates
+from postbus.tls.certificates import CertificateFiles, Certificates
 from tests.unit.server.serving import AMQP_OPENING, GET, Client, serving, until
 
 CLIENT_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"

@@ -9,11 +9,11 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from postbus.server import localca
-from postbus.server.certificates import CertificateError
-from postbus.server.localca import make_certificate
-from postbus.server.pem import read_certificate
-from postbus.server.trust import told
+from postbus.tls import local_ca
+from postbus.tls.certificates import CertificateError
+from postbus.tls.local_ca import make_certificate
+from postbus.tls.pem import read_certificate
+from postbus.tls.trust import told
 
 NAMES = ("localhost", "127.0.0.1", "::1")
 
@@ -86,7 +86,7 @@ def test_renewing_makes_a_new_certificate_under_the_same_ca(tmp_path: Path) -> N
 def test_a_certificate_with_little_time_left_is_renewed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(localca, "_CERTIFICATE_DAYS", 29)
+    monkeypatch.setattr(local_ca, "_CERTIFICATE_DAYS", 29)
     make_certificate(tmp_path, [])
     monkeypatch.undo()
     made = make_certificate(tmp_path, [])
@@ -96,7 +96,7 @@ def test_a_certificate_with_little_time_left_is_renewed(
 def test_a_ca_with_little_time_left_is_replaced_and_the_user_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(localca, "_CA_DAYS", 29)
+    monkeypatch.setattr(local_ca, "_CA_DAYS", 29)
     make_certificate(tmp_path, ["bus.example"])
     monkeypatch.undo()
     made = make_certificate(tmp_path, [])

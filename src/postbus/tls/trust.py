@@ -6,7 +6,7 @@ docs/transports.md says the same at length; tests/e2e/test_transports.py does it
 from collections.abc import Iterator
 from pathlib import Path
 
-from postbus.server.localca import CA_CERTIFICATE, CERTIFICATE, KEY, Made
+from postbus.tls.local_ca import CA_CERTIFICATE, CERTIFICATE, KEY, Made
 
 
 def told(made: Made, data: Path | None) -> str:

@@ -17,17 +17,17 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from structlog.testing import capture_logs
 
-from postbus.server import localca
-from postbus.server.certificates import (
+from postbus.settings import Settings
+from postbus.tls import local_ca
+from postbus.tls.certificates import (
     Certificate,
     CertificateError,
     CertificateFiles,
     Certificates,
     certificate_files,
 )
-from postbus.server.localca import make_certificate
-from postbus.server.pem import load_certificate
-from postbus.settings import Settings
+from postbus.tls.local_ca import make_certificate
+from postbus.tls.pem import load_certificate
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_a_key_that_everybody_can_read_is_warned_of(files: CertificateFiles) -> 
 def test_a_certificate_that_expires_soon_is_warned_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(localca, "_CERTIFICATE_DAYS", 10)
+    monkeypatch.setattr(local_ca, "_CERTIFICATE_DAYS", 10)
     make_certificate(tmp_path, [])
     with capture_logs() as lines:
         Certificates(CertificateFiles(tmp_path / "server.pem", tmp_path / "server.key")).start()

@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from postbus.server.certificates import EXPIRES_SOON_DAYS, CertificateError
-from postbus.server.pem import names_in, read_certificate, read_key
 from postbus.settings import MADE_CERTIFICATE
+from postbus.tls.certificates import EXPIRES_SOON_DAYS, CertificateError
+from postbus.tls.pem import names_in, read_certificate, read_key
 
 CA_CERTIFICATE: Final = "ca.pem"
 CA_KEY: Final = "ca.key"

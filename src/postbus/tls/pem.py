@@ -14,7 +14,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from postbus.server.certificates import Certificate, CertificateError, CertificateFiles
+from postbus.tls.certificates import Certificate, CertificateError, CertificateFiles
 
 _FILE_BYTES_MAX: Final = 1_048_576
 _UNREADABLE: Final = (

@@ -105,7 +105,7 @@ class Certificates:
             _log.error("certificate not taken", error=str(error), kept=self._current is not None)
 
     def _take(self, files: CertificateFiles) -> None:
-        from postbus.server.pem import load_certificate  # noqa: PLC0415 - only with TLS, see there
+        from postbus.tls.pem import load_certificate  # noqa: PLC0415 - only with TLS, see there
 
         certificate = load_certificate(files)
         self._current = certificate
