@@ -26,7 +26,7 @@ from bench.processes import machine, wait_until_quiet
 from bench.program import add_places, conduct, say, write_json
 from bench.report import comparison, markdown
 from bench.work import QUIET_SHARE, Case, Generator, Run
-from postbus.server.sas import create_sas
+from postbus.auth.sas import create_sas
 
 READ, UNREAD = "read", "unread"
 WARM_UP_SHARE = 0.2

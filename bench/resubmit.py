@@ -31,10 +31,10 @@ from postbus.amqp.sections import (
     encode_data,
     encode_properties,
 )
+from postbus.auth.sas import create_sas
 from postbus.broker.ledger import Layout, Ledger
 from postbus.broker.message import DEAD_LETTER, Message
 from postbus.broker.records import Kind
-from postbus.server.sas import create_sas
 from postbus.store import batch
 from postbus.store.ports import Part
 from postbus.store.sqlite.folder import DataFolder

@@ -35,7 +35,7 @@ from postbus.amqp.sections import (
     encode_data,
     encode_properties,
 )
-from postbus.server.sas import create_sas
+from postbus.auth.sas import create_sas
 
 MATCHES = 10
 WINDOW = 500

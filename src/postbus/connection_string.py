@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote, urlsplit
 
-from postbus.server.sas import create_sas
+from postbus.auth.sas import create_sas
 
 PORT_PLAIN: Final = 5672
 PORT_TLS: Final = 5671

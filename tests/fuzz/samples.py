@@ -48,6 +48,7 @@ from postbus.amqp.sections import (
     encode_properties,
     encode_sequence,
 )
+from postbus.auth.sas import create_sas
 from postbus.http.rule_xml import rule_xml
 from postbus.model.authorization import AuthorizationRule, Right
 from postbus.model.description import QueueDescription
@@ -55,7 +56,6 @@ from postbus.model.fields import QUEUE
 from postbus.model.instant import NEVER
 from postbus.model.rule import CorrelationFilter, FalseFilter, RuleDescription, SqlAction, SqlFilter
 from postbus.model.values import TypedValue, ValueType
-from postbus.server.sas import create_sas
 from tests.fuzz import pipeline, rest
 from tests.fuzz.driver import CORPUS
 from tests.fuzz.management import LOCKED

@@ -9,6 +9,10 @@ from pathlib import Path
 
 from postbus.amqp.faults import DecodeError
 from postbus.amqp.sasl import parse_plain
+from postbus.auth.authority import Authority, resource_path
+from postbus.auth.jwks import SigningKeys
+from postbus.auth.jwt import Issuer
+from postbus.auth.keyring import AccessKey
 from postbus.config.content import Content, Subscription
 from postbus.config.emulator_writing import write_emulator
 from postbus.config.places import ConfigError, Wrong
@@ -25,11 +29,7 @@ from postbus.model.fields import QUEUE, SUBSCRIPTION, TOPIC, Form, describe
 from postbus.model.rule import RuleDescription
 from postbus.model.subscription import SubscriptionDescription
 from postbus.model.topic import TopicDescription
-from postbus.server.auth import Authority, resource_path
 from postbus.server.configfile import load_config
-from postbus.server.issuer import Issuer
-from postbus.server.jwks import SigningKeys
-from postbus.server.keyring import AccessKey
 from postbus.settings import Settings, SettingsError, read_table
 
 _WRITTEN_AGAIN_MAX = 20_000

@@ -22,7 +22,7 @@ from postbus.amqp.sections import (
     scan,
 )
 from postbus.amqp.sending import SenderLink
-from postbus.server.sas import create_sas
+from postbus.auth.sas import create_sas
 from tests.support.raw_client import RawClient, now_ms
 from tests.support.server import Server
 

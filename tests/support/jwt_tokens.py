@@ -11,7 +11,7 @@ from joserfc.jwk import ECKey, RSAKey
 from joserfc.jws import JWSRegistry
 from joserfc.util import json_b64encode, urlsafe_b64encode
 
-from postbus.server.issuer import ALGORITHMS
+from postbus.auth.jwt import ALGORITHMS
 
 ISSUER = "https://login.example.net/tenant"
 AUDIENCE = "https://servicebus.azure.net"

@@ -10,7 +10,7 @@ from http.client import HTTPConnection
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from postbus.server.sas import create_sas
+from postbus.auth.sas import create_sas
 
 BATCH = "application/vnd.microsoft.servicebus.json"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from postbus.auth.sas import parse_sas
 from postbus.connection_string import BadConnectionString, parse
-from postbus.server.sas import parse_sas
 
 KEY = "SharedAccessKeyName=Root;SharedAccessKey=s3cret="
 

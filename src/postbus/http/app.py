@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from postbus.auth.authority import Authority, Claims, verify_waiting
 from postbus.errors import InvalidArgument, Unauthorized
 from postbus.http.atom import Site
 from postbus.http.caller import Asked, Caller, Resource
@@ -43,7 +44,6 @@ from postbus.model.fields import QUEUE, TOPIC
 from postbus.model.instant import Instant
 from postbus.observe.logs import Valve, get_logger
 from postbus.observe.tracking import TrackingIds
-from postbus.server.auth import Authority, Claims, verify_waiting
 from postbus.server.http_protocol import LOG_IN
 
 Health = Callable[[], Awaitable[tuple[bool, dict[str, object]]]]

@@ -6,11 +6,11 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
+from postbus.auth.authority import Claims, Right, missing_claim
 from postbus.errors import Unauthorized
 from postbus.http.atom import Site
 from postbus.http.problems import HttpProblem
 from postbus.model.fields import FORWARD, FORWARD_DEAD
-from postbus.server.auth import Claims, Right, missing_claim
 
 READ: Final = "Manage,EntityRead claims required for this operation."
 WRITE: Final = "Authorization failed for specified action: Manage,EntityWrite."

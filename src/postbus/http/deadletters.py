@@ -12,13 +12,13 @@ from urllib.parse import quote, unquote
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from postbus.auth.authority import Claims, Right, missing_claim
 from postbus.errors import InvalidArgument, ServerBusy
 from postbus.http.atom import Site
 from postbus.http.edits import read_numbers, read_resubmission
 from postbus.http.problems import body_too_large, wrong_method
 from postbus.model.address import Address, SubQueue, resolve_path
 from postbus.model.edits import Edits
-from postbus.server.auth import Claims, Right, missing_claim
 
 REQUEST_MAX_BYTES: Final = 4 << 20
 UNDER_WAY_MAX: Final = 8

@@ -19,6 +19,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from postbus.auth.authority import Claims, Right, missing_claim
 from postbus.errors import InvalidArgument, OffsetAhead, OffsetTrimmed, ServiceBusError
 from postbus.http.atom import Site
 from postbus.http.messages import client_gone
@@ -27,7 +28,6 @@ from postbus.http.readers import ReaderPages
 from postbus.model.address import resolve_path
 from postbus.observe.logs import get_logger
 from postbus.observe.tracking import TrackingIds
-from postbus.server.auth import Claims, Right, missing_claim
 from postbus.server.entities import QueueEntity, TopicEntity
 from postbus.server.feed import FORMAT, Answer, Feed, Query, subqueues_of
 from postbus.server.feed_readers import FeedReaders

@@ -15,6 +15,7 @@ from uuid import UUID
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from postbus.auth.authority import Claims, Right, missing_claim
 from postbus.errors import InvalidArgument, MessageSizeExceeded, ServerBusy, ServiceBusError
 from postbus.http.atom import Site
 from postbus.http.batches import is_batch, read_batch
@@ -29,7 +30,6 @@ from postbus.http.problems import wrong_method
 from postbus.model.address import Address, resolve_path
 from postbus.model.limits import BATCH_SIZE_MAX
 from postbus.model.plain_message import PlainMessage, ReceivedMessage
-from postbus.server.auth import Claims, Right, missing_claim
 
 WAIT_DEFAULT_MS: Final = 60_000
 """How long a receive waits that does not say."""

@@ -6,10 +6,10 @@ from urllib.parse import quote, unquote
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from postbus.auth.authority import Claims, Right, missing_claim
 from postbus.http.atom import Site
 from postbus.http.problems import wrong_method
 from postbus.model.address import Address, resolve_path
-from postbus.server.auth import Claims, Right, missing_claim
 
 _USAGE: Final = "$usage"
 

@@ -10,6 +10,7 @@ from postbus.amqp.frames.performatives import Coordinator
 from postbus.amqp.frames.terminus import Source
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sending import SenderLink
+from postbus.auth.authority import Right, missing_claim
 from postbus.broker.message import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
 from postbus.errors import (
     EntityDisabled,
@@ -22,7 +23,6 @@ from postbus.errors import (
 )
 from postbus.model.address import Address, SubQueue, resolve_address
 from postbus.model.limits import BATCH_SIZE_MAX
-from postbus.server.auth import Right, missing_claim
 from postbus.server.browsing import Browser
 from postbus.server.cbs import TokenNode
 from postbus.server.coordinator import accept_coordinator

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from postbus.auth.namespace_key import KEY_FILE
 from postbus.errors import ServiceBusError
 from postbus.server.control import ControlError, ask
-from postbus.server.keys import KEY_FILE
 from postbus.server.storethread import StoreThread
 from postbus.settings import MADE_CERTIFICATE
 from postbus.store.sqlite.database import BackupFailed, FormatUnknown

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from postbus.auth.authority import Claims
+from postbus.auth.refusals import InvalidAudience, KeyUnknown, NoKeysYet
 from postbus.errors import EntityNotFound, InvalidArgument, ServiceBusError
 from postbus.model.address import resolve_path
-from postbus.server.auth import Claims
 from postbus.server.nodes import NodeRequest
-from postbus.server.tokens import InvalidAudience, KeyUnknown, NoKeysYet
 
 if TYPE_CHECKING:
     from postbus.server.gateway import Gateway

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from postbus.auth.namespace_key import KEY_FILE, KEY_NAME
 from postbus.config.content import Content
 from postbus.config.emulator_reading import LOCK_DURATION_MS, read_emulator
 from postbus.config.places import ConfigError, Wrong, refusals_at, table_at, text_at
 from postbus.config.toml_reading import read_content
 from postbus.model.authorization import Rules, read_rules, validate_rules
 from postbus.model.description import QueueDescription
-from postbus.server.keys import KEY_FILE, KEY_NAME
 
 FILE_MAX_BYTES: Final = 64 * 1024 * 1024
 """Ten thousand queues, as an export for the emulator writes them, are six million bytes."""

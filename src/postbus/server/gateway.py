@@ -29,15 +29,15 @@ from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sasl import parse_plain
 from postbus.amqp.sending import SenderLink
 from postbus.amqp.session import Session
+from postbus.auth.authority import Authority, Claims
+from postbus.auth.credentials import Credentials
 from postbus.errors import ConnectionForced, SecondReceiver, ServiceBusError, Unauthorized
 from postbus.model.authorization import Right
 from postbus.model.instant import Instant
 from postbus.observe.turns import CLIENT
 from postbus.server.attaching import attach
-from postbus.server.auth import Authority, Claims
 from postbus.server.budgets import HELD_MIN
 from postbus.server.coordinator import CoordinatorInlet
-from postbus.server.credentials import Credentials
 from postbus.server.host import Host
 from postbus.server.links import Inlet, Outlet
 from postbus.server.lost_claims import address_of, detach_unproven

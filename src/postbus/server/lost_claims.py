@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from postbus.amqp.link import Link
 from postbus.amqp.receiving import ReceiverLink
+from postbus.auth.authority import lost_claim
 from postbus.model.address import resolve_address
 from postbus.model.authorization import Right
-from postbus.server.auth import lost_claim
 from postbus.server.links import Inlet, Outlet
 
 if TYPE_CHECKING:

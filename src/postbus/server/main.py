@@ -15,6 +15,9 @@ from typing import Final, cast
 import structlog
 import uvloop
 
+from postbus.auth.access import Access
+from postbus.auth.authority import Authority
+from postbus.auth.namespace_key import KeyFileError, choose_key, connection_string
 from postbus.broker.message import MAIN
 from postbus.broker.window import WindowLimits
 from postbus.config.places import ConfigError
@@ -29,8 +32,6 @@ from postbus.observe.metrics import EntityReading, Metrics
 from postbus.observe.scraping import Scraping
 from postbus.observe.tracking import TrackingIds
 from postbus.observe.turns import Ticking
-from postbus.server.access import Access
-from postbus.server.auth import Authority
 from postbus.server.backup import BACKUP, back_up_running
 from postbus.server.budgets import Bounds, Budgets
 from postbus.server.clock import SystemClock
@@ -44,7 +45,6 @@ from postbus.server.gateway import Gateway
 from postbus.server.health import Health
 from postbus.server.http_protocol import HttpHost, HttpLimits
 from postbus.server.idleness import Idleness
-from postbus.server.keys import KeyFileError, choose_key, connection_string
 from postbus.server.listener import Listener, allow_open_files
 from postbus.server.loading import Loader
 from postbus.server.mailbox import Mailbox

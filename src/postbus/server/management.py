@@ -10,6 +10,7 @@ from uuid import UUID
 from postbus.amqp.codec.types import AmqpArray, Int, Long, Timestamp
 from postbus.amqp.faults import DecodeError
 from postbus.amqp.frames.outcomes import Accepted
+from postbus.auth.authority import Right, missing_claim
 from postbus.broker import browse
 from postbus.broker.engine import Engine
 from postbus.broker.message import KIND_MASK, MAIN, Message
@@ -25,7 +26,6 @@ from postbus.errors import (
     SessionLockLost,
 )
 from postbus.model.instant import NEVER, Instant
-from postbus.server.auth import Right, missing_claim
 from postbus.server.enlisting import settlements_of, transaction_of
 from postbus.server.entities import Entity, SubscriptionEntity
 from postbus.server.envelope import (

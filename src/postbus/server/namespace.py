@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import structlog
 
+from postbus.auth.namespace_key import new_access_key
 from postbus.broker.engine import Engine
 from postbus.broker.pages import Pages
 from postbus.broker.policy import NOWHERE
@@ -24,7 +25,6 @@ from postbus.rules.grammar import prepare
 from postbus.server.courier import Courier
 from postbus.server.entities import Entity, QueueEntity, Received, SubscriptionEntity, TopicEntity
 from postbus.server.host import Host
-from postbus.server.keys import new_access_key
 from postbus.server.notices import detach_all, detach_updated
 from postbus.server.requests import Call
 from postbus.server.residence import counts_of

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from postbus.amqp.codec.types import Symbol
 from postbus.amqp.limits import Limits
+from postbus.auth.authority import Authority
+from postbus.auth.keyring import AccessKey
 from postbus.model.authorization import Rules
 from postbus.model.instant import Instant
 from postbus.observe.tracking import TrackingIds
 from postbus.observe.turns import TurnMeter
-from postbus.server.auth import Authority
-from postbus.server.keyring import AccessKey
 from postbus.server.namespace import Namespace
 from postbus.server.refusals import Refusals
 from postbus.settings import Settings

@@ -13,9 +13,9 @@ from postbus.amqp.codec.types import Symbol
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sending import SenderLink
 from postbus.amqp.session import Session
+from postbus.auth.authority import Right, missing_claim
 from postbus.errors import EntityNotFound, InvalidArgument, InvalidOperation, SecondReceiver
 from postbus.model.address import SubQueue, resolve_address
-from postbus.server.auth import Right, missing_claim
 from postbus.server.enlisting import Route
 from postbus.server.entities import Entity, QueueEntity, SubscriptionEntity, TopicEntity
 from postbus.server.links import Inlet, Outlet, Promises

@@ -11,6 +11,9 @@ from xml.etree.ElementTree import Element, fromstring
 
 from starlette.applications import Starlette
 
+from postbus.auth.authority import Authority
+from postbus.auth.keyring import AccessKey
+from postbus.auth.sas import create_sas
 from postbus.http.app import build_app
 from postbus.http.feed import FeedPages
 from postbus.http.notation import ATOM, INSTANCE, SERVICE_BUS
@@ -18,9 +21,6 @@ from postbus.model.authorization import Right, Rules
 from postbus.model.description import QueueDescription
 from postbus.model.instant import Instant
 from postbus.observe.tracking import TrackingIds
-from postbus.server.auth import Authority
-from postbus.server.keyring import AccessKey
-from postbus.server.sas import create_sas
 from tests.unit.http.mailbox import MemoryMailbox
 from tests.unit.http.memory import T0, MemoryNamespace
 from tests.unit.http.undertaker import MemoryUndertaker

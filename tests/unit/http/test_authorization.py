@@ -8,9 +8,9 @@ import pytest
 from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
 from azure.servicebus.management import AuthorizationRule, ServiceBusAdministrationClient
 
+from postbus.auth.sas import create_sas
 from postbus.http.notation import INSTANCE, SERVICE_BUS
 from postbus.model.authorization import Right
-from postbus.server.sas import create_sas
 from tests.support.administration import administration_client
 from tests.unit.http.conftest import connection_string
 from tests.unit.http.fakes import Client, application, entry

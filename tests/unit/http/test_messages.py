@@ -7,13 +7,13 @@ from uuid import UUID
 
 import pytest
 
+from postbus.auth.keyring import AccessKey
+from postbus.auth.sas import create_sas
 from postbus.errors import InvalidArgument, MessageLockLost, QuotaExceeded
 from postbus.http import messages
 from postbus.http.messages import Place, find_target
 from postbus.model.authorization import Right
 from postbus.model.plain_message import MessageState, Moment, PlainMessage, ReceivedMessage
-from postbus.server.keyring import AccessKey
-from postbus.server.sas import create_sas
 from tests.unit.http import fakes
 from tests.unit.http.fakes import LISTENER, T0, Client, MemoryNamespace, Reply, token
 from tests.unit.http.mailbox import ROOM, MemoryMailbox

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postbus.auth.sas import create_sas
 from postbus.errors import OutcomeUnknown, QuotaExceeded, StoreUnavailable
 from postbus.http.app import BODY_MAX_BYTES
 from postbus.http.notation import ATOM
 from postbus.model.description import QueueDescription
-from postbus.server.sas import create_sas
 from tests.unit.http.fakes import (
     KEY,
     KEY_NAME,

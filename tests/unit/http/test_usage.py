@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from postbus.server.sas import create_sas
+from postbus.auth.sas import create_sas
 from tests.unit.http import fakes
 from tests.unit.http.fakes import KEY, KEY_NAME, LISTENER, T0, Client, MemoryNamespace
 from tests.unit.http.usage import MemoryUsage

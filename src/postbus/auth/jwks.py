@@ -20,9 +20,9 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, JWKRegistry, RSAKey
 
+from postbus.auth.namespace_key import KeyFileError
 from postbus.model.instant import Instant
 from postbus.observe.logs import get_logger
-from postbus.server.keys import KeyFileError
 
 SigningKey = RSAKey | ECKey
 

@@ -6,14 +6,14 @@ from random import Random
 
 import pytest
 
+from postbus.auth.authority import Authority, Claims, Reach
+from postbus.auth.credentials import CLAIMS_MAX, Credentials
+from postbus.auth.keyring import NAMESPACE, AccessKey, KeyRing
+from postbus.auth.refusals import InvalidAudience, InvalidSignature
+from postbus.auth.sas import create_sas
 from postbus.errors import Unauthorized
 from postbus.model.authorization import ALL_RIGHTS, AuthorizationRule, Right
 from postbus.model.instant import NEVER
-from postbus.server.auth import Authority, Claims, Reach
-from postbus.server.credentials import CLAIMS_MAX, Credentials
-from postbus.server.keyring import NAMESPACE, AccessKey, KeyRing
-from postbus.server.sas import create_sas
-from postbus.server.tokens import InvalidAudience, InvalidSignature
 
 T0 = 1_700_000_000_000
 HOUR = 3_600_000

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Final
 
+from postbus.auth.authority import Authority, Claims, resource_path
 from postbus.errors import Unauthorized
 from postbus.model.authorization import Right
 from postbus.model.instant import Instant
-from postbus.server.auth import Authority, Claims, resource_path
 
 CLAIMS_MAX: Final = 1_000
 """Tokens one connection may hold, and entities one login may open. A client renews a token under

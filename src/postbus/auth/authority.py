@@ -14,22 +14,22 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
-from postbus.errors import Unauthorized
-from postbus.model.address import strip_authority
-from postbus.model.authorization import Right, names_of
-from postbus.model.instant import NEVER, Instant
-from postbus.server.keyring import NAMESPACE, AccessKey, KeyRing, Mark
-from postbus.server.sas import is_sas, parse_sas
-from postbus.server.tokens import (
+from postbus.auth.keyring import NAMESPACE, AccessKey, KeyRing, Mark
+from postbus.auth.refusals import (
     ExpiredToken,
     InvalidAudience,
     InvalidSignature,
     KeyUnknown,
     NoKeysYet,
 )
+from postbus.auth.sas import is_sas, parse_sas
+from postbus.errors import Unauthorized
+from postbus.model.address import strip_authority
+from postbus.model.authorization import Right, names_of
+from postbus.model.instant import NEVER, Instant
 
 if TYPE_CHECKING:
-    from postbus.server.issuer import Issuer  # costs a start 150 ms, and few have one
+    from postbus.auth.jwt import Issuer  # costs a start 150 ms, and few have one
 
 __all__ = [
     "Authority",

@@ -4,16 +4,16 @@ from collections.abc import Callable, Iterable
 from socket import gethostname
 from typing import TYPE_CHECKING
 
+from postbus.auth.authority import Authority
+from postbus.auth.hostnames import HostNames
+from postbus.auth.keyring import AccessKey
+from postbus.auth.namespace_key import NamespaceKey
 from postbus.model.authorization import Rules
 from postbus.model.instant import Instant
-from postbus.server.auth import Authority
-from postbus.server.hostnames import HostNames
-from postbus.server.keyring import AccessKey
-from postbus.server.keys import NamespaceKey
 from postbus.settings import Settings
 
 if TYPE_CHECKING:
-    from postbus.server.issuer import Issuer
+    from postbus.auth.jwt import Issuer
 
 
 def namespace_keys(key: NamespaceKey, rules: Rules) -> list[AccessKey]:
@@ -54,7 +54,7 @@ def _issuer(settings: Settings, clock: Callable[[], Instant]) -> "Issuer | None"
     if name is None or audience is None or source is None:
         return None
     # Here, because the library takes 150 ms of a start, and most start without an issuer.
-    from postbus.server.issuer import Issuer
-    from postbus.server.jwks import SigningKeys
+    from postbus.auth.jwks import SigningKeys
+    from postbus.auth.jwt import Issuer
 
     return Issuer(name, audience, settings.jwt_roles_claim, SigningKeys(source, clock))

@@ -10,10 +10,10 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
+from postbus.auth.authority import Authority, Claims
+from postbus.auth.hostnames import HostNames
+from postbus.auth.keyring import AccessKey
 from postbus.model.authorization import Right
-from postbus.server.auth import Authority, Claims
-from postbus.server.hostnames import HostNames
-from postbus.server.keyring import AccessKey
 
 T0 = 1_700_000_000_000
 EXPIRY = "1700003600"

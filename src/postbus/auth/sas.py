@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
+from postbus.auth.refusals import MalformedToken
 from postbus.model.instant import NEVER, Instant
-from postbus.server.tokens import MalformedToken
 
 SCHEME: Final = "SharedAccessSignature"
 # The longest audience, four times as long when percent-encoded twice over, and some to spare.

@@ -17,11 +17,8 @@ from joserfc.errors import (
 )
 from joserfc.jwt import JWTClaimsRegistry
 
-from postbus.errors import Unauthorized
-from postbus.model.authorization import ALL_RIGHTS, Right
-from postbus.model.instant import NEVER, Instant
-from postbus.server.jwks import SigningKey, SigningKeys
-from postbus.server.tokens import (
+from postbus.auth.jwks import SigningKey, SigningKeys
+from postbus.auth.refusals import (
     ExpiredToken,
     InvalidAudience,
     InvalidSignature,
@@ -29,6 +26,9 @@ from postbus.server.tokens import (
     MalformedToken,
     NoKeysYet,
 )
+from postbus.errors import Unauthorized
+from postbus.model.authorization import ALL_RIGHTS, Right
+from postbus.model.instant import NEVER, Instant
 
 ALGORITHMS: Final = ("RS256", "PS256", "ES256")
 """Never `none`, nor an HMAC: its key would be the public one."""

@@ -14,8 +14,8 @@ import pytest
 from joserfc.errors import SecurityWarning
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 
-from postbus.server import jwks
-from postbus.server.jwks import (
+from postbus.auth import jwks
+from postbus.auth.jwks import (
     DOCUMENT_MAX_BYTES,
     PAUSE_MS,
     WAITING_MAX,

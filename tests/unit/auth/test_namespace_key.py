@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from postbus.model.authorization import AuthorizationRule, Right
-from postbus.server.access import namespace_keys
-from postbus.server.keys import (
+from postbus.auth.access import namespace_keys
+from postbus.auth.namespace_key import (
     KEY_FILE,
     KEY_NAME,
     KeyFileError,
@@ -16,6 +15,7 @@ from postbus.server.keys import (
     connection_string,
     new_access_key,
 )
+from postbus.model.authorization import AuthorizationRule, Right
 from postbus.settings import Settings
 
 

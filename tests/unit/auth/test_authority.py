@@ -6,13 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postbus.auth.authority import (
+    PROVEN_MAX,
+    Authority,
+    Claims,
+    Reach,
+    missing_claim,
+    resource_path,
+)
+from postbus.auth.keyring import AccessKey
+from postbus.auth.refusals import ExpiredToken, InvalidSignature
+from postbus.auth.sas import create_sas
 from postbus.errors import Unauthorized
 from postbus.model.authorization import ALL_RIGHTS, Right
 from postbus.model.instant import NEVER
-from postbus.server.auth import PROVEN_MAX, Authority, Claims, Reach, missing_claim, resource_path
-from postbus.server.keyring import AccessKey
-from postbus.server.sas import create_sas
-from postbus.server.tokens import ExpiredToken, InvalidSignature
 
 T0 = 1_700_000_000_000
 HOUR = 3_600_000

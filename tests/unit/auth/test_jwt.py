@@ -8,13 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postbus.errors import ServerBusy, Unauthorized
-from postbus.model.authorization import ALL_RIGHTS, Right
-from postbus.model.instant import NEVER
-from postbus.server.auth import Authority, verify_waiting
-from postbus.server.issuer import TOKEN_LENGTH_MAX, Grant, Issuer
-from postbus.server.jwks import SigningKeys
-from postbus.server.tokens import (
+from postbus.auth.authority import Authority, verify_waiting
+from postbus.auth.jwks import SigningKeys
+from postbus.auth.jwt import TOKEN_LENGTH_MAX, Grant, Issuer
+from postbus.auth.refusals import (
     ExpiredToken,
     InvalidAudience,
     InvalidSignature,
@@ -22,6 +19,9 @@ from postbus.server.tokens import (
     MalformedToken,
     NoKeysYet,
 )
+from postbus.errors import ServerBusy, Unauthorized
+from postbus.model.authorization import ALL_RIGHTS, Right
+from postbus.model.instant import NEVER
 from tests.support.jwt_tokens import (
     AUDIENCE,
     EC,
