@@ -35,7 +35,7 @@ SHELL = {
     "server/browsing.py",
     "server/clock.py",
     "server/commits.py",
-    "server/envelope.py",
+    "messages/envelope.py",
     "server/gateway.py",
     "server/holding.py",
     "server/host.py",

@@ -32,7 +32,7 @@ from postbus.amqp.sections import (
     scan,
 )
 from postbus.amqp.sending import SenderLink
-from postbus.feed.plain_values import id_text, property_text, read_body, text_of
+from postbus.messages.plain_values import id_text, property_text, read_body, text_of
 from pyspark_postbus.client import RETRY_S, Client
 from pyspark_postbus.columns import TYPES, arrow_schema
 from pyspark_postbus.options import ReadOptions

@@ -1,4 +1,4 @@
-"""Values of any simple type as texts, many at once: what `postbus.feed.plain_values.property_text`
+"""Values of any simple type as texts, many at once: what `postbus.messages.plain_values.property_text`
 says of each, one type after the other.
 
 What SDKs send most (numbers, booleans, times, UUIDs) is put into words without Python for each
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from postbus.amqp.codec import decode
-from postbus.feed.plain_values import property_text
+from postbus.messages.plain_values import property_text
 from pyspark_postbus.record_columns import INSTANT_MAX
 from pyspark_postbus.spans import Buffer, Flags, Positions, numbers, texts
 

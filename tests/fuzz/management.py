@@ -13,8 +13,8 @@ from postbus.broker.message import MAIN
 from postbus.broker.pages import Need
 from postbus.broker.policy import Policy
 from postbus.errors import ServiceBusError
+from postbus.messages.envelope import read_message
 from postbus.observe.meters import EntityMeter
-from postbus.server.envelope import read_message
 from postbus.server.management import ManagementNode
 from postbus.server.nodes import MANAGEMENT_SPELLING, NodeRequest
 from postbus.server.requests import Call

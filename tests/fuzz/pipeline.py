@@ -10,7 +10,7 @@ from postbus.broker import records
 from postbus.broker.records import Kind
 from postbus.feed.events import Place, event
 from postbus.http.edits import read_numbers, read_resubmission
-from postbus.server.envelope import read_message
+from postbus.messages.envelope import read_message
 from postbus.server.revision import Revision
 from postbus.store import batch
 from pyspark_postbus.columns import ALL

@@ -14,10 +14,10 @@ from postbus.http.batches import read_batch
 from postbus.http.broker_properties import read_json
 from postbus.http.message_headers import only_header, read_message, write_message
 from postbus.http.property_headers import NOT_PROPERTIES
+from postbus.messages import envelope
+from postbus.messages.translation import to_message, to_received
 from postbus.model.address import Address
 from postbus.model.plain_message import PlainMessage, ReceivedMessage
-from postbus.server import envelope
-from postbus.server.translation import to_message, to_received
 
 NOW = 1_700_000_000_000
 TOKEN = UUID("33221100-5544-7766-8899-aabbccddeeff")

@@ -10,7 +10,7 @@ from postbus.amqp.frames.performatives import decode_performative
 from postbus.amqp.sections import read_application_properties, read_properties, scan
 from postbus.broker.message import Message
 from postbus.errors import ServiceBusError
-from postbus.server.envelope import (
+from postbus.messages.envelope import (
     BATCH_FORMAT,
     change_properties,
     read_message,

@@ -49,7 +49,7 @@ from postbus.broker.message import LANES, STATE, Message, Trail
 from postbus.broker.records import BRINGS_BODY, Kind
 from postbus.errors import ServiceBusError
 from postbus.feed.events import COLUMNS, TIMES, Place, event
-from postbus.server.envelope import read_message
+from postbus.messages.envelope import read_message
 from postbus.store import batch
 from pyspark_postbus import decode, record_columns
 from pyspark_postbus.chunk_records import DecodeFailed, OtherJournal

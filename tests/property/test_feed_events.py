@@ -16,9 +16,9 @@ from postbus.errors import ServiceBusError
 from postbus.feed.events import COLUMNS, Place, event
 from postbus.feed.lines import line
 from postbus.feed.operations import HOUSEKEEPING, OPERATIONS
-from postbus.feed.plain_values import property_text, text_of
-from postbus.server.envelope import read_message
-from postbus.server.translation import to_received
+from postbus.messages.envelope import read_message
+from postbus.messages.plain_values import property_text, text_of
+from postbus.messages.translation import to_received
 from tests.property.amqp.test_sections import payloads
 
 PLACE = Place("orders", 2, {1: "audit", 2: "billing"})

@@ -26,7 +26,7 @@ from postbus.broker.message import (
     Message,
 )
 from postbus.feed.operations import HOUSEKEEPING, OPERATIONS
-from postbus.feed.plain_values import id_text, property_text, read_body, text_of
+from postbus.messages.plain_values import id_text, property_text, read_body, text_of
 from postbus.model.instant import Instant
 
 Value = None | int | str | bytes | dict[str, str | None]

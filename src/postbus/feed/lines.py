@@ -10,7 +10,7 @@ from base64 import b64encode
 from typing import Final
 
 from postbus.feed.events import TIMES, Event
-from postbus.feed.plain_values import iso
+from postbus.messages.plain_values import iso
 from postbus.model.httpdate import is_httpdate
 
 _NO_TEXT: Final = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\U0010ffff]")

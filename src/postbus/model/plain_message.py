@@ -1,6 +1,6 @@
 """A message as protocols other than AMQP see it: a body, named properties, plain values.
 
-The engine keeps messages in AMQP's own form; `postbus.server.translation` turns one into the other.
+The engine keeps messages in AMQP's own form; `postbus.messages.translation` turns one into the other.
 """
 
 from dataclasses import dataclass, field

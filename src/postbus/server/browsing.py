@@ -19,8 +19,8 @@ from postbus.broker import browse
 from postbus.broker.engine import Engine
 from postbus.broker.pages import Need, Pages
 from postbus.errors import NotSupported, ServiceBusError
+from postbus.messages.envelope import write_delivery
 from postbus.model.instant import Instant
-from postbus.server.envelope import write_delivery
 from postbus.server.line import TOIL_OF_A_SHARE, share_of
 from postbus.server.links import Outlet
 from postbus.server.requests import Call

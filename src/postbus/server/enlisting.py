@@ -27,8 +27,8 @@ from postbus.errors import (
     MessageSizeExceeded,
     ServiceBusError,
 )
+from postbus.messages.envelope import Changes, change_properties, text_keys
 from postbus.model.instant import Instant
-from postbus.server.envelope import Changes, change_properties, text_keys
 from postbus.server.host import Host
 from postbus.server.requests import Call
 from postbus.server.settlement import ACCEPTED, confirmation

@@ -15,8 +15,8 @@ from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sending import SenderLink
 from postbus.broker.message import Message
 from postbus.errors import InvalidArgument, NotSupported, ServiceBusError
+from postbus.messages.envelope import Changes, read_transfer, write_delivery
 from postbus.server import enlisting
-from postbus.server.envelope import Changes, read_transfer, write_delivery
 from postbus.server.line import Parcel, parcel_size, share_of
 from postbus.server.requests import GiveBack
 from postbus.server.settlement import Send, Settle

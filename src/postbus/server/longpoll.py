@@ -19,11 +19,11 @@ from postbus.errors import (
     ServerBusy,
     ServiceBusError,
 )
+from postbus.messages.translation import to_received
 from postbus.model.plain_message import ReceivedMessage
 from postbus.server.line import Parcel
 from postbus.server.requests import GiveBack
 from postbus.server.runtime import Runtime
-from postbus.server.translation import to_received
 
 if TYPE_CHECKING:
     from postbus.server.host import Host

@@ -27,6 +27,8 @@ from postbus.errors import (
     ServiceBusError,
     SessionRequired,
 )
+from postbus.messages.pings import PING
+from postbus.messages.translation import to_message
 from postbus.model.address import Address, SubQueue
 from postbus.model.instant import Instant
 from postbus.model.plain_message import PlainMessage, ReceivedMessage
@@ -34,9 +36,7 @@ from postbus.server.attaching import needs_session, refuse_forwarding
 from postbus.server.entities import Entity, QueueEntity, Received, TopicEntity
 from postbus.server.longpoll import LongPoll
 from postbus.server.namespace import Namespace
-from postbus.server.pings import PING
 from postbus.server.requests import Call
-from postbus.server.translation import to_message
 
 T = TypeVar("T")
 

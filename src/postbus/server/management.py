@@ -25,16 +25,16 @@ from postbus.errors import (
     ServiceBusError,
     SessionLockLost,
 )
-from postbus.model.instant import NEVER, Instant
-from postbus.server.enlisting import settlements_of, transaction_of
-from postbus.server.entities import Entity, SubscriptionEntity
-from postbus.server.envelope import (
+from postbus.messages.envelope import (
     REASON_LENGTH_MAX,
     Changes,
     read_message,
     text_keys,
     write_delivery,
 )
+from postbus.model.instant import NEVER, Instant
+from postbus.server.enlisting import settlements_of, transaction_of
+from postbus.server.entities import Entity, SubscriptionEntity
 from postbus.server.fields import Fields, check_number
 from postbus.server.line import TOIL_OF_A_SHARE, share_of
 from postbus.server.nodes import NodeRequest

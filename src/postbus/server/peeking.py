@@ -8,8 +8,8 @@ from postbus.broker import browse
 from postbus.broker.message import Message
 from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
+from postbus.messages.envelope import write_delivery
 from postbus.model.instant import Instant
-from postbus.server.envelope import write_delivery
 from postbus.server.line import TOIL_OF_A_SHARE, share_of
 
 PEEK_BYTES_MAX: Final = 256 * 1024

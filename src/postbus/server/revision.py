@@ -22,8 +22,8 @@ from postbus.amqp.sections import (
 )
 from postbus.broker.message import NO_TTL, Message
 from postbus.errors import InvalidArgument, MessageSizeExceeded
+from postbus.messages.envelope import read_message
 from postbus.model.edits import EditedValue, Edits
-from postbus.server.envelope import read_message
 from postbus.server.rule_values import amqp_value
 
 _MARKS: Final = ("DeadLetterReason", "DeadLetterErrorDescription")

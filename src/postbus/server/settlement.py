@@ -15,11 +15,11 @@ from postbus.broker.pages import BodyPage, Need, Pages
 from postbus.broker.queue import Queue
 from postbus.broker.rewriting import check_together
 from postbus.errors import ServiceBusError
+from postbus.messages.envelope import Changes, change_properties
+from postbus.messages.pings import PING_TTL_MS, count_pings
 from postbus.model.instant import Instant
-from postbus.server.envelope import Changes, change_properties
 from postbus.server.holding import Ordered
 from postbus.server.host import Host
-from postbus.server.pings import PING_TTL_MS, count_pings
 from postbus.server.refusals import Refusals
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from postbus.amqp.sections import (
     read_properties,
     scan,
 )
-from postbus.server.envelope import read_message
+from postbus.messages.envelope import read_message
 from pyspark_postbus.options import BadOption
 from pyspark_postbus.row_ids import Counted, RowIds
 from pyspark_postbus.rows import BadRow, check, encode, messages

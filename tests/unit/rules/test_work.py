@@ -16,6 +16,7 @@ from postbus.amqp.sections import (
 from postbus.broker.message import DEAD_LETTER, Message
 from postbus.broker.policy import Policy
 from postbus.broker.topic import COPIES_AT_ONCE, Copy
+from postbus.messages.envelope import read_message
 from postbus.model.rule import (
     CorrelationFilter,
     Filter,
@@ -27,7 +28,6 @@ from postbus.model.rule import (
 from postbus.rules.matching import RuleSet
 from postbus.rules.values import EvaluationFailed
 from postbus.rules.work import STEPS_MAX, TooMuchWork
-from postbus.server.envelope import read_message
 from postbus.server.sorting import TopicSorter
 from tests.support.topics import Place
 from tests.unit.rules.samples import Sample, rule

@@ -21,6 +21,7 @@ from postbus.amqp.sections import (
     scan,
 )
 from postbus.broker.message import ACTIVE, NO_TTL, PUBLISHING, SCHEDULED, Message, Trail
+from postbus.messages.envelope import read_message
 from postbus.model.duration import MAX_TICKS
 from postbus.model.rule import RuleDescription, SqlAction, TrueFilter
 from postbus.model.values import DATE_TIME_MAX_TICKS, DateTime, TimeSpan
@@ -28,7 +29,6 @@ from postbus.rules.rule import compile_rule
 from postbus.rules.system import SYSTEM_PROPERTIES
 from postbus.rules.values import Value
 from postbus.server import facts
-from postbus.server.envelope import read_message
 from postbus.server.facts import MessageFacts, Rewritten, write_changes
 
 EPOCH = 621_355_968_000_000_000

@@ -17,9 +17,9 @@ from postbus.errors import (
     ServerBusy,
     StoreUnavailable,
 )
+from postbus.messages.envelope import read_message
 from postbus.model.plain_message import ReceivedMessage
 from postbus.server import longpoll
-from postbus.server.envelope import read_message
 from postbus.server.longpoll import LongPoll
 from tests.unit.server.test_runtime import Bed, settled
 

@@ -14,6 +14,7 @@ from postbus.broker.placing import choose_grave
 from postbus.broker.queue import Queue
 from postbus.broker.records import Kind
 from postbus.errors import OutcomeUnknown, StoreUnavailable
+from postbus.messages.translation import to_message
 from postbus.model.address import resolve_path
 from postbus.model.edits import Edits
 from postbus.model.instant import Instant
@@ -21,7 +22,6 @@ from postbus.model.plain_message import PlainMessage
 from postbus.server import resubmitting
 from postbus.server.entities import QueueEntity
 from postbus.server.resubmitting import Resubmitting
-from postbus.server.translation import to_message
 from postbus.settings import Settings
 from postbus.store.sqlite.catalog import EntityRecord, FragmentRecord
 from tests.unit.server.test_runtime import Bed

@@ -25,8 +25,8 @@ from postbus.amqp.sections import (
 )
 from postbus.broker.message import NO_TTL, Message, Trail
 from postbus.errors import InvalidOperation, MessageSizeExceeded
+from postbus.messages.envelope import read_message
 from postbus.model.edits import Edits
-from postbus.server.envelope import read_message
 from postbus.server.revision import Revision
 
 FOOTER = b"\x00\x53\x78\xc1\x01\x00"

@@ -13,8 +13,8 @@ from postbus.amqp.sections import Properties, encode_data, encode_properties
 from postbus.broker.message import MAIN
 from postbus.broker.policy import Policy
 from postbus.errors import ServiceBusError, SessionLockLost, StoreUnavailable
+from postbus.messages.envelope import read_message
 from postbus.observe.meters import EntityMeter
-from postbus.server.envelope import read_message
 from postbus.server.host import Host
 from postbus.server.session_filter import SessionFilter
 from postbus.server.session_links import SessionOutlet

@@ -15,8 +15,8 @@ from postbus.amqp.sections import (
     encode_properties,
 )
 from postbus.broker.message import MAIN, Message
+from postbus.messages.envelope import read_message, write_delivery
 from postbus.server.browsing import _look
-from postbus.server.envelope import read_message, write_delivery
 from postbus.server.line import BYTES_OF_A_SHARE, share_of
 from postbus.server.peeking import peek
 from tests.support.topics import Place

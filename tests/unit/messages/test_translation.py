@@ -38,10 +38,10 @@ from postbus.amqp.sections import (
 )
 from postbus.broker.message import Message
 from postbus.errors import InvalidOperation, MessageSizeExceeded
-from postbus.feed.plain_values import JSON, TEXT
+from postbus.messages.envelope import read_message
+from postbus.messages.plain_values import JSON, TEXT
+from postbus.messages.translation import encode_plain, to_message, to_received
 from postbus.model.plain_message import MessageState, Moment, PlainMessage, ReceivedMessage
-from postbus.server.envelope import read_message
-from postbus.server.translation import encode_plain, to_message, to_received
 
 T0 = 1_700_000_000_123
 

@@ -24,10 +24,10 @@ from postbus.amqp.sections import (
     scan,
 )
 from postbus.errors import InvalidArgument
-from postbus.server.envelope import (
+from postbus.messages.envelope import (
     read_message,
 )
-from tests.unit.server.test_envelope import BODY, PROPERTY_MAX, delivered
+from tests.unit.messages.test_envelope import BODY, PROPERTY_MAX, delivered
 
 
 @pytest.mark.parametrize("durable", [None, False, True])

@@ -28,8 +28,7 @@ from postbus.amqp.sections import (
 )
 from postbus.broker.message import DEFERRED, NO_TTL, Message, Trail
 from postbus.errors import InvalidArgument, InvalidOperation, MessageSizeExceeded
-from postbus.feed.plain_values import BODY_VALUES_MAX, read_body
-from postbus.server.envelope import (
+from postbus.messages.envelope import (
     BATCH_FORMAT,
     Changes,
     change_properties,
@@ -37,6 +36,7 @@ from postbus.server.envelope import (
     read_transfer,
     write_delivery,
 )
+from postbus.messages.plain_values import BODY_VALUES_MAX, read_body
 
 PROPERTY_MAX = 1_000
 BODY = encode_data(b"tea")

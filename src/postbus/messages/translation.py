@@ -26,7 +26,8 @@ from postbus.amqp.sections import (
     scan,
 )
 from postbus.broker.message import Message
-from postbus.feed.plain_values import id_text, plain_value, read_body, text_of
+from postbus.messages.envelope import read_message, write_delivery
+from postbus.messages.plain_values import id_text, plain_value, read_body, text_of
 from postbus.model.plain_message import (
     MessageState,
     Moment,
@@ -34,7 +35,6 @@ from postbus.model.plain_message import (
     PropertyValue,
     ReceivedMessage,
 )
-from postbus.server.envelope import read_message, write_delivery
 
 _PARTITION_KEY: Final = Symbol("x-opt-partition-key")
 _VIA_PARTITION_KEY: Final = Symbol("x-opt-via-partition-key")

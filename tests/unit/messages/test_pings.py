@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from postbus.amqp.sections import Properties, encode_data, encode_header, encode_properties
-from postbus.server.envelope import read_message
-from postbus.server.pings import PING, count_pings
+from postbus.messages.envelope import read_message
+from postbus.messages.pings import PING, count_pings
 
 
 @pytest.mark.parametrize(
