@@ -18,9 +18,9 @@ from postbus.broker.records import Kind
 from postbus.errors import StoreUnavailable
 from postbus.model.instant import NEVER
 from postbus.model.rows import Row
-from postbus.server import commits, residence
-from postbus.server.host import Host
-from postbus.server.runtime import Output, Runtime
+from postbus.runtime import commits, engine_cache
+from postbus.runtime.fragment import Host
+from postbus.runtime.runtime import Output, Runtime
 from postbus.store.memory.store import MemoryStore
 from postbus.store.ports import Trimmed
 from tests.simulation.history import STAYS, Violation
@@ -272,7 +272,9 @@ FAULTS = [
     Fault("unknown told as refused", frozenset({_REFUSED}), simulation=_Sure),
     Fault("sync not done", frozenset({STAYS}), simulation=_Unsynced),
     Fault("time forgotten by a restart", frozenset({_TIME}), simulation=_Timeless),
-    Fault("engine forgotten for good", frozenset({_DUE}), patched(residence, "_forget", _asleep)),
+    Fault(
+        "engine forgotten for good", frozenset({_DUE}), patched(engine_cache, "_forget", _asleep)
+    ),
     Fault(
         "work not looked for at the start",
         frozenset({_DUE}),

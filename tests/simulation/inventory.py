@@ -17,7 +17,7 @@ from postbus.broker.pages import BatchPage, BodyPage, Loaded, Need, NextDue, Pag
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
 from postbus.broker.window import WindowLimits
-from postbus.server.paging import load_page
+from postbus.runtime.paging import load_page
 from postbus.store import batch
 from postbus.store.ports import Lease, MessageStore, StoredBatch
 from tests.simulation.history import Violation

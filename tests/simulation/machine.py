@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from postbus.errors import ServiceBusError, StoreUnavailable
-from postbus.server.clock import SystemClock
+from postbus.runtime.clock import SystemClock
 
 T0 = 1_700_000_000_000
 _NS = 1_000_000

@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 from postbus.broker import browse, chores, resubmission, taking
-from postbus.server import commits, host, line, loading, residence, runtime, serving
+from postbus.runtime import commits, dispatch, engine_cache, fragment, loading, receivers, runtime
 
 
 class Silent:
@@ -33,12 +33,12 @@ def tiny(chance: random.Random) -> Iterator[None]:
         (browse, {"PEEK_ROWS": chance.choice([1, few]), "DELETE_COUNT_MAX": 5}),
         (resubmission, {"RECEIVE_BYTES_MAX": chance.choice([30, 4 << 20])}),
         (taking, {"EXPIRED_PER_TAKE": few}),
-        (line, {"SERVED_AT_ONCE": chance.choice([1, few])}),
-        (host, {"CHECKPOINT_CHANGES": chance.choice([1, 6, 40])}),
-        (host, {"CHECKPOINT_RECORDS": chance.choice([3, 50, 1_000])}),
-        (residence, {"SOON_MS": chance.choice([0, 300])}),
+        (receivers, {"SERVED_AT_ONCE": chance.choice([1, few])}),
+        (fragment, {"CHECKPOINT_CHANGES": chance.choice([1, 6, 40])}),
+        (fragment, {"CHECKPOINT_RECORDS": chance.choice([3, 50, 1_000])}),
+        (engine_cache, {"SOON_MS": chance.choice([0, 300])}),
         (runtime, {"AHEAD_REQUESTS_MIN": chance.choice([1, 2, 99])}),
-        (serving, {"GIVEN_PER_TURN": chance.choice([1, few, 50])}),
+        (dispatch, {"GIVEN_PER_TURN": chance.choice([1, few, 50])}),
         (runtime, {"REQUESTS_PER_TURN": few}),
         (loading, {"REPLAY_BYTES": chance.choice([1, 500]), "log": Silent()}),
         # A client's complaint is a failure here, not a line in the log.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from postbus.broker.message import Message
-from postbus.server.line import Parcel
+from postbus.runtime.receivers import Parcel
 
 
 class Watch(Protocol):

@@ -19,12 +19,12 @@ from postbus.broker.resubmission import Outcome, Result
 from postbus.broker.window import WindowLimits
 from postbus.errors import InternalError, MessageLockLost, OutcomeUnknown, ServiceBusError
 from postbus.observe.meters import StoreMeter
-from postbus.server.host import Chore, Host
-from postbus.server.line import Parcel
-from postbus.server.loading import Loader
-from postbus.server.requests import Call
-from postbus.server.residence import Residence, Retired
-from postbus.server.runtime import Output, Runtime
+from postbus.runtime.engine_cache import Residence, Retired
+from postbus.runtime.fragment import Chore, Host
+from postbus.runtime.loading import Loader
+from postbus.runtime.receivers import Parcel
+from postbus.runtime.requests import Call
+from postbus.runtime.runtime import Output, Runtime
 from postbus.store.memory.store import MemoryStore
 from tests.simulation.checkers import all_checkers
 from tests.simulation.clients import Clients, Held, Known, random_policy

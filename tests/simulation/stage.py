@@ -18,13 +18,13 @@ from postbus.broker.policy import Policy
 from postbus.broker.window import WindowLimits
 from postbus.errors import InternalError, ServiceBusError
 from postbus.observe.meters import StoreMeter
-from postbus.server.courier import Courier
-from postbus.server.host import Chore, Host, Output
-from postbus.server.line import Parcel
-from postbus.server.loading import Loader
-from postbus.server.requests import Call, GiveBack
-from postbus.server.residence import Residence
-from postbus.server.runtime import Runtime
+from postbus.runtime.engine_cache import Residence
+from postbus.runtime.forwarder import Courier
+from postbus.runtime.fragment import Chore, Host, Output
+from postbus.runtime.loading import Loader
+from postbus.runtime.receivers import Parcel
+from postbus.runtime.requests import Call, GiveBack
+from postbus.runtime.runtime import Runtime
 from postbus.store.memory.store import MemoryStore
 from postbus.store.ports import MessageStore
 from tests.simulation.disk import SimDisk

@@ -34,14 +34,14 @@ LIMITS: Final[dict[str, dict[str, int]]] = {
         "FREE_PAGES_KEPT": 0,
     },
     "postbus.store.trim": {"CANDIDATES_MAX": 3},
-    "postbus.server.upkeep": {
+    "postbus.runtime.upkeep": {
         "TRIM_SLICE": 2,
         "DROP_SLICE": 3,
         "COPIED_AT_ONCE": 2,
         "SEEN_SLICE": 3,
     },
     # pages and lists
-    "postbus.server.loading": {"REPLAY_BYTES": 200, "SURVEYED_AT_ONCE": 2},
+    "postbus.runtime.loading": {"REPLAY_BYTES": 200, "SURVEYED_AT_ONCE": 2},
     "postbus.http.replies": {"PAGE_LENGTH_MAX": 3},
     "postbus.server.rule_node": {"RULES_AT_ONCE": 2},
     "postbus.server.session_node": {"LISTED_AT_ONCE_MAX": 3},
@@ -52,10 +52,10 @@ LIMITS: Final[dict[str, dict[str, int]]] = {
     "postbus.broker.chores": {"SLICE": 3, "PAGE_ROWS": 4, "BATCHES_AT_ONCE": 1},
     "postbus.broker.forwarding": {"SHIPPED_AT_ONCE": 2, "DIVERTED_AT_ONCE": 2},
     "postbus.broker.topic": {"COPIES_AT_ONCE": 2, "STAGED_ROWS": 2},
-    "postbus.server.line": {"SERVED_AT_ONCE": 2},
-    "postbus.server.serving": {"GIVEN_PER_TURN": 2},
-    "postbus.server.runtime": {"REQUESTS_PER_TURN": 3},
-    "postbus.server.host": {"CHECKPOINT_CHANGES": 5},
+    "postbus.runtime.receivers": {"SERVED_AT_ONCE": 2},
+    "postbus.runtime.dispatch": {"GIVEN_PER_TURN": 2},
+    "postbus.runtime.runtime": {"REQUESTS_PER_TURN": 3},
+    "postbus.runtime.fragment": {"CHECKPOINT_CHANGES": 5},
 }
 
 

@@ -21,9 +21,9 @@ from postbus.broker.pages import Need, Pages
 from postbus.errors import NotSupported, ServiceBusError
 from postbus.messages.envelope import write_delivery
 from postbus.model.instant import Instant
-from postbus.server.line import TOIL_OF_A_SHARE, share_of
+from postbus.runtime.receivers import TOIL_OF_A_SHARE, share_of
+from postbus.runtime.requests import Call
 from postbus.server.links import Outlet
-from postbus.server.requests import Call
 
 if TYPE_CHECKING:
     from postbus.server.entities import Received, TopicEntity

@@ -29,8 +29,8 @@ from postbus.errors import (
 )
 from postbus.messages.envelope import Changes, change_properties, text_keys
 from postbus.model.instant import Instant
-from postbus.server.host import Host
-from postbus.server.requests import Call
+from postbus.runtime.fragment import Host
+from postbus.runtime.requests import Call
 from postbus.server.settlement import ACCEPTED, confirmation
 from postbus.server.transactions import OpenTransaction
 

@@ -16,7 +16,7 @@ from postbus.model.rule import RuleDescription
 from postbus.model.subscription import SubscriptionDescription
 from postbus.model.topic import TopicDescription
 from postbus.observe.meters import EntityMeter
-from postbus.server.host import Host
+from postbus.runtime.fragment import Host
 from postbus.server.prefetch import PrefetchWatch
 from postbus.server.sorting import TopicSorter
 from postbus.settings import Settings

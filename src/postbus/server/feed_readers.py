@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 
 from postbus.errors import EntityNotFound, QuotaExceeded, StoreUnavailable
 from postbus.model.instant import Instant
+from postbus.runtime.fragment import Host
+from postbus.runtime.store_thread import StoreThread
+from postbus.runtime.upkeep import Kept
 from postbus.server.entities import QueueEntity, TopicEntity
-from postbus.server.host import Host
 from postbus.server.namespace import Namespace
-from postbus.server.storethread import StoreThread
-from postbus.server.upkeep import Kept
 from postbus.store.sqlite.reader_offsets import MarkKey, ReaderMarks
 
 KEPT_MS: Final = 7 * 86_400_000

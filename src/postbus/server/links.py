@@ -16,9 +16,9 @@ from postbus.amqp.sending import SenderLink
 from postbus.broker.message import Message
 from postbus.errors import InvalidArgument, NotSupported, ServiceBusError
 from postbus.messages.envelope import Changes, read_transfer, write_delivery
+from postbus.runtime.receivers import Parcel, parcel_size, share_of
+from postbus.runtime.requests import GiveBack
 from postbus.server import enlisting
-from postbus.server.line import Parcel, parcel_size, share_of
-from postbus.server.requests import GiveBack
 from postbus.server.settlement import Send, Settle
 
 if TYPE_CHECKING:

@@ -21,12 +21,12 @@ from postbus.errors import (
 )
 from postbus.messages.translation import to_received
 from postbus.model.plain_message import ReceivedMessage
-from postbus.server.line import Parcel
-from postbus.server.requests import GiveBack
-from postbus.server.runtime import Runtime
+from postbus.runtime.receivers import Parcel
+from postbus.runtime.requests import GiveBack
+from postbus.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
-    from postbus.server.host import Host
+    from postbus.runtime.fragment import Host
 
 NO_CONNECTION: Final = 0
 """Gateways count from one."""

@@ -32,9 +32,14 @@ from postbus.observe.metrics import EntityReading, Metrics
 from postbus.observe.scraping import Scraping
 from postbus.observe.tracking import TrackingIds
 from postbus.observe.turns import Ticking
+from postbus.runtime.clock import SystemClock
+from postbus.runtime.engine_cache import Residence
+from postbus.runtime.loading import Loader
+from postbus.runtime.runtime import Runtime
+from postbus.runtime.store_thread import StoreThread
+from postbus.runtime.upkeep import Upkeep, keep_up
 from postbus.server.backup import BACKUP, back_up_running
 from postbus.server.budgets import Bounds, Budgets
-from postbus.server.clock import SystemClock
 from postbus.server.configfile import NamespaceConfig, load_config
 from postbus.server.control import Control, Handler
 from postbus.server.entities import Entity, QueueEntity, Received, TopicEntity
@@ -46,18 +51,13 @@ from postbus.server.health import Health
 from postbus.server.http_protocol import HttpHost, HttpLimits
 from postbus.server.idleness import Idleness
 from postbus.server.listener import Listener, allow_open_files
-from postbus.server.loading import Loader
 from postbus.server.mailbox import Mailbox
 from postbus.server.namespace import Namespace
 from postbus.server.places import Place, Places
 from postbus.server.reload_request import RELOAD
 from postbus.server.reloading import Reloading
-from postbus.server.residence import Residence
 from postbus.server.resubmitting import Resubmitting
-from postbus.server.runtime import Runtime
 from postbus.server.service import Service
-from postbus.server.storethread import StoreThread
-from postbus.server.upkeep import Upkeep, keep_up
 from postbus.server.usage import Usage
 from postbus.settings import Settings
 from postbus.store.memory.store import MemoryStore

@@ -33,14 +33,14 @@ from postbus.messages.envelope import (
     write_delivery,
 )
 from postbus.model.instant import NEVER, Instant
+from postbus.runtime.receivers import TOIL_OF_A_SHARE, share_of
+from postbus.runtime.requests import Call
 from postbus.server.enlisting import settlements_of, transaction_of
 from postbus.server.entities import Entity, SubscriptionEntity
 from postbus.server.fields import Fields, check_number
-from postbus.server.line import TOIL_OF_A_SHARE, share_of
 from postbus.server.nodes import NodeRequest
 from postbus.server.peeking import peek
 from postbus.server.request_keys import KEYS, SCHEDULED_KEYS
-from postbus.server.requests import Call
 from postbus.server.rule_node import RULE_OPERATIONS, RuleNode
 from postbus.server.session_node import SESSION_OPERATIONS, SessionNode, held_here
 from postbus.server.settlement import bodies_needed, rewritten, settle_with

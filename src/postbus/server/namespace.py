@@ -22,17 +22,17 @@ from postbus.model.description import QueueCounts, QueueDescription
 from postbus.model.instant import Instant
 from postbus.model.topic import TopicDescription
 from postbus.rules.grammar import prepare
-from postbus.server.courier import Courier
+from postbus.runtime.engine_cache import counts_of
+from postbus.runtime.forwarder import Courier
+from postbus.runtime.fragment import Host
+from postbus.runtime.requests import Call
+from postbus.runtime.runtime import Runtime
+from postbus.runtime.store_thread import StoreThread
+from postbus.runtime.upkeep import Upkeep
 from postbus.server.entities import Entity, QueueEntity, Received, SubscriptionEntity, TopicEntity
-from postbus.server.host import Host
 from postbus.server.notices import detach_all, detach_updated
-from postbus.server.requests import Call
-from postbus.server.residence import counts_of
-from postbus.server.runtime import Runtime
 from postbus.server.sorting import TopicSorter
-from postbus.server.storethread import StoreThread
 from postbus.server.subscribing import Subscribing, always, unchecked
-from postbus.server.upkeep import Upkeep
 from postbus.settings import Settings
 from postbus.store.sqlite.catalog import Catalog, EntityRecord
 

@@ -10,7 +10,7 @@ from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
 from postbus.messages.envelope import write_delivery
 from postbus.model.instant import Instant
-from postbus.server.line import TOIL_OF_A_SHARE, share_of
+from postbus.runtime.receivers import TOIL_OF_A_SHARE, share_of
 
 PEEK_BYTES_MAX: Final = 256 * 1024
 """A response is cut where it would grow past this; fewer than asked is legal (§6.4)."""

@@ -36,9 +36,9 @@ from postbus.errors import (
 from postbus.model.address import Address, SubQueue
 from postbus.model.edits import Edits
 from postbus.model.instant import Instant
+from postbus.runtime.requests import Call
 from postbus.server.entities import Entity, QueueEntity, Received, TopicEntity
 from postbus.server.namespace import Namespace
-from postbus.server.requests import Call
 from postbus.server.revision import Revision
 
 _SUBQUEUES: Final = {

@@ -40,7 +40,7 @@ class Service:
         self.refusals = Refusals(tracking)
         self.clock = clock
         self.wall = wall
-        """What tokens are judged by (`postbus.server.clock`)."""
+        """What tokens are judged by (`postbus.runtime.clock`)."""
         self.settings = settings
         self.container_id = container_id
         self.limits = connection_limits(settings)

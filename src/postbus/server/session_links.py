@@ -22,9 +22,9 @@ from postbus.errors import (
 )
 from postbus.model.duration import TICKS_PER_MS, format_timespan, ticks_of_instant
 from postbus.model.instant import Instant
+from postbus.runtime.session_requests import Accept, Leave
 from postbus.server.links import Outlet
 from postbus.server.session_filter import SessionFilter
-from postbus.server.session_requests import Accept, Leave
 
 if TYPE_CHECKING:
     from postbus.server.entities import Received

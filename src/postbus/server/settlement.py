@@ -18,8 +18,8 @@ from postbus.errors import ServiceBusError
 from postbus.messages.envelope import Changes, change_properties
 from postbus.messages.pings import PING_TTL_MS, count_pings
 from postbus.model.instant import Instant
-from postbus.server.holding import Ordered
-from postbus.server.host import Host
+from postbus.runtime.fragment import Host
+from postbus.runtime.holding import Ordered
 from postbus.server.refusals import Refusals
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from postbus.errors import (
     TransactionUnknown,
 )
 from postbus.model.instant import Instant
-from postbus.server.host import Host
-from postbus.server.requests import Call
+from postbus.runtime.fragment import Host
+from postbus.runtime.requests import Call
 from postbus.server.settlement import ACCEPTED
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ A store orders and keeps; it never interprets. Locks, expiry, sessions and dupli
 in postbus.broker, so each backend stays a few hundred lines and all of them pass
 tests/contract/test_store.py unchanged.
 
-Calls are synchronous: each store has one thread of its own (`postbus.server.storethread`), and
+Calls are synchronous: each store has one thread of its own (`postbus.runtime.store_thread`), and
 whatever is called there happens in order.
 """
 

@@ -15,8 +15,8 @@ from postbus.broker.message import Message
 from postbus.broker.queue import Queue
 from postbus.broker.records import Kind
 from postbus.broker.transaction import Transaction
-from postbus.server import loading
-from postbus.server.holding import Held
+from postbus.runtime import loading
+from postbus.runtime.holding import Held
 from tests.simulation.faults import SEEDS_MAX, Fault, patched
 from tests.simulation.history import Violation
 from tests.simulation.ledgers import TOTALS

@@ -9,10 +9,10 @@ from postbus.broker.held_sessions import Session
 from postbus.broker.message import MAIN, Message
 from postbus.broker.pages import Need
 from postbus.errors import ServiceBusError, SessionCannotBeLocked
-from postbus.server.host import Host
-from postbus.server.line import Parcel
-from postbus.server.session_line import SessionLine
-from postbus.server.session_requests import Accept, Leave
+from postbus.runtime.fragment import Host
+from postbus.runtime.receivers import Parcel
+from postbus.runtime.session_line import SessionLine
+from postbus.runtime.session_requests import Accept, Leave
 from tests.simulation.history import Violation
 from tests.simulation.sessions.letters import WORK
 from tests.simulation.sessions.promises import HOLDER

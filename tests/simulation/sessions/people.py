@@ -17,7 +17,7 @@ from postbus.errors import (
     ServiceBusError,
     SessionLockLost,
 )
-from postbus.server.line import Parcel
+from postbus.runtime.receivers import Parcel
 from postbus.server.settlement import Send
 from tests.simulation.history import Violation
 from tests.simulation.sessions.guests import Guest

@@ -18,7 +18,8 @@ from postbus.broker import (
 )
 from postbus.broker.message import ACTIVE, DEAD_LETTER, DEFERRED, MAIN, TRANSFER_DEAD_LETTER
 from postbus.broker.policy import Policy
-from postbus.server import courier, holding, session_serving, transactions
+from postbus.runtime import forwarder, holding, session_serving
+from postbus.server import transactions
 from tests.simulation.history import Violation
 from tests.simulation.patches import Silent, tiny
 from tests.simulation.playing import Playing, told
@@ -44,7 +45,7 @@ def run_session_seed(seed: int, steps: int = STEPS) -> World:
             stack.enter_context(mock.patch.multiple(module, **values))
         world = World(chance, on_disk(seed))
         loop = mock.Mock(get_running_loop=lambda: world.machine)
-        for module in (courier, transactions):
+        for module in (forwarder, transactions):
             stack.enter_context(mock.patch.multiple(module, log=Silent(), asyncio=loop))
         with told(seed, "sessions", world):
             Play(world).play(chance.randint(steps // 10, steps))
@@ -57,7 +58,7 @@ def _bounds(chance: random.Random) -> list[tuple[Any, dict[str, Any]]]:
     line = {"READY_MAX": chance.choice([1, 2, 4, 1_024])}
     return [
         (forwarding, {"SHIPPED_AT_ONCE": few}),
-        (courier, {"SHIPMENTS_MAX": few}),
+        (forwarder, {"SHIPMENTS_MAX": few}),
         (held_sessions, line),
         (session_operations, {**line, "FIRST_ROWS": chance.choice([1, 2, 64])}),
         (session_operations, {"LOOKED_AT_MAX": chance.choice([1, 3])}),

@@ -12,9 +12,9 @@ from postbus.broker.message import MAIN, Message
 from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
 from postbus.errors import MessageLockLost, ServiceBusError, SessionLockLost
-from postbus.server.host import Host
-from postbus.server.line import Parcel
-from postbus.server.requests import GiveBack
+from postbus.runtime.fragment import Host
+from postbus.runtime.receivers import Parcel
+from postbus.runtime.requests import GiveBack
 from postbus.store.ports import MessageStore
 from tests.simulation.sessions.book import Book, Window
 from tests.simulation.sessions.deals import Deal

@@ -14,7 +14,7 @@ from postbus.broker.pages import Pages
 from postbus.broker.queue import Queue
 from postbus.broker.records import Kind
 from postbus.broker.topic import Topic
-from postbus.server import courier, loading
+from postbus.runtime import forwarder, loading
 from tests.simulation.faults import SEEDS_MAX, Fault, nobody_told, nothing_done, patched
 from tests.simulation.history import Violation
 from tests.simulation.ledgers import FULL, REPLAY
@@ -139,7 +139,7 @@ TOPIC_FAULTS = [
     Fault(
         "one mark for all outboxes of a fragment",
         frozenset({judge.LOST}),
-        patched(courier, "outbox_id", _one_mark_for_all),
+        patched(forwarder, "outbox_id", _one_mark_for_all),
     ),
     Fault(
         "outbox emptied before arrival",

@@ -10,7 +10,7 @@ from postbus.broker.message import DEAD_LETTER, MAIN, OWNER_BITS, Message
 from postbus.broker.pages import Pages
 from postbus.broker.policy import NOWHERE, Policy
 from postbus.errors import OutcomeUnknown, ServiceBusError
-from postbus.server.line import Parcel
+from postbus.runtime.receivers import Parcel
 from tests.simulation.history import Violation
 from tests.simulation.stage import Taker
 from tests.simulation.topics.plan import (

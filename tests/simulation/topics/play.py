@@ -9,7 +9,7 @@ from unittest import mock
 from postbus.broker import forwarding, topic
 from postbus.broker.message import DEAD_LETTER, MAIN, OWNER_BITS, TRANSFER_DEAD_LETTER
 from postbus.broker.policy import Policy
-from postbus.server import courier
+from postbus.runtime import forwarder
 from tests.simulation.patches import Silent, tiny
 from tests.simulation.playing import Playing, told
 from tests.simulation.run import on_disk
@@ -35,7 +35,7 @@ def run_topic_seed(seed: int, steps: int = STEPS) -> World:
         world = World(chance, on_disk(seed))
         loop = mock.Mock(get_running_loop=lambda: world.machine)
         stack.enter_context(
-            mock.patch.multiple(courier, log=Silent(), asyncio=loop, SHIPMENTS_MAX=few)
+            mock.patch.multiple(forwarder, log=Silent(), asyncio=loop, SHIPMENTS_MAX=few)
         )
         with told(seed, "topics", world):
             Play(world).play(chance.randint(steps // 10, steps))

@@ -8,7 +8,7 @@ from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import NOWHERE
 from postbus.broker.queue import Queue
 from postbus.broker.resubmission import Back, Posted, Repair, Result, Target, resubmit
-from postbus.server.host import Host
+from postbus.runtime.fragment import Host
 from tests.simulation.topics.plan import END, NAMES
 from tests.simulation.topics.world import World
 

@@ -11,8 +11,8 @@ from postbus.broker.forwarding import Receipt
 from postbus.broker.message import DEAD_LETTER, MAIN, OUTBOX, OWNER_BITS, Message
 from postbus.broker.policy import Policy
 from postbus.errors import EntityNotFound, QuotaExceeded
-from postbus.server.host import Host
-from postbus.server.serving import serve
+from postbus.runtime.dispatch import serve
+from postbus.runtime.fragment import Host
 from postbus.store.memory.store import MemoryStore
 from tests.support.topics import Place, Sorter, outbox
 

@@ -8,9 +8,9 @@ from postbus.broker import chores, session_operations
 from postbus.broker.message import DEAD_LETTER, MAIN, STATE, Message
 from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
-from postbus.server.host import Host, Output
-from postbus.server.residence import at_rest
-from postbus.server.serving import serve
+from postbus.runtime.dispatch import serve
+from postbus.runtime.engine_cache import at_rest
+from postbus.runtime.fragment import Host, Output
 from postbus.store.memory.store import MemoryStore
 from tests.support.sessions import LOCK_MS, SessionEngine
 from tests.support.topics import Place, Sorter
@@ -113,7 +113,7 @@ def test_a_body_is_copied_forward_under_a_message_that_is_held() -> None:
     engine.commit(checkpoint=True)
     before = message.base
     head = engine.queue.ledger.head
-    with mock.patch("postbus.server.paging.LIVE_SHARE_MAX", 1.0):
+    with mock.patch("postbus.runtime.paging.LIVE_SHARE_MAX", 1.0):
         engine.paged(lambda pages: chores.copy_forward(engine.engine, head, 100, pages))
     assert message.base > before
     engine.commit(checkpoint=True)

@@ -9,7 +9,7 @@ from postbus.broker.message import MAIN, STATE
 from postbus.broker.policy import Policy
 from postbus.broker.records import Kind, decode
 from postbus.errors import MessageSizeExceeded, QuotaExceeded, SessionLockLost
-from postbus.server.residence import counts_of
+from postbus.runtime.engine_cache import counts_of
 from postbus.store import batch
 from postbus.store.memory.store import MemoryStore
 from postbus.store.sqlite.store import SqliteStore

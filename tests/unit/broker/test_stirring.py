@@ -7,10 +7,10 @@ from postbus.broker.message import DEAD_LETTER, MAIN, Message
 from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
 from postbus.broker.window import WindowLimits
-from postbus.server.host import Host, Output
-from postbus.server.line import Parcel
-from postbus.server.paging import load_page
-from postbus.server.serving import serve
+from postbus.runtime.dispatch import serve
+from postbus.runtime.fragment import Host, Output
+from postbus.runtime.paging import load_page
+from postbus.runtime.receivers import Parcel
 from tests.support.engine import FRAGMENT, Engine
 
 

@@ -28,12 +28,12 @@ from postbus.errors import (
     Unauthorized,
 )
 from postbus.model.address import resolve_path
+from postbus.runtime.fragment import Host
+from postbus.runtime.store_thread import StoreThread
 from postbus.server import feed as feed_module
 from postbus.server.entities import QueueEntity
 from postbus.server.feed import Feed, Query
 from postbus.server.feed_readers import KEPT_MS, SILENT_MS, FeedReaders, Progress
-from postbus.server.host import Host
-from postbus.server.storethread import StoreThread
 from postbus.settings import Settings
 from postbus.store import batch
 from postbus.store.memory.store import MemoryStore
@@ -42,7 +42,7 @@ from postbus.store.sqlite.catalog import Catalog, EntityRecord, FragmentRecord
 from postbus.store.sqlite.reader_offsets import ReaderMarks
 from postbus.store.sqlite.store import SqliteStore
 from tests.contract.fragments import T0, Writer
-from tests.unit.server.test_runtime import Bed
+from tests.unit.runtime.test_runtime import Bed
 
 FRAGMENT = 1
 NEVER_GONE = 1 << 40

@@ -21,7 +21,7 @@ from postbus.messages.envelope import read_message
 from postbus.model.plain_message import ReceivedMessage
 from postbus.server import longpoll
 from postbus.server.longpoll import LongPoll
-from tests.unit.server.test_runtime import Bed, settled
+from tests.unit.runtime.test_runtime import Bed, settled
 
 LONG_MS = 30_000
 

@@ -26,12 +26,12 @@ from postbus.errors import (
 from postbus.model.address import resolve_path
 from postbus.model.description import EntityStatus, QueueDescription
 from postbus.model.plain_message import PlainMessage, ReceivedMessage
-from postbus.server import runtime
+from postbus.runtime import runtime
 from postbus.server.entities import QueueEntity
 from postbus.server.mailbox import Mailbox
 from postbus.settings import Settings
 from postbus.store.sqlite.catalog import EntityRecord, FragmentRecord
-from tests.unit.server.test_runtime import Bed, settled
+from tests.unit.runtime.test_runtime import Bed, settled
 
 ORDERS = resolve_path("orders")
 DEAD = resolve_path("orders/$DeadLetterQueue")

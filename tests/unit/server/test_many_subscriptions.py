@@ -11,10 +11,10 @@ import pytest
 from postbus.broker import chores, session_operations
 from postbus.broker.message import MAIN, OUTBOX, OWNER_BITS, Message
 from postbus.broker.policy import Policy
-from postbus.server import serving, session_serving
-from postbus.server.host import Host, Output
-from postbus.server.line import Parcel
-from postbus.server.serving import serve
+from postbus.runtime import dispatch, session_serving
+from postbus.runtime.dispatch import serve
+from postbus.runtime.fragment import Host, Output
+from postbus.runtime.receivers import Parcel
 from tests.support.topics import Place, Sorter
 
 END = 99
@@ -183,7 +183,7 @@ class Greedy:
 def test_a_turn_hands_out_so_many_over_all_lines_and_all_have_their_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(serving, "GIVEN_PER_TURN", 10)
+    monkeypatch.setattr(dispatch, "GIVEN_PER_TURN", 10)
     crowd = Crowd(4, Policy())
     crowd.place.publish(*(str(number) for number in range(25)))
     receivers = {owner: Greedy() for owner in range(1, 5)}

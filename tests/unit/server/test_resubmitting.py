@@ -24,7 +24,7 @@ from postbus.server.entities import QueueEntity
 from postbus.server.resubmitting import Resubmitting
 from postbus.settings import Settings
 from postbus.store.sqlite.catalog import EntityRecord, FragmentRecord
-from tests.unit.server.test_runtime import Bed
+from tests.unit.runtime.test_runtime import Bed
 
 DEAD = resolve_path("orders/$DeadLetterQueue")
 

@@ -15,11 +15,11 @@ from postbus.broker.policy import Policy
 from postbus.errors import ServiceBusError, SessionLockLost, StoreUnavailable
 from postbus.messages.envelope import read_message
 from postbus.observe.meters import EntityMeter
-from postbus.server.host import Host
+from postbus.runtime.fragment import Host
+from postbus.runtime.session_requests import AcceptNext
 from postbus.server.session_filter import SessionFilter
 from postbus.server.session_links import SessionOutlet
-from postbus.server.session_requests import AcceptNext
-from tests.unit.server.test_runtime import Bed, settled
+from tests.unit.runtime.test_runtime import Bed, settled
 
 # The stand-ins below are not the classes that a compiled SessionOutlet insists on.
 pytestmark = pytest.mark.interpreted_only

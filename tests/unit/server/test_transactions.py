@@ -25,9 +25,9 @@ from postbus.errors import (
     TransactionTimedOut,
     TransactionUnknown,
 )
-from postbus.server.host import Host
+from postbus.runtime.fragment import Host
 from postbus.server.transactions import OpenTransaction, Transactions
-from tests.unit.server.test_runtime import Bed, settled
+from tests.unit.runtime.test_runtime import Bed, settled
 
 SIZE = 100
 

@@ -120,7 +120,7 @@ class SqliteReader:
         with self._snapshot():
             extent = self._extent(fragment)
             # Offsets from `low` on may be the answer; all from `high` on are late enough. The time
-            # of a commit never goes back (`postbus.server.clock`).
+            # of a commit never goes back (`postbus.runtime.clock`).
             low, high = extent.first, extent.next
             while low < high:
                 middle = (low + high) // 2

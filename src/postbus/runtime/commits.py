@@ -1,0 +1,99 @@
+"""What a turn hands to the store, and what is told when it comes back."""
+
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter
+from typing import Final, NamedTuple
+
+import structlog
+
+from postbus.broker.engine import Engine
+from postbus.errors import OutcomeUnknown, ServiceBusError, StoreUnavailable
+from postbus.runtime.accounting import account
+from postbus.runtime.fragment import Host, Output, Request
+from postbus.store.ports import Part
+
+NO_ROOM: Final = (
+    "The disk of the broker has no room for new messages. They are taken again once messages were "
+    "received and completed, or other files have made room."
+)
+
+log = structlog.get_logger("runtime")
+
+
+class Written(NamedTuple):
+    """One fragment's part of a turn, as it goes to the store."""
+
+    host: Host
+    engine: Engine
+    records: list[bytes]
+    part: Part
+
+
+class Commit:
+    """A turn whose records are on their way to the disk.
+
+    A class, and not what two nested functions share: those would refer to each other through it,
+    and keep every message of every turn until the garbage collector comes by.
+    """
+
+    __slots__ = ("hosts", "outputs", "requests", "started", "written")
+
+    def __init__(
+        self,
+        written: list[Written],
+        hosts: dict[Host, None],
+        requests: list[Request],
+        outputs: list[Output],
+    ) -> None:
+        self.written = written
+        self.hosts = hosts
+        self.requests = requests
+        self.outputs = outputs
+        self.started = perf_counter()
+
+    def join(self, hosts: dict[Host, None], requests: list[Request], outputs: list[Output]) -> None:
+        """Let a turn that writes nothing wait for this one."""
+        self.hosts |= hosts
+        self.requests += requests
+        self.outputs += outputs
+
+
+def note_committed(written: Written) -> None:
+    """It is durable; its engine may have been thrown away meanwhile (entity deleted)."""
+    host, part = written.host, written.part
+    account(host, written.records)
+    host.head = part.base + part.count
+    if host.on_records and part.count:
+        for tell in list(host.on_records):
+            tell()
+    if part.checkpoint is not None:
+        written.engine.ledger.checkpointed(part.checkpoint)
+
+
+def refusal_of(error: BaseException) -> ServiceBusError:
+    """What those are told whose commit came back with an error."""
+    if isinstance(error, ServiceBusError):
+        return error
+    if isinstance(error, ValueError):  # behind one that failed: nothing was written
+        return StoreUnavailable(f"The store did not take the write: {error}")
+    return OutcomeUnknown(f"The store may have taken the write, or not: {error!r}")
+
+
+def refuse(
+    lost: set[Host], requests: list[Request], outputs: list[Output], refusal: ServiceBusError
+) -> None:
+    """Memory is ahead of the disk there: nothing that was decided leaves, everybody is refused."""
+    outputs[:] = [output for output in outputs if output[0] not in lost]
+    refused = [request for request in requests if request.host in lost]
+    requests[:] = [request for request in requests if request.host not in lost]
+    for request in refused:
+        safely(request.host, partial(request.refuse, refusal))
+
+
+def safely(host: Host, call: Callable[[], None]) -> None:
+    """Tell one client; whatever goes wrong with it, the others must be told too."""
+    try:
+        call()
+    except Exception:
+        log.exception("answer lost", entity=host.name)

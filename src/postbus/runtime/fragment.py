@@ -1,0 +1,298 @@
+"""A fragment in this process: its engine, its lease, and who waits for it.
+
+The engine is loaded on first use and thrown away when a commit fails, for memory is then ahead
+of the disk; what was waiting is refused, and the next use loads it again from the store. One that
+nobody uses is forgotten after a while (`postbus.runtime.engine_cache`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+
+from postbus.broker import chores, forwarding
+from postbus.broker.duplicates import recall
+from postbus.broker.engine import Engine
+from postbus.broker.message import OWNER_BITS
+from postbus.broker.pages import Need, Pages
+from postbus.broker.policy import Policy
+from postbus.broker.topic import Sorter, fan_out
+from postbus.errors import ServiceBusError
+from postbus.model.description import QueueCounts
+from postbus.model.instant import NEVER, Instant
+from postbus.model.rows import Checkpoint
+from postbus.runtime.holding import Held
+from postbus.runtime.receivers import Line
+from postbus.runtime.session_line import SessionLine
+from postbus.store.ports import Lease
+
+if TYPE_CHECKING:
+    from asyncio import TimerHandle
+
+    from postbus.observe.meters import EntityMeter
+
+CHECKPOINT_CHANGES: Final = 4_096
+"""Index rows changed since the last checkpoint (design §2: 13 ms on SQLite)."""
+CHECKPOINT_RECORDS: Final = 32_768
+"""Records to replay after a crash, at the most, while nothing else is in the way."""
+CHECKPOINT_BYTES: Final = 64 << 20
+"""Journal to replay after a crash, likewise; what is above the checkpoint is never trimmed."""
+CHECKPOINT_PATIENCE: Final = 4
+"""A checkpoint makes loaded pages useless, so it waits for them this many times as long."""
+GIVEN_PER_TURN: Final = 2_048
+"""Messages that one turn hands out, over all lines: a topic may have thousands of them."""
+
+
+class Request(Protocol):
+    """Something asked of one fragment. Answered after the commit it depends on."""
+
+    host: Host
+    size: int
+    """Bytes it keeps in memory while it waits."""
+    pages: Pages | None
+    """What was loaded for it; None until it needs something."""
+    exclusive: bool
+    """Its answer is put into words after the commit, from messages as they are then: nothing more
+    may be decided before."""
+
+    @property
+    def grows(self) -> bool:
+        """Does it bring messages? On a full disk these are refused, and all else goes on."""
+
+    def decide(self, engine: Engine, now: Instant) -> Need | None:
+        """Do it. Raises ServiceBusError to refuse; returns Need, and is called again with it."""
+
+    def answer(self) -> None:
+        """It is done, durably."""
+
+    def refuse(self, error: ServiceBusError) -> None:
+        """It is not done."""
+
+
+class Chore:
+    """A request that nobody made; there is at most one of a name under way in a host."""
+
+    __slots__ = ("_call", "_name", "exclusive", "host", "pages", "size")
+
+    grows: Final = False
+
+    def __init__(
+        self, host: Host, name: str, call: Callable[[Engine, Instant, Pages], Need | None]
+    ) -> None:
+        self.host = host
+        self.size = 0
+        self.pages: Pages | None = Pages()
+        self.exclusive = False
+        self._name = name
+        self._call = call
+
+    def decide(self, engine: Engine, now: Instant) -> Need | None:
+        assert self.pages is not None
+        need = self._call(engine, now, self.pages)
+        if need is None:
+            # Within the turn, so that what is left to do is found before the turn is over.
+            self.host.chores.discard(self._name)
+        return need
+
+    def answer(self) -> None:
+        pass
+
+    def refuse(self, error: ServiceBusError) -> None:
+        self.host.chores.discard(self._name)
+        self.host.call_all()  # whoever waits for it has no other reason to be looked at
+
+
+class Host:
+    """One fragment, and everything volatile about it that is not the engine's."""
+
+    def __init__(self, fragment: int, index: int, store: int, name: str, policy: Policy) -> None:
+        self.fragment = fragment
+        self.index = index
+        self.store = store
+        self.name = name
+        self.policy = policy
+        self.sorter: Sorter | None = None
+        """Applies the rules of a topic; None for a queue."""
+        self.subscriptions: dict[int, tuple[str, Policy]] = {}
+        """Those of a topic, by owner."""
+        self.meter: EntityMeter | None = None
+        self.meters: dict[int, EntityMeter] = {}
+        """Those of a topic's subscriptions, by owner."""
+        self.engine: Engine | None = None
+        self.lease: Lease | None = None
+        self.lines: dict[int, Line] = {}
+        self.session_lines: dict[int, SessionLine] = {}
+        """Of entities that require sessions; their receivers are in `lines`, too."""
+        self.called: dict[int, None] = {}
+        """Subqueues where somebody waits who has not been looked at yet."""
+        self.waiting: list[Request] | None = None
+        """Requests that came while the engine is being loaded; None when it is not."""
+        self.held: Held | None = None
+        """Sends that wait for what one of them has to read."""
+        self.gone: ServiceBusError | None = None
+        """Why nothing can be asked of it any more (the entity was deleted)."""
+        self.used = False
+        """Somebody asked something since `idle_since` was last looked at."""
+        self.idle_since: Instant = 0
+        self.counts: dict[int, QueueCounts] | None = None
+        """What is in the fragment, by owner, while its engine is not here; None when that is not
+        known."""
+        self.wakes_at: Instant = NEVER
+        """When the engine has work of its own, while it is not here."""
+        self.chores: set[str] = set()
+        self.loads = 0
+        self.wants = 0
+        """Requests that have to read, until they were decided with what was read: the engine must
+        be there for it."""
+        self.checkpoint_wanted = False
+        """Set by upkeep now and then, so that a quiet queue's journal can be trimmed too."""
+        self.timer: TimerHandle | None = None
+        self.timer_at: Instant = 0
+        self.on_lost: dict[Callable[[ServiceBusError], None], None] = {}
+        """Called when the engine, and with it every lock, is thrown away."""
+        self.on_records: dict[Callable[[], None], None] = {}
+        """Called when records are durable: for readers of the change feed that wait for some."""
+        self.head: int | None = None
+        """Offset after the newest durable record, as far as it is known without reading."""
+        self.on_outbox: Callable[[int], None] | None = None
+        """Called with a subqueue that has messages for another entity."""
+        self.on_session_lost: Callable[[int, str, int], None] | None = None
+        """Called with subqueue, id and holder of a session whose lock has ended."""
+
+    def line(self, subqueue: int) -> Line:
+        """The receivers of a subqueue."""
+        line = self.lines.get(subqueue)
+        if line is None:
+            line = self.lines[subqueue] = Line(subqueue, self.called)
+        return line
+
+    def session_line(self, subqueue: int) -> SessionLine:
+        """The session receivers of a subqueue."""
+        line = self.session_lines.get(subqueue)
+        if line is None:
+            line = self.session_lines[subqueue] = SessionLine(subqueue, self.called)
+            self.on_session_lost = self._session_lost
+        return line
+
+    def _session_lost(self, subqueue: int, session_id: str, holder: int) -> None:
+        line = self.session_lines.get(subqueue)
+        # Not by the session's id: that may be another's by now.
+        outlet = None if line is None else line.of_holder(holder)
+        if outlet is not None:
+            outlet.lost()
+
+    def call_all(self) -> None:
+        """Look at every line in the next turn."""
+        self.called.update(dict.fromkeys(self.lines))
+
+    def meter_of(self, subqueue: int) -> EntityMeter | None:
+        """The meter of the queue, topic or subscription that a subqueue belongs to."""
+        owner = subqueue >> OWNER_BITS
+        return self.meters.get(owner) if owner else self.meter
+
+    def due_chores(self, engine: Engine, looked_at: list[int], now: Instant) -> list[Chore]:
+        """The work that has come up and is not under way yet."""
+        found: list[Chore] = []
+        for subqueue in looked_at:
+            line, queue = self.lines.get(subqueue), engine.queues.get(subqueue >> OWNER_BITS)
+            if queue is not None and queue.forwards(subqueue):
+                engine.fragment.diverting[queue.owner] = queue
+            if line is None or queue is None or not line.waiting:
+                continue
+            window = queue.windows[subqueue]
+            if window.low:
+                self._add(found, f"refill {subqueue}", partial(_refill, subqueue))
+            head = window.head()
+            if head is not None and head.raw is None:
+                self._add(found, f"bodies {subqueue}", partial(_fetch_bodies, subqueue))
+        if engine.own.next_due <= now:
+            self._add(found, "activate", partial(_activate, now))
+        for queue in engine.expired(now):
+            self._add(found, f"sweep {queue.owner}", partial(_sweep, queue.main, now))
+        if engine.ledger.history is not None and engine.ledger.history.next_unread() is not None:
+            self._add(found, "recall", _recall)
+        if engine.topic is not None:
+            self._add_for_topic(found, engine)
+        for subqueue in forwarding.diverted(engine.fragment):
+            self._add(found, f"divert {subqueue}", partial(_divert, subqueue))
+        return found
+
+    def _add_for_topic(self, found: list[Chore], engine: Engine) -> None:
+        if engine.topic is not None and engine.topic.behind:
+            self._add(found, "fan out", _fan_out)
+        for owner in engine.removed:
+            self._add(found, f"purge {owner}", partial(_purge, owner))
+            break
+
+    def _add(
+        self, found: list[Chore], name: str, call: Callable[[Engine, Instant, Pages], Need | None]
+    ) -> None:
+        found += self.begin(name, call)
+
+    def begin(
+        self, name: str, call: Callable[[Engine, Instant, Pages], Need | None]
+    ) -> list[Chore]:
+        """The chore of this name, or none where it is under way already."""
+        if name in self.chores:
+            return []
+        self.chores.add(name)
+        return [Chore(self, name, call)]
+
+    def checkpoint_due(self, engine: Engine) -> bool:
+        ledger = engine.ledger
+        changes = ledger.delta.size
+        records = ledger.head + len(ledger.pending) - ledger.checkpoint
+        worthwhile = records > 0 or bool(ledger.outdated)
+        patience = CHECKPOINT_PATIENCE if self.loads else 1
+        return (
+            changes >= CHECKPOINT_CHANGES * patience
+            or records >= CHECKPOINT_RECORDS * patience
+            or ledger.bytes_since_checkpoint >= CHECKPOINT_BYTES
+            or (self.checkpoint_wanted and worthwhile and not self.loads)
+            # All of them are in memory; waiting for pages holds back who would bring more.
+            or (ledger.history is not None and len(ledger.history.recent) >= CHECKPOINT_RECORDS)
+        )
+
+    def make_checkpoint(self, engine: Engine) -> Checkpoint:
+        self.checkpoint_wanted = False
+        return engine.ledger.make_checkpoint()
+
+
+Output = tuple[Host, Callable[[], None]]
+"""Something that leaves the process when its fragment's records are durable."""
+
+
+def _refill(subqueue: int, engine: Engine, now: Instant, pages: Pages) -> Need | None:
+    return chores.refill(engine.at(subqueue), subqueue, pages)
+
+
+def _fetch_bodies(subqueue: int, engine: Engine, now: Instant, pages: Pages) -> Need | None:
+    return chores.fetch_bodies(engine.at(subqueue), subqueue, pages)
+
+
+def _activate(until: Instant, engine: Engine, now: Instant, pages: Pages) -> Need | None:
+    return chores.activate(engine, until, now, pages)
+
+
+def _sweep(
+    subqueue: int, until: Instant, engine: Engine, now: Instant, pages: Pages
+) -> Need | None:
+    return chores.sweep(engine.at(subqueue), until, now, pages)
+
+
+def _fan_out(engine: Engine, now: Instant, pages: Pages) -> Need | None:
+    return None if engine.topic is None else fan_out(engine.topic, engine.own, pages)
+
+
+def _purge(owner: int, engine: Engine, now: Instant, pages: Pages) -> Need | None:
+    return chores.purge(engine, owner, pages)
+
+
+def _recall(engine: Engine, now: Instant, pages: Pages) -> Need | None:
+    history = engine.ledger.history
+    return None if history is None else recall(history, pages)
+
+
+def _divert(subqueue: int, engine: Engine, now: Instant, pages: Pages) -> Need | None:
+    return forwarding.divert(engine.at(subqueue), subqueue, now, pages)

@@ -1,0 +1,249 @@
+"""Bring into memory what lies in the store: engines on first use, pages when one is needed."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import structlog
+
+from postbus.broker import records
+from postbus.broker.duplicate_history import FILTER_BYTES, History
+from postbus.broker.engine import Engine, counted
+from postbus.broker.fragment import Fragment
+from postbus.broker.ledger import Layout, Ledger
+from postbus.broker.message import (
+    DEAD_LETTER,
+    MAIN,
+    OUTBOX,
+    OWNER_BITS,
+    PUBLISHING,
+    SCHEDULED,
+    TRANSFER_DEAD_LETTER,
+    CorruptRow,
+)
+from postbus.broker.pages import Loaded, Need, Page, Pages
+from postbus.broker.policy import NOWHERE
+from postbus.broker.window import WindowLimits
+from postbus.errors import (
+    InternalError,
+    OutcomeUnknown,
+    ServiceBusError,
+    StoreFailed,
+    StoreUnavailable,
+)
+from postbus.model.instant import NEVER, Instant
+from postbus.runtime.engine_cache import all_counts
+from postbus.runtime.fragment import Host, Request
+from postbus.runtime.paging import load_page
+from postbus.runtime.store_thread import StoreThread
+from postbus.store import batch
+from postbus.store.ports import Lease, MessageStore, Standing, StoredBatch
+
+REPLAY_BYTES: Final = 256 * 1024
+"""Journal replayed between two turns of the loop."""
+
+SURVEYED_AT_ONCE: Final = 64
+
+Done = Callable[[ServiceBusError | None], None]
+
+log = structlog.get_logger()
+
+
+class Loader:
+    """Reads of one store."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        thread: StoreThread,
+        broker: str,
+        limits: WindowLimits,
+        new_secret: Callable[[], int],
+        filter_bytes: int = FILTER_BYTES,
+    ) -> None:
+        self._store = store
+        self._thread = thread
+        self._broker = broker
+        self._limits = limits
+        self._new_secret = new_secret
+        self._filter_bytes = filter_bytes
+        self.checkpoints: dict[int, int] = {}
+        """Where each fragment's index stands; belongs to the store's thread."""
+
+    def load_engine(self, host: Host, done: Done) -> None:
+        """Acquire the fragment, replay its tail, give the host its engine."""
+
+        def acquired(lease: Lease) -> None:
+            try:
+                ledger = _ledger(host, lease, self._filter_bytes)
+            except Exception as error:  # whatever it is, those who wait must be told
+                _refuse(host.name, done, error)
+                return
+            self._replay(host, lease, ledger, done)
+
+        def acquire() -> Lease:
+            lease = self._store.acquire(host.fragment, self._broker, 0)
+            self.checkpoints[host.fragment] = lease.checkpoint
+            return lease
+
+        self._thread.submit(acquire, acquired, partial(_refuse, host.name, done))
+
+    def _replay(self, host: Host, lease: Lease, ledger: Ledger, done: Done) -> None:
+        start = ledger.head
+
+        def read(batches: list[StoredBatch]) -> None:
+            try:
+                for stored in batches:
+                    header = batch.unpack(stored.data)
+                    for position, record in batch.records(stored.data):
+                        ledger.replay(records.decode(record), stored.base, position, header.at)
+                    ledger.head = stored.base + header.record_count
+            except Exception as error:  # as above
+                _refuse(host.name, done, error)
+                return
+            if start < ledger.head < lease.head:
+                self._replay(host, lease, ledger, done)
+                return
+            self._ready(host, lease, ledger, done)
+
+        self._thread.submit(
+            partial(self._store.read, host.fragment, ledger.head, REPLAY_BYTES),
+            read,
+            partial(_refuse, host.name, done),
+        )
+
+    def _ready(self, host: Host, lease: Lease, ledger: Ledger, done: Done) -> None:
+        if ledger.head != lease.head:
+            _refuse(
+                host.name,
+                done,
+                CorruptRow(f"the journal ends at {ledger.head}, its head is {lease.head}"),
+            )
+            return
+        prefix = host.fragment.to_bytes(4, "big") + (lease.epoch & 0xFFFFFFFF).to_bytes(4, "big")
+        fragment = Fragment(ledger, self._limits.copy(), prefix, self._new_secret())
+        engine = Engine(host.name, host.policy, fragment)
+        if host.sorter is not None:
+            engine.become_topic(host.subscriptions, host.sorter)
+        host.engine = engine
+        host.lease = lease
+        for subqueue, line in host.lines.items():
+            engine.set_receivers(subqueue, len(line.receivers))
+        done(None)
+
+    def survey(self, hosts: list[Host], done: Done) -> None:
+        """Tell hosts without an engine what is in their fragments, and when one has work; in
+        slices, so that others have their turn between."""
+        now, later = hosts[:SURVEYED_AT_ONCE], hosts[SURVEYED_AT_ONCE:]
+
+        def read() -> list[tuple[Standing | None, int | None]]:
+            return [self._stands(host.fragment) for host in now]
+
+        def found(standings: list[tuple[Standing | None, int | None]]) -> None:
+            for host, (standing, due) in zip(now, standings, strict=True):
+                _learn(host, standing, due)
+            if later:
+                self.survey(later, done)
+            else:
+                done(None)
+
+        self._thread.submit(read, found, partial(_refuse, "(all)", done))
+
+    def _stands(self, fragment: int) -> tuple[Standing | None, int | None]:
+        standing = self._store.standing(fragment)
+        due = None
+        if standing is not None and standing.head == standing.checkpoint:
+            due = self._store.next_due(fragment, MAIN, SCHEDULED, -1)
+        return standing, due
+
+    async def first_part(self, host: Host, now: Instant) -> int:
+        """The first part of a history that is within its window, without loading the engine."""
+        standing = await self._thread.run(partial(self._store.standing, host.fragment))
+        if standing is None or standing.head > standing.checkpoint:
+            # What the journal has since goes into the last part, however old that is by now.
+            return 0
+        history = _ledger(host, standing).history
+        return 0 if history is None else history.expire(now)
+
+    def load_pages(self, request: Request, need: Need, done: Done) -> None:
+        """Read what the request needs into its pages."""
+        fragment = request.host.fragment
+        if request.pages is None:
+            request.pages = Pages()
+            if request.host.lease is not None:
+                request.pages.bring_up_to(request.host.lease.epoch, -1)
+        pages = request.pages
+
+        def read() -> tuple[int, list[tuple[Page, Loaded]]]:
+            found = [(page, load_page(self._store, fragment, page)) for page in need.pages]
+            return self.checkpoints.get(fragment, -1), found
+
+        def loaded(result: tuple[int, list[tuple[Page, Loaded]]]) -> None:
+            checkpoint, found = result
+            if pages.checkpoint != checkpoint:
+                pages.forget_rows()
+                pages.checkpoint = checkpoint
+            for page, content in found:
+                pages.add(page, content)
+            done(None)
+
+        self._thread.submit(read, loaded, partial(_refuse, request.host.name, done))
+
+
+def _learn(host: Host, standing: Standing | None, due: int | None) -> None:
+    if host.engine is not None or host.waiting is not None or host.counts is not None:
+        return  # in use meanwhile, so more is known than was read
+    if standing is not None and standing.head > standing.checkpoint:
+        host.wakes_at = 0
+        return
+    try:
+        ledger = _ledger(host, standing or Standing(0, 0, b""))
+    except Exception as error:  # told to whoever uses it; the others must be surveyed
+        log.error("fragment cannot be read", entity=host.name, error=repr(error))
+        return
+    host.counts = all_counts(ledger)
+    if ledger.count(MAIN, PUBLISHING) or any(_unfinished(host, ledger, n) for n in host.counts):
+        host.wakes_at = 0
+        return
+    host.wakes_at = min(host.wakes_at, NEVER if due is None else due)
+
+
+def _unfinished(host: Host, ledger: Ledger, owner: int) -> bool:
+    """Was an owner's work cut short that does not wait for somebody to use the entity: messages on
+    their way elsewhere, or about to be, or left by a subscription that is gone?"""
+    first = owner << OWNER_BITS
+    main, dead, posted = first | MAIN, first | DEAD_LETTER, first | TRANSFER_DEAD_LETTER
+    if owner and owner not in host.subscriptions:
+        return counted(ledger, owner) > 0
+    policy = host.subscriptions[owner][1] if owner else host.policy
+    return (
+        any(ledger.count(each, OUTBOX) for each in (main, dead, posted))
+        or (policy.forward_to != NOWHERE and ledger.count(main) > 0)
+        or (policy.forward_dead_letters_to != NOWHERE and ledger.count(dead) > 0)
+    )
+
+
+def _ledger(host: Host, standing: Lease | Standing, filter_bytes: int = FILTER_BYTES) -> Ledger:
+    window_ms = host.policy.duplicate_window_ms
+    return Ledger(
+        Layout(batch.HEADER_SIZE, batch.RECORD_PREFIX_SIZE),
+        host.index << 48,
+        standing.checkpoint,
+        standing.state,
+        None if window_ms is None else History(window_ms, filter_bytes),
+    )
+
+
+def _refuse(name: str, done: Done, error: BaseException) -> None:
+    if isinstance(error, StoreFailed):
+        log.error("store failed", entity=name, error=str(error))
+        done(error)
+    elif isinstance(error, ServiceBusError) and not isinstance(error, OutcomeUnknown):
+        log.warning("store does not answer", entity=name, error=str(error))
+        done(error)
+    elif isinstance(error, (CorruptRow, batch.BatchCorrupt)):
+        log.error("fragment cannot be read", entity=name, error=str(error))
+        done(InternalError(f"The messaging entity '{name}' cannot be read."))
+    else:  # whoever waits for the engine has asked for nothing yet that could have been written
+        log.error("store failed", entity=name, error=repr(error))
+        done(StoreUnavailable(f"The store of '{name}' does not answer."))

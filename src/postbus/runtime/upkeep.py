@@ -1,0 +1,265 @@
+"""What is done for a store beside its commits: health probes, trimming, removal of what is gone."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Final, Protocol
+
+import structlog
+
+from postbus.broker.chores import copy_forward
+from postbus.broker.engine import Engine
+from postbus.broker.pages import Need, Pages
+from postbus.model.description import QueueCounts
+from postbus.model.instant import Instant
+from postbus.observe.meters import StoreMeter
+from postbus.runtime.fragment import Chore, Host
+from postbus.runtime.loading import Loader
+from postbus.runtime.runtime import Runtime
+from postbus.runtime.store_thread import StoreThread
+from postbus.store.ports import MessageStore
+
+LOOK_S: Final = 1.0
+THOROUGH_EVERY: Final = 10
+"""Looks from one thorough upkeep to the next."""
+CLOCK_SET_MS: Final = 100
+"""What a clock gains on timers in a look by itself is far less."""
+GROWTH_SHARE: Final = 32
+"""A store that has written this part of the retention is trimmed at the next look: at full rate
+ten seconds of journal would be a fifth of what may be kept, or more."""
+TRIM_SLICE: Final = 256
+DROP_SLICE: Final = 2_000
+COPIED_AT_ONCE: Final = 256
+SEEN_SLICE: Final = 2_000
+RESTING_EVERY: Final = 600
+"""Looks after which the journals of engines that are not in memory are looked at as well: what
+is past its retention goes from them too, but nothing comes in."""
+_HOUR_MS: Final = 3_600_000
+
+log = structlog.get_logger("upkeep")
+
+
+class Upkeep:
+    """Looks after one store, in slices, between the commits of its runtime."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        thread: StoreThread,
+        runtime: Runtime,
+        loader: Loader,
+        meter: StoreMeter,
+    ) -> None:
+        self._store = store
+        self._thread = thread
+        self._runtime = runtime
+        self._loader = loader
+        self._meter = meter
+        self._trimmed_at_bytes = 0
+        self._trimmed_at_heads: dict[int, int] = {}
+        self._dropped_below: dict[int, int] = {}
+        """The first part of each history that has not been dropped from the store."""
+
+    async def look_for_room(self) -> bool:
+        """Is there room for new messages? Said in the log when that has changed."""
+        has_room = await self._thread.run(self._store.look_for_room)
+        if has_room != self._meter.has_room:
+            self._meter.has_room = has_room
+            if has_room:
+                log.info("disk has room again, messages are taken")
+            else:
+                log.warning("disk is full, messages are refused until others were taken out")
+        return has_room
+
+    @property
+    def has_room(self) -> bool:
+        """As it was found the last time."""
+        return self._store.has_room
+
+    async def probe(self, now: Instant) -> None:
+        """Can a message be stored and read? Raises when not."""
+        await self._thread.run(partial(self._store.probe, now))
+
+    async def drop(self, fragment: int) -> None:
+        """Remove a deleted entity's fragment."""
+        while not await self._thread.run(partial(self._store.drop, fragment, DROP_SLICE)):
+            pass
+        await self._thread.run(partial(self._loader.checkpoints.pop, fragment, None))
+        self._trimmed_at_heads.pop(fragment, None)
+        self._dropped_below.pop(fragment, None)
+
+    def has_grown(self, bytes_max: int) -> bool:
+        """Has so much been written since the last yes that trimming should not wait?"""
+        written = self._meter.bytes_written
+        if written - self._trimmed_at_bytes <= bytes_max // GROWTH_SHARE:
+            return False
+        self._trimmed_at_bytes = written
+        return True
+
+    def set_timer_again(self, host: Host) -> None:
+        self._runtime.set_timer_again(host)
+
+    def forget_idle(self) -> None:
+        """Forget the engines that nobody uses."""
+        self._runtime.forget_idle()
+
+    async def trim(self, host: Host, older_than: Instant, bytes_max: int) -> None:
+        """Let go of journal past its retention, unless nothing was added to it since."""
+        head = 0 if host.engine is None else host.engine.ledger.head
+        if self._trimmed_at_heads.get(host.fragment) == head:
+            return
+        self._trimmed_at_heads[host.fragment] = head
+        await self._trim(host, older_than, bytes_max)
+
+    async def _trim(self, host: Host, older_than: Instant, bytes_max: int) -> None:
+        more = True
+        while more and host.gone is None:
+            trimmed = await self._thread.run(
+                partial(self._store.trim, host.fragment, older_than, bytes_max, TRIM_SLICE)
+            )
+            more = trimmed.more
+
+    async def forget_ids(self, host: Host, now: Instant) -> None:
+        """Drop the ids that are past the window. They are not asked for from then on, whether the
+        state in the store still has their segment or not."""
+        below = await self._first_kept(host, now)
+        if below <= self._dropped_below.get(host.fragment, 0):
+            return
+        drop = partial(self._store.drop_seen, host.fragment, below, SEEN_SLICE)
+        while host.gone is None and not await self._thread.run(drop):
+            pass
+        self._dropped_below[host.fragment] = below
+
+    async def _first_kept(self, host: Host, now: Instant) -> int:
+        if host.policy.duplicate_window_ms is None:
+            return 0
+        engine = host.engine
+        if engine is None:
+            return await self._loader.first_part(host, now)
+        history = engine.ledger.history
+        return 0 if history is None else history.expire(now)
+
+    async def tidy(self, host: Host, older_than: Instant, bytes_max: int) -> None:
+        """Trim, see that the next trim gets further, copy forward what few live bodies pin."""
+        resting = host.engine is None
+        if resting and host.counts is None:
+            return  # on its way into memory, or out of reach
+        find_tail = partial(self._store.tail, host.fragment)
+        before = await self._thread.run(find_tail) if resting else 0
+        await self._trim(host, older_than, bytes_max)
+        if self._store.is_spent:
+            return  # or each look would throw engines away, and their receivers with them
+        engine = host.engine
+        if engine is not None and engine.ledger.head > engine.ledger.checkpoint:
+            host.checkpoint_wanted = True
+            self._runtime.wake(host)
+        below = await self._thread.run(find_tail)
+        # An engine is loaded for it only where something has come up.
+        pinned = resting and below > before and _holds(host.counts)
+        if (host.engine is not None or pinned) and host.gone is None and "copy" not in host.chores:
+            host.chores.add("copy")
+            self._runtime.attend(Chore(host, "copy", partial(_copy_forward, below)))
+
+
+def _copy_forward(below: int, engine: Engine, now: Instant, pages: Pages) -> Need | None:
+    return copy_forward(engine, below, COPIED_AT_ONCE, pages)
+
+
+def _holds(counts: dict[int, QueueCounts] | None) -> bool:
+    """Is there a body that could pin a batch?"""
+    return counts is None or any(each.size_bytes > 0 for each in counts.values())
+
+
+class AheadOfTimers:
+    """Notices that the clock was set. Timers count seconds and do not hear of it, so a message
+    that has come due by a clock put forward would wait for the timer that was set before."""
+
+    def __init__(self, clock: Callable[[], Instant], loop_time: Callable[[], float]) -> None:
+        self._clock = clock
+        self._loop_time = loop_time
+        self._ahead_ms = self._measure()
+
+    def _measure(self) -> float:
+        return self._clock() - self._loop_time() * 1_000
+
+    def has_changed(self) -> bool:
+        """Has the clock been put forward since the last time somebody asked?"""
+        ahead_ms = self._measure()
+        changed = ahead_ms - self._ahead_ms > CLOCK_SET_MS
+        self._ahead_ms = ahead_ms
+        return changed
+
+
+class Kept(Protocol):
+    """An entity, as far as its upkeep goes."""
+
+    name: str
+    host: Host
+
+    @property
+    def retention(self) -> tuple[int, int]:
+        """In hours and in megabytes."""
+
+    def warn(self, now: Instant) -> None: ...
+
+
+def _is_read(entity: Kept) -> bool:
+    """Nobody keeps account of readers, so there may be some."""
+    return True
+
+
+async def keep_up(
+    entities: Callable[[], Iterable[Kept]],
+    upkeeps: list[Upkeep],
+    clock: Callable[[], Instant],
+    delete_idle: Callable[[], Awaitable[None]],
+    forget_marks: Callable[[Host], None],
+    has_readers: Callable[[Kept], bool] = _is_read,
+) -> None:
+    """See to every entity that is in use, now and then. Runs until cancelled.
+
+    Where the disk is full, history goes before its time, but for feeds that have known readers."""
+    looks = smallest = 0
+    ahead = AheadOfTimers(clock, asyncio.get_running_loop().time)
+    while True:
+        await asyncio.sleep(LOOK_S)
+        looks += 1
+        if ahead.has_changed():
+            for entity in entities():
+                upkeeps[entity.host.store].set_timer_again(entity.host)
+        is_thorough = looks % THOROUGH_EVERY == 0
+        if is_thorough or looks == 1:
+            smallest = min((entity.retention[1] for entity in entities()), default=0) << 20
+        grown = {each for each, upkeep in enumerate(upkeeps) if upkeep.has_grown(smallest)}
+        full = {each for each, upkeep in enumerate(upkeeps) if not await upkeep.look_for_room()}
+        if not is_thorough and not grown and not full:
+            continue
+        now = clock()
+        if is_thorough:
+            for upkeep in upkeeps:
+                upkeep.forget_idle()
+            try:
+                await delete_idle()
+            except Exception as error:  # as below
+                log.warning("idle entities not deleted", error=repr(error))
+        for entity in entities():
+            host = entity.host
+            is_full = host.store in full
+            if host.engine is None and looks % (THOROUGH_EVERY if is_full else RESTING_EVERY):
+                continue
+            hours, megabytes = entity.retention
+            if is_full and not has_readers(entity):
+                hours = megabytes = 0
+            older_than, bytes_max = now - hours * _HOUR_MS, megabytes << 20
+            try:
+                if is_thorough:
+                    entity.warn(now)
+                    forget_marks(host)
+                    await upkeeps[host.store].tidy(host, older_than, bytes_max)
+                    await upkeeps[host.store].forget_ids(host, now)
+                elif is_full:
+                    await upkeeps[host.store].tidy(host, older_than, bytes_max)
+                elif host.store in grown:
+                    await upkeeps[host.store].trim(host, older_than, bytes_max)
+            except Exception as error:  # upkeep goes on for the life of the process
+                log.warning("journal not trimmed", entity=entity.name, error=repr(error))

@@ -1,0 +1,80 @@
+"""A stop does not wait for work that the next start can go on with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from postbus.broker import topic as topics
+from postbus.broker.message import MAIN, OUTBOX, PUBLISHING, Message
+from postbus.broker.policy import Policy
+from postbus.runtime.forwarder import Courier
+from postbus.runtime.fragment import Host
+from postbus.runtime.requests import Call
+from tests.support.topics import Sorter
+from tests.unit.runtime.test_runtime import Bed
+
+
+@pytest.fixture
+async def bed() -> AsyncIterator[Bed]:
+    bed = Bed()
+    yield bed
+    bed.store.open.set()
+    await bed.thread.stop()
+
+
+async def until(ask: Callable[[], bool]) -> None:
+    """Sooner than tests.support.waiting, which is for other processes."""
+    async with asyncio.timeout(10):
+        while not ask():
+            await asyncio.sleep(0)
+
+
+def publish(bed: Bed, host: Host, count: int) -> list[Any]:
+    answers: list[Any] = []
+    messages = [Message(b"body", f"m{number}") for number in range(count)]
+    bed.runtime.submit(
+        Call(
+            host, lambda engine, now, _: engine.send(messages, now), answers.append, answers.append
+        )
+    )
+    return answers
+
+
+@pytest.mark.interpreted_only
+async def test_a_stop_leaves_a_long_fan_out_to_the_next_start(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "COPIES_AT_ONCE", 1)
+    host = Host(1, 0, 0, "topic", Policy())
+    host.sorter = sorter = Sorter()
+    sorter.rules = {1: None, 2: None}
+    host.subscriptions = {owner: (f"s{owner}", Policy()) for owner in (1, 2)}
+    answers = publish(bed, host, 2_000)
+    await until(lambda: bool(answers))
+    engine = host.engine
+    assert engine is not None
+    await bed.runtime.stop([host])
+    assert engine.ledger.count(MAIN, PUBLISHING) > 1_000
+    lease = bed.store.acquire(1, "next", 0)
+    assert lease.checkpoint == lease.head
+
+
+async def test_a_courier_that_was_stopped_sends_nothing_more(bed: Bed) -> None:
+    source = Host(1, 0, 0, "source", Policy(forward_to=2))
+    end = Host(2, 0, 0, "end", Policy())
+    courier = Courier({1: source, 2: end}.get, lambda _: bed.runtime)
+    courier.serve(source)
+    publish(bed, source, 3)
+    await until(lambda: end.engine is not None and end.engine.ledger.count(MAIN) == 3)
+    assert source.engine is not None
+    courier.stop()
+    answers = publish(bed, source, 1)
+    await until(lambda: bool(answers))
+    await bed.runtime.quiet()
+    assert source.engine.ledger.count(MAIN, OUTBOX) == 1
+    await bed.runtime.stop([source, end])
+    assert source.engine is None and end.engine is None

@@ -1,0 +1,131 @@
+"""Work that nobody waits for goes on: after a start, and however short of room memory is."""
+
+from __future__ import annotations
+
+import pytest
+
+from postbus.broker.message import (
+    ACTIVE,
+    DEAD_LETTER,
+    MAIN,
+    OUTBOX,
+    OWNER_BITS,
+    TRANSFER_DEAD_LETTER,
+    Message,
+)
+from postbus.broker.policy import Policy
+from postbus.broker.send_via import send_through
+from postbus.runtime.engine_cache import at_rest
+from postbus.runtime.fragment import Host
+from postbus.runtime.requests import Call
+from postbus.store.memory.store import MemoryStore
+from tests.support.topics import Sorter
+from tests.unit.runtime.test_engine_cache import MINUTE, Bed
+
+ELSEWHERE = 99
+_NOTHING = (lambda _: None, lambda _: None)
+
+
+def rested() -> MemoryStore:
+    """The store of a queue that has one message and one dead letter, and no use since."""
+    bed = Bed()
+    bed.send()
+    bed.send()
+    bed.ask(lambda queue, now, _: queue.dead_letter(_locked(queue, now), now))
+    bed.wait(5 * MINUTE)
+    assert bed.host.engine is None
+    return bed.store
+
+
+def _locked(queue: object, now: int) -> bytes:
+    message, _ = queue.take(MAIN, 1, now)  # type: ignore[attr-defined]
+    return bytes(message.token)
+
+
+def started(store: MemoryStore, host: Host) -> Bed:
+    bed = Bed(store=store)
+    bed.hosts, bed.host = [host], host
+    bed.runtime.survey([host])
+    bed.run()
+    bed.machine.pass_time(1)
+    bed.run()
+    return bed
+
+
+@pytest.mark.parametrize(
+    ("policy", "subqueue"),
+    [
+        (Policy(forward_to=ELSEWHERE), MAIN),
+        (Policy(forward_dead_letters_to=ELSEWHERE), DEAD_LETTER),
+    ],
+    ids=["messages", "dead letters"],
+)
+def test_a_queue_that_forwards_sends_off_after_a_start_what_it_holds(
+    policy: Policy, subqueue: int
+) -> None:
+    bed = started(rested(), Host(1, 0, 0, "q1", policy))
+    engine = bed.host.engine
+    assert engine is not None, "nobody uses it, and yet"
+    assert engine.ledger.count(subqueue, OUTBOX) == 1
+    assert engine.ledger.count(subqueue, ACTIVE) == 0
+
+
+def test_what_was_sent_through_a_queue_goes_on_after_a_start() -> None:
+    before = Bed()
+    messages = [Message(b"body", "id")]
+    send = Call(
+        before.host,
+        lambda engine, now, _: send_through(engine, ELSEWHERE, messages, now),
+        *_NOTHING,
+    )
+    before.runtime.submit(send)
+    before.run()
+    before.host.checkpoint_wanted = True
+    before.runtime.wake(before.host)
+    before.run()
+    assert before.store.standing(1) is not None
+
+    bed = started(before.store, Host(1, 0, 0, "q1", Policy()))
+    engine = bed.host.engine
+    assert engine is not None, "nobody uses it, and yet"
+    assert engine.fragment.outboxes.keys() == {TRANSFER_DEAD_LETTER}
+
+
+def topic(subscriptions: dict[int, tuple[str, Policy]]) -> Host:
+    host = Host(1, 0, 0, "topic", Policy())
+    sorter = Sorter()
+    sorter.rules = dict.fromkeys(subscriptions)
+    host.sorter, host.subscriptions = sorter, subscriptions
+    return host
+
+
+def test_what_a_subscription_has_left_is_purged_after_a_start() -> None:
+    before = Bed()
+    before.hosts, before.host = [host := topic({1: ("one", Policy())})], host
+    send = Call(host, lambda engine, now, _: engine.send([Message(b"body", "id")], now), *_NOTHING)
+    before.runtime.submit(send)
+    before.run()
+    before.wait(5 * MINUTE)
+    assert host.engine is None and host.counts is not None and host.counts[1].active == 1
+
+    bed = started(before.store, topic({}))
+    engine = bed.host.engine
+    assert engine is not None
+    assert engine.ledger.count(1 << OWNER_BITS) == engine.ledger.size_bytes == 0
+
+
+def test_an_engine_that_was_not_looked_at_yet_is_not_forgotten_with_work_to_do() -> None:
+    policy = Policy(forward_to=ELSEWHERE)
+    store = rested()
+    bed = Bed(store=store)
+    bed.hosts, bed.host = [host := Host(1, 0, 0, "q1", policy)], host
+    bed.runtime.wake(host)
+    while host.engine is None:
+        if bed.machine.ready:
+            bed.machine.run_one()
+        elif bed.thread.calls:
+            bed.thread.run_one()
+        else:
+            bed.thread.answer_one(in_order=True)
+    assert not host.chores, "its first turn is still to come"
+    assert not at_rest(host, bed.machine.now)
