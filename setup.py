@@ -43,7 +43,7 @@ SHELL = {
     "server/links.py",
     "observe/meters.py",
     "server/places.py",
-    "server/prefetch.py",
+    "namespace/prefetch.py",
     "runtime/reads.py",
     "runtime/requests.py",
     "runtime/runtime.py",

@@ -1,5 +1,5 @@
 """Entities that delete themselves when nobody uses them. The shortest time that is allowed is five
-minutes, so the tests that wait for it are long; `tests/unit/server/test_idleness.py` is not."""
+minutes, so the tests that wait for it are long; `tests/unit/namespace/test_idle.py` is not."""
 
 from __future__ import annotations
 

@@ -11,12 +11,12 @@ from postbus.broker.records import Kind
 from postbus.feed.events import Place, event
 from postbus.http.edits import read_numbers, read_resubmission
 from postbus.messages.envelope import read_message
-from postbus.server.revision import Revision
+from postbus.namespace.revision import Revision
 from postbus.store import batch
 from pyspark_postbus.columns import ALL
 from pyspark_postbus.decode import Decoder
 from tests.property.test_feed_decode import as_arrow_gives
-from tests.unit.server.test_revision import dead_letter
+from tests.unit.namespace.test_revision import dead_letter
 
 NOW = 1_700_000_000_000
 PROPERTY_SIZE_MAX = 2_000

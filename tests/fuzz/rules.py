@@ -12,6 +12,7 @@ from postbus.broker.message import Message
 from postbus.errors import ServiceBusError
 from postbus.model.rule import RuleDescription, SqlAction, SqlFilter, TrueFilter
 from postbus.model.values import DateTime, TimeSpan, TypedValue, ValueType
+from postbus.namespace.message_view import MessageFacts, write_changes
 from postbus.rules.expressions import system_value
 from postbus.rules.grammar import KEYWORDS
 from postbus.rules.matching import RuleSet
@@ -19,7 +20,6 @@ from postbus.rules.predicates import Predicate
 from postbus.rules.rule import Rule, compile_rule
 from postbus.rules.system import SYSTEM_PROPERTIES
 from postbus.rules.values import EvaluationFailed, Opaque
-from postbus.server.facts import MessageFacts, write_changes
 from tests.unit.rules.samples import Sample, new_id
 
 _PARAMETERS = {

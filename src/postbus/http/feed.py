@@ -26,9 +26,9 @@ from postbus.http.messages import client_gone
 from postbus.http.problems import HttpProblem, unknown_path, wrong_method
 from postbus.http.readers import ReaderPages
 from postbus.model.address import resolve_path
+from postbus.namespace.entities import QueueEntity, TopicEntity
 from postbus.observe.logs import get_logger
 from postbus.observe.tracking import TrackingIds
-from postbus.server.entities import QueueEntity, TopicEntity
 from postbus.server.feed import FORMAT, Answer, Feed, Query, subqueues_of
 from postbus.server.feed_readers import FeedReaders
 

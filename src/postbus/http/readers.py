@@ -15,7 +15,7 @@ from postbus.errors import InvalidArgument
 from postbus.http.broker_properties import read_json
 from postbus.http.problems import body_too_large, unknown_path, wrong_method
 from postbus.model.instant import Instant
-from postbus.server.entities import QueueEntity, TopicEntity
+from postbus.namespace.entities import QueueEntity, TopicEntity
 from postbus.server.feed import Feed
 from postbus.server.feed_readers import FeedReaders, Progress
 

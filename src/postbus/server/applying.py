@@ -10,7 +10,7 @@ from postbus.errors import ServiceBusError
 from postbus.model.description import QueueDescription
 from postbus.model.subscription import SubscriptionDescription
 from postbus.model.topic import TopicDescription
-from postbus.server.namespace import Namespace
+from postbus.namespace.namespace import Namespace
 
 
 class StepFailed(Exception):

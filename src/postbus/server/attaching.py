@@ -23,10 +23,10 @@ from postbus.errors import (
 )
 from postbus.model.address import Address, SubQueue, resolve_address
 from postbus.model.limits import BATCH_SIZE_MAX
+from postbus.namespace.entities import Entity, QueueEntity, Received, TopicEntity
 from postbus.server.browsing import Browser
 from postbus.server.cbs import TokenNode
 from postbus.server.coordinator import accept_coordinator
-from postbus.server.entities import Entity, QueueEntity, Received, TopicEntity
 from postbus.server.links import Inlet, Outlet
 from postbus.server.management import ManagementNode
 from postbus.server.nodes import CBS_SPELLING, MANAGEMENT_SPELLING, NodeInlet, NodeOutlet

@@ -26,7 +26,7 @@ from postbus.runtime.requests import Call
 from postbus.server.links import Outlet
 
 if TYPE_CHECKING:
-    from postbus.server.entities import Received, TopicEntity
+    from postbus.namespace.entities import Received, TopicEntity
     from postbus.server.gateway import Gateway
 
 LOOK_COUNT_MAX: Final = 100

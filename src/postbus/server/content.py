@@ -5,7 +5,7 @@ from postbus.model.description import QueueDescription
 from postbus.model.rule import RuleDescription
 from postbus.model.subscription import SubscriptionDescription
 from postbus.model.topic import TopicDescription
-from postbus.server.namespace import TOPIC
+from postbus.namespace.namespace import TOPIC
 from postbus.store.sqlite.catalog import Catalog
 
 

@@ -29,10 +29,10 @@ from postbus.feed.events import SUB_QUEUES, Place, event
 from postbus.feed.lines import line
 from postbus.model.address import Address, SubQueue
 from postbus.model.instant import Instant
+from postbus.namespace.entities import QueueEntity, TopicEntity
+from postbus.namespace.namespace import Namespace
 from postbus.runtime.fragment import Host
 from postbus.runtime.store_thread import StoreThread
-from postbus.server.entities import QueueEntity, TopicEntity
-from postbus.server.namespace import Namespace
 from postbus.store import batch
 from postbus.store.ports import RAW_MAX, BatchOutline, Extent, JournalReader, StoredBatch
 

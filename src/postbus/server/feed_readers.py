@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 
 from postbus.errors import EntityNotFound, QuotaExceeded, StoreUnavailable
 from postbus.model.instant import Instant
+from postbus.namespace.entities import QueueEntity, TopicEntity
+from postbus.namespace.namespace import Namespace
 from postbus.runtime.fragment import Host
 from postbus.runtime.store_thread import StoreThread
 from postbus.runtime.upkeep import Kept
-from postbus.server.entities import QueueEntity, TopicEntity
-from postbus.server.namespace import Namespace
 from postbus.store.sqlite.reader_offsets import MarkKey, ReaderMarks
 
 KEPT_MS: Final = 7 * 86_400_000

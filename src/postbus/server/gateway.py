@@ -34,6 +34,7 @@ from postbus.auth.credentials import Credentials
 from postbus.errors import ConnectionForced, SecondReceiver, ServiceBusError, Unauthorized
 from postbus.model.authorization import Right
 from postbus.model.instant import Instant
+from postbus.namespace.namespace import Namespace
 from postbus.observe.turns import CLIENT
 from postbus.runtime.fragment import Host
 from postbus.runtime.requests import Lose
@@ -43,7 +44,6 @@ from postbus.server.budgets import HELD_MIN
 from postbus.server.coordinator import CoordinatorInlet
 from postbus.server.links import Inlet, Outlet
 from postbus.server.lost_claims import address_of, detach_unproven
-from postbus.server.namespace import Namespace
 from postbus.server.nodes import NodeInlet, NodeOutlet
 from postbus.server.places import Place
 from postbus.server.refusals import Refusals

@@ -22,7 +22,7 @@ from postbus.server import enlisting
 from postbus.server.settlement import Send, Settle
 
 if TYPE_CHECKING:
-    from postbus.server.entities import Entity, QueueEntity, Received, TopicEntity
+    from postbus.namespace.entities import Entity, QueueEntity, Received, TopicEntity
     from postbus.server.gateway import Gateway
 
 log = structlog.get_logger("links")

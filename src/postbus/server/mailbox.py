@@ -32,11 +32,11 @@ from postbus.messages.translation import to_message
 from postbus.model.address import Address, SubQueue
 from postbus.model.instant import Instant
 from postbus.model.plain_message import PlainMessage, ReceivedMessage
+from postbus.namespace.entities import Entity, QueueEntity, Received, TopicEntity
+from postbus.namespace.namespace import Namespace
 from postbus.runtime.requests import Call
 from postbus.server.attaching import needs_session, refuse_forwarding
-from postbus.server.entities import Entity, QueueEntity, Received, TopicEntity
 from postbus.server.longpoll import LongPoll
-from postbus.server.namespace import Namespace
 
 T = TypeVar("T")
 

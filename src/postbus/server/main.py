@@ -27,6 +27,12 @@ from postbus.http.deadletters import REQUEST_MAX_BYTES
 from postbus.http.feed import FeedPages
 from postbus.model.description import QueueDescription
 from postbus.model.instant import Instant
+from postbus.namespace.entities import Entity, QueueEntity, Received, TopicEntity
+from postbus.namespace.health import Health
+from postbus.namespace.idle import Idleness
+from postbus.namespace.namespace import Namespace
+from postbus.namespace.resubmit import Resubmitting
+from postbus.namespace.usage import Usage
 from postbus.observe.logs import configure
 from postbus.observe.metrics import EntityReading, Metrics
 from postbus.observe.scraping import Scraping
@@ -42,23 +48,17 @@ from postbus.server.backup import BACKUP, back_up_running
 from postbus.server.budgets import Bounds, Budgets
 from postbus.server.configfile import NamespaceConfig, load_config
 from postbus.server.control import Control, Handler
-from postbus.server.entities import Entity, QueueEntity, Received, TopicEntity
 from postbus.server.export import EXPORT, export_running
 from postbus.server.feed import Feed
 from postbus.server.feed_readers import FeedReaders
 from postbus.server.gateway import Gateway
-from postbus.server.health import Health
 from postbus.server.http_protocol import HttpHost, HttpLimits
-from postbus.server.idleness import Idleness
 from postbus.server.listener import Listener, allow_open_files
 from postbus.server.mailbox import Mailbox
-from postbus.server.namespace import Namespace
 from postbus.server.places import Place, Places
 from postbus.server.reload_request import RELOAD
 from postbus.server.reloading import Reloading
-from postbus.server.resubmitting import Resubmitting
 from postbus.server.service import Service
-from postbus.server.usage import Usage
 from postbus.settings import Settings
 from postbus.store.memory.store import MemoryStore
 from postbus.store.ports import MessageStore

@@ -33,10 +33,10 @@ from postbus.messages.envelope import (
     write_delivery,
 )
 from postbus.model.instant import NEVER, Instant
+from postbus.namespace.entities import Entity, SubscriptionEntity
 from postbus.runtime.receivers import TOIL_OF_A_SHARE, share_of
 from postbus.runtime.requests import Call
 from postbus.server.enlisting import settlements_of, transaction_of
-from postbus.server.entities import Entity, SubscriptionEntity
 from postbus.server.fields import Fields, check_number
 from postbus.server.nodes import NodeRequest
 from postbus.server.peeking import peek

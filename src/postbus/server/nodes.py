@@ -33,7 +33,7 @@ from postbus.errors import InvalidArgument, InvalidOperation, QuotaExceeded, Ser
 from postbus.server.settlement import ACCEPTED
 
 if TYPE_CHECKING:
-    from postbus.server.entities import Entity
+    from postbus.namespace.entities import Entity
     from postbus.server.gateway import Gateway
 
 REQUEST_CREDIT: Final = 100

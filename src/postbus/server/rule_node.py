@@ -22,12 +22,12 @@ from postbus.model.rule import (
     SqlFilter,
     TrueFilter,
 )
+from postbus.namespace.entities import SubscriptionEntity
+from postbus.namespace.rule_values import amqp_from_typed, typed_from_amqp
 from postbus.observe.logs import get_logger
-from postbus.server.entities import SubscriptionEntity
 from postbus.server.fields import Fields
 from postbus.server.nodes import NodeRequest
 from postbus.server.request_keys import RULE_KEYS, SQL_KEYS
-from postbus.server.rule_values import amqp_from_typed, typed_from_amqp
 
 if TYPE_CHECKING:
     from postbus.server.gateway import Gateway

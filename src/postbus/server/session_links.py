@@ -27,7 +27,7 @@ from postbus.server.links import Outlet
 from postbus.server.session_filter import SessionFilter
 
 if TYPE_CHECKING:
-    from postbus.server.entities import Received
+    from postbus.namespace.entities import Received
     from postbus.server.gateway import Gateway
 
 WAIT_DEFAULT_MS: Final = 60_000

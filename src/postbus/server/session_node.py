@@ -22,7 +22,7 @@ from postbus.server.fields import Fields
 from postbus.server.nodes import NodeRequest
 
 if TYPE_CHECKING:
-    from postbus.server.entities import Entity
+    from postbus.namespace.entities import Entity
     from postbus.server.gateway import Gateway
 
 SESSION_OPERATIONS: Final = frozenset(

@@ -16,8 +16,8 @@ from postbus.amqp.session import Session
 from postbus.auth.authority import Right, missing_claim
 from postbus.errors import EntityNotFound, InvalidArgument, InvalidOperation, SecondReceiver
 from postbus.model.address import SubQueue, resolve_address
+from postbus.namespace.entities import Entity, QueueEntity, SubscriptionEntity, TopicEntity
 from postbus.server.enlisting import Route
-from postbus.server.entities import Entity, QueueEntity, SubscriptionEntity, TopicEntity
 from postbus.server.links import Inlet, Outlet, Promises
 from postbus.server.transactions import SPANS_ENTITIES
 

@@ -34,8 +34,8 @@ from postbus.broker.transaction import Transaction
 from postbus.errors import EntityDisabled, MessageSizeExceeded
 from postbus.messages.envelope import Changes, read_message
 from postbus.model.edits import Edits
+from postbus.namespace.revision import Revision
 from postbus.server.enlisting import settlements_of
-from postbus.server.revision import Revision
 from postbus.server.settlement import bodies_needed, rewritten, settle_with
 from postbus.store import batch
 from tests.support.topics import Place

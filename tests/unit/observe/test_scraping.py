@@ -6,8 +6,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+from postbus.namespace.health import PROBE_EVERY_MS, Health
 from postbus.observe.scraping import FORMS_MAX, Scraping
-from postbus.server.health import PROBE_EVERY_MS, Health
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 T0 = 1_700_000_000_000

@@ -25,10 +25,10 @@ from postbus.model.rule import (
     SqlFilter,
     TrueFilter,
 )
+from postbus.namespace.rule_matcher import TopicSorter
 from postbus.rules.matching import RuleSet
 from postbus.rules.values import EvaluationFailed
 from postbus.rules.work import STEPS_MAX, TooMuchWork
-from postbus.server.sorting import TopicSorter
 from tests.support.topics import Place
 from tests.unit.rules.samples import Sample, rule
 

@@ -28,10 +28,10 @@ from postbus.errors import (
     Unauthorized,
 )
 from postbus.model.address import resolve_path
+from postbus.namespace.entities import QueueEntity
 from postbus.runtime.fragment import Host
 from postbus.runtime.store_thread import StoreThread
 from postbus.server import feed as feed_module
-from postbus.server.entities import QueueEntity
 from postbus.server.feed import Feed, Query
 from postbus.server.feed_readers import KEPT_MS, SILENT_MS, FeedReaders, Progress
 from postbus.settings import Settings

@@ -10,8 +10,8 @@ from typing import Final
 from postbus.errors import EntityNotFound, InvalidArgument
 from postbus.model.address import Address, SubQueue, resolve_path
 from postbus.model.instant import Instant
-from postbus.server.entities import Entity, TopicEntity
-from postbus.server.namespace import Namespace
+from postbus.namespace.entities import Entity, TopicEntity
+from postbus.namespace.namespace import Namespace
 
 _COUNTED: Final = {
     "sends": "sends",

@@ -36,10 +36,10 @@ from postbus.errors import (
 from postbus.model.address import Address, SubQueue
 from postbus.model.edits import Edits
 from postbus.model.instant import Instant
+from postbus.namespace.entities import Entity, QueueEntity, Received, TopicEntity
+from postbus.namespace.namespace import Namespace
+from postbus.namespace.revision import Revision
 from postbus.runtime.requests import Call
-from postbus.server.entities import Entity, QueueEntity, Received, TopicEntity
-from postbus.server.namespace import Namespace
-from postbus.server.revision import Revision
 
 _SUBQUEUES: Final = {
     SubQueue.DEAD_LETTER: DEAD_LETTER,

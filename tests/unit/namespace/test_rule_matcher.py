@@ -8,8 +8,8 @@ import pytest
 
 from postbus.errors import QuotaExceeded
 from postbus.model.rule import RuleDescription, SqlFilter
+from postbus.namespace.rule_matcher import TopicSorter
 from postbus.rules.matching import SQL_FILTERS_MAX
-from postbus.server.sorting import TopicSorter
 
 
 def rule(name: str) -> RuleDescription:

@@ -25,11 +25,11 @@ from postbus.messages.envelope import read_message
 from postbus.model.duration import MAX_TICKS
 from postbus.model.rule import RuleDescription, SqlAction, TrueFilter
 from postbus.model.values import DATE_TIME_MAX_TICKS, DateTime, TimeSpan
+from postbus.namespace import message_view
+from postbus.namespace.message_view import MessageFacts, Rewritten, write_changes
 from postbus.rules.rule import compile_rule
 from postbus.rules.system import SYSTEM_PROPERTIES
 from postbus.rules.values import Value
-from postbus.server import facts
-from postbus.server.facts import MessageFacts, Rewritten, write_changes
 
 EPOCH = 621_355_968_000_000_000
 LIMIT = 32_768
@@ -63,8 +63,10 @@ def rewritten(message: Message, action: str) -> Rewritten:
     ).action
     assert compiled is not None
     assert message.raw is not None
-    facts = facts_of(message)
-    return write_changes(message, message.raw, compiled.apply(facts, 65_536), facts.given)
+    message_view = facts_of(message)
+    return write_changes(
+        message, message.raw, compiled.apply(message_view, 65_536), message_view.given
+    )
 
 
 def user_of(made: Rewritten) -> dict[str, Any]:
@@ -173,9 +175,11 @@ def test_nothing_is_decoded_before_it_is_asked_for(monkeypatch: pytest.MonkeyPat
     given = facts_of(message_of(user={"a": 1}))
     read: list[str] = []
     for name in ("read_properties", "read_annotations", "read_application_properties"):
-        real = getattr(facts, name)
+        real = getattr(message_view, name)
         monkeypatch.setattr(
-            facts, name, lambda *given, name=name, real=real: read.append(name) or real(*given)
+            message_view,
+            name,
+            lambda *given, name=name, real=real: read.append(name) or real(*given),
         )
     for name in ("MessageId", "SessionId", "SequenceNumber", "TimeToLive"):
         given.system(name)

@@ -21,6 +21,7 @@ from postbus.amqp.sections import (
 from postbus.broker.message import ACTIVE, NO_TTL, SCHEDULED, Message
 from postbus.model.duration import MAX_TICKS, TICKS_PER_MS, UNIX_EPOCH_TICKS, is_infinite
 from postbus.model.values import DATE_TIME_MAX_TICKS, DateTime, TimeSpan
+from postbus.namespace.rule_values import amqp_value, date_time_of, rule_value
 from postbus.rules.actions import Changes
 from postbus.rules.facts import fold
 from postbus.rules.system import (
@@ -33,7 +34,6 @@ from postbus.rules.system import (
 )
 from postbus.rules.values import Value
 from postbus.rules.work import STEPS_OF_A_PROPERTY, Work
-from postbus.server.rule_values import amqp_value, date_time_of, rule_value
 
 # System properties that are fields of the AMQP properties section.
 _FIELDS: Final = {

@@ -19,9 +19,9 @@ from postbus.model.address import resolve_path
 from postbus.model.edits import Edits
 from postbus.model.instant import Instant
 from postbus.model.plain_message import PlainMessage
-from postbus.server import resubmitting
-from postbus.server.entities import QueueEntity
-from postbus.server.resubmitting import Resubmitting
+from postbus.namespace import resubmit
+from postbus.namespace.entities import QueueEntity
+from postbus.namespace.resubmit import Resubmitting
 from postbus.settings import Settings
 from postbus.store.sqlite.catalog import EntityRecord, FragmentRecord
 from tests.unit.runtime.test_runtime import Bed
@@ -77,7 +77,7 @@ class Cemetery:
 
 @pytest.fixture
 async def cemetery(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cemetery]:
-    monkeypatch.setattr(resubmitting, "AT_ONCE", 4)
+    monkeypatch.setattr(resubmit, "AT_ONCE", 4)
     cemetery = Cemetery()
     yield cemetery
     await cemetery.bed.thread.stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postbus.server.prefetch import PrefetchWatch
+from postbus.namespace.prefetch import PrefetchWatch
 
 T0 = 1_700_000_000_000
 LOCK_MS = 30_000

@@ -5,7 +5,7 @@ from typing import Final
 
 from postbus.errors import ServiceBusError
 from postbus.model.instant import Instant
-from postbus.server.namespace import Namespace
+from postbus.namespace.namespace import Namespace
 
 PROBE_EVERY_MS: Final = 1_000
 """`/health` is open to all, so asking often must cost neither writes nor walks over all entities

@@ -9,11 +9,11 @@ from postbus.broker.policy import Policy
 from postbus.broker.topic import Copy, Sorted
 from postbus.errors import QuotaExceeded
 from postbus.model.rule import RuleDescription
+from postbus.namespace.message_view import MessageFacts, write_changes
 from postbus.rules.actions import Action, TooLarge
 from postbus.rules.matching import CORRELATION_FILTERS_MAX, SQL_FILTERS_MAX, Match, RuleSet
 from postbus.rules.rule import Rule, compile_rule
 from postbus.rules.values import ActionFailed, EvaluationFailed
-from postbus.server.facts import MessageFacts, write_changes
 
 EVALUATIONS_FOR_A_COPY: Final = 4
 """Rules that are asked in the time in which a copy is made and written."""

@@ -24,7 +24,7 @@ from postbus.broker.message import NO_TTL, Message
 from postbus.errors import InvalidArgument, MessageSizeExceeded
 from postbus.messages.envelope import read_message
 from postbus.model.edits import EditedValue, Edits
-from postbus.server.rule_values import amqp_value
+from postbus.namespace.rule_values import amqp_value
 
 _MARKS: Final = ("DeadLetterReason", "DeadLetterErrorDescription")
 """What a dead letter is told by among its properties. One that somebody received and sent again by

@@ -20,10 +20,10 @@ from postbus.model.description import QueueCounts
 from postbus.model.instant import Instant
 from postbus.model.rule import RuleDescription
 from postbus.model.subscription import SubscriptionDescription
+from postbus.namespace.entities import Entity, Received, SubscriptionEntity, TopicEntity
+from postbus.namespace.notices import detach_all
 from postbus.runtime.fragment import Host
 from postbus.runtime.store_thread import StoreThread
-from postbus.server.entities import Entity, Received, SubscriptionEntity, TopicEntity
-from postbus.server.notices import detach_all
 from postbus.store.sqlite.subscriptions import SubscriptionCatalog
 
 SUBSCRIPTIONS_MAX: Final = 2_000

@@ -14,7 +14,7 @@ from postbus.broker.message import DEAD_LETTER, MAIN
 from postbus.errors import EntityNotFound
 from postbus.model.description import QueueCounts
 from postbus.model.instant import Instant
-from postbus.server.entities import Entity, QueueEntity, SubscriptionEntity, TopicEntity
+from postbus.namespace.entities import Entity, QueueEntity, SubscriptionEntity, TopicEntity
 
 log = structlog.get_logger("namespace")
 

@@ -29,13 +29,13 @@ from postbus.amqp.codec.types import (
 )
 from postbus.errors import InvalidArgument
 from postbus.model.values import DateTime, TimeSpan, TypedValue, ValueType
-from postbus.rules.values import Opaque, Value
-from postbus.server.rule_values import (
+from postbus.namespace.rule_values import (
     amqp_from_typed,
     amqp_value,
     rule_value,
     typed_from_amqp,
 )
+from postbus.rules.values import Opaque, Value
 
 EPOCH = 621_355_968_000_000_000
 SPAN = Described(Symbol("com.microsoft:timespan"), 5)

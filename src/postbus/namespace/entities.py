@@ -15,10 +15,10 @@ from postbus.model.instant import Instant
 from postbus.model.rule import RuleDescription
 from postbus.model.subscription import SubscriptionDescription
 from postbus.model.topic import TopicDescription
+from postbus.namespace.prefetch import PrefetchWatch
+from postbus.namespace.rule_matcher import TopicSorter
 from postbus.observe.meters import EntityMeter
 from postbus.runtime.fragment import Host
-from postbus.server.prefetch import PrefetchWatch
-from postbus.server.sorting import TopicSorter
 from postbus.settings import Settings
 from postbus.store.sqlite.catalog import EntityRecord
 from postbus.store.sqlite.subscriptions import SubscriptionRecord

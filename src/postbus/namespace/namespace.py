@@ -21,6 +21,16 @@ from postbus.model.authorization import Rules, settle_rules
 from postbus.model.description import QueueCounts, QueueDescription
 from postbus.model.instant import Instant
 from postbus.model.topic import TopicDescription
+from postbus.namespace.entities import (
+    Entity,
+    QueueEntity,
+    Received,
+    SubscriptionEntity,
+    TopicEntity,
+)
+from postbus.namespace.notices import detach_all, detach_updated
+from postbus.namespace.rule_matcher import TopicSorter
+from postbus.namespace.subscriptions import Subscribing, always, unchecked
 from postbus.rules.grammar import prepare
 from postbus.runtime.engine_cache import counts_of
 from postbus.runtime.forwarder import Courier
@@ -29,10 +39,6 @@ from postbus.runtime.requests import Call
 from postbus.runtime.runtime import Runtime
 from postbus.runtime.store_thread import StoreThread
 from postbus.runtime.upkeep import Upkeep
-from postbus.server.entities import Entity, QueueEntity, Received, SubscriptionEntity, TopicEntity
-from postbus.server.notices import detach_all, detach_updated
-from postbus.server.sorting import TopicSorter
-from postbus.server.subscribing import Subscribing, always, unchecked
 from postbus.settings import Settings
 from postbus.store.sqlite.catalog import Catalog, EntityRecord
 

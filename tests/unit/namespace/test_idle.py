@@ -13,9 +13,9 @@ from postbus.errors import EntityNotFound
 from postbus.model.description import QueueCounts, QueueDescription
 from postbus.model.subscription import SubscriptionDescription
 from postbus.model.topic import TopicDescription
-from postbus.server.entities import Entity, QueueEntity, SubscriptionEntity, TopicEntity
-from postbus.server.idleness import Idleness
-from postbus.server.sorting import TopicSorter
+from postbus.namespace.entities import Entity, QueueEntity, SubscriptionEntity, TopicEntity
+from postbus.namespace.idle import Idleness
+from postbus.namespace.rule_matcher import TopicSorter
 from postbus.settings import Settings
 from postbus.store.sqlite.catalog import EntityRecord, FragmentRecord
 from postbus.store.sqlite.subscriptions import SubscriptionRecord
