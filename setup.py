@@ -31,7 +31,7 @@ INTERPRETED = {
 # Of the shell only what each message passes through.
 SHELL = {
     "runtime/accounting.py",
-    "server/budgets.py",
+    "net/budgets.py",
     "server/browsing.py",
     "runtime/clock.py",
     "runtime/commits.py",
@@ -42,7 +42,7 @@ SHELL = {
     "runtime/receivers.py",
     "server/links.py",
     "observe/meters.py",
-    "server/places.py",
+    "net/places.py",
     "namespace/prefetch.py",
     "runtime/reads.py",
     "runtime/requests.py",

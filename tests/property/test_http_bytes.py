@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from postbus.net.http_protocol import BoundedHttpProtocol, HttpHost, HttpLimits
 from postbus.observe.meters import ConnectionMeter
 from postbus.observe.tracking import TrackingIds
-from postbus.server.http_protocol import BoundedHttpProtocol, HttpHost, HttpLimits
-from tests.unit.server.serving import place_for
+from tests.unit.net.serving import place_for
 
 LIMITS = HttpLimits(
     header_max_bytes=2_048,

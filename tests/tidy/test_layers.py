@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "feed_cli": {"feed_client", "settings"},
     "messages": {"amqp", "broker", "errors", "model"},
     "feed": {"amqp", "broker", "messages", "model"},
+    "net": {"errors", "model", "observe", "settings", "tls"},
     "runtime": {"broker", "errors", "model", "observe", "store"},
     "namespace": {
         "amqp",
@@ -45,7 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "__main__": {"cli", "importing"},
     "cli": {"feed_cli", "importing", "pipeline_cli", "server", "settings", "tls"},
-    "http": {"auth", "errors", "model", "namespace", "observe", "server"},
+    "http": {"auth", "errors", "model", "namespace", "net", "observe", "server"},
     "server": {
         "amqp",
         "auth",
@@ -57,6 +58,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "messages",
         "model",
         "namespace",
+        "net",
         "observe",
         "rules",
         "runtime",

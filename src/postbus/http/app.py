@@ -42,9 +42,9 @@ from postbus.model.address import SubQueue, resolve_path
 from postbus.model.description import QueueDescription
 from postbus.model.fields import QUEUE, TOPIC
 from postbus.model.instant import Instant
+from postbus.net.http_protocol import LOG_IN
 from postbus.observe.logs import Valve, get_logger
 from postbus.observe.tracking import TrackingIds
-from postbus.server.http_protocol import LOG_IN
 
 Health = Callable[[], Awaitable[tuple[bool, dict[str, object]]]]
 """Is the broker healthy, and what else is there to say."""

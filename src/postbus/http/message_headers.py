@@ -26,7 +26,7 @@ from postbus.http.property_headers import (
 )
 from postbus.model.address import Address
 from postbus.model.plain_message import PlainMessage, ReceivedMessage
-from postbus.server.http_protocol import HEADER_NAMES
+from postbus.net.http_protocol import HEADER_NAMES
 
 Headers = list[tuple[bytes, bytes]]
 

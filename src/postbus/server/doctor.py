@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 import apsw
 
 import postbus
-from postbus.server.listener import OTHER_FILES
+from postbus.net.listener import OTHER_FILES
 from postbus.settings import Settings
 from postbus.tls.certificates import EXPIRES_SOON_DAYS, CertificateError, certificate_files
 from postbus.tls.pem import load_certificate

@@ -35,22 +35,22 @@ from postbus.errors import ConnectionForced, SecondReceiver, ServiceBusError, Un
 from postbus.model.authorization import Right
 from postbus.model.instant import Instant
 from postbus.namespace.namespace import Namespace
+from postbus.net.budgets import HELD_MIN
+from postbus.net.places import Place
+from postbus.net.unread import unread
+from postbus.net.websocket import part_from
 from postbus.observe.turns import CLIENT
 from postbus.runtime.fragment import Host
 from postbus.runtime.requests import Lose
 from postbus.runtime.runtime import Runtime
 from postbus.server.attaching import attach
-from postbus.server.budgets import HELD_MIN
 from postbus.server.coordinator import CoordinatorInlet
 from postbus.server.links import Inlet, Outlet
 from postbus.server.lost_claims import address_of, detach_unproven
 from postbus.server.nodes import NodeInlet, NodeOutlet
-from postbus.server.places import Place
 from postbus.server.refusals import Refusals
 from postbus.server.service import Service
 from postbus.server.transactions import Transactions
-from postbus.server.unread import unread
-from postbus.server.websocket import part_from
 
 Owner = Inlet | Outlet | NodeInlet | NodeOutlet | CoordinatorInlet
 

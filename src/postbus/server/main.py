@@ -33,6 +33,10 @@ from postbus.namespace.idle import Idleness
 from postbus.namespace.namespace import Namespace
 from postbus.namespace.resubmit import Resubmitting
 from postbus.namespace.usage import Usage
+from postbus.net.budgets import Bounds, Budgets
+from postbus.net.http_protocol import HttpHost, HttpLimits
+from postbus.net.listener import Listener, allow_open_files
+from postbus.net.places import Place, Places
 from postbus.observe.logs import configure
 from postbus.observe.metrics import EntityReading, Metrics
 from postbus.observe.scraping import Scraping
@@ -45,17 +49,13 @@ from postbus.runtime.runtime import Runtime
 from postbus.runtime.store_thread import StoreThread
 from postbus.runtime.upkeep import Upkeep, keep_up
 from postbus.server.backup import BACKUP, back_up_running
-from postbus.server.budgets import Bounds, Budgets
 from postbus.server.configfile import NamespaceConfig, load_config
 from postbus.server.control import Control, Handler
 from postbus.server.export import EXPORT, export_running
 from postbus.server.feed import Feed
 from postbus.server.feed_readers import FeedReaders
 from postbus.server.gateway import Gateway
-from postbus.server.http_protocol import HttpHost, HttpLimits
-from postbus.server.listener import Listener, allow_open_files
 from postbus.server.mailbox import Mailbox
-from postbus.server.places import Place, Places
 from postbus.server.reload_request import RELOAD
 from postbus.server.reloading import Reloading
 from postbus.server.service import Service

@@ -15,7 +15,7 @@ from postbus.model.instant import Instant
 from postbus.observe.meters import BudgetMeter
 
 if TYPE_CHECKING:
-    from postbus.server.places import Place
+    from postbus.net.places import Place
 
 HELD_MIN: Final = 4_096
 """Less than that on a connection is not worth an account."""

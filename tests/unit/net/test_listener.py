@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from postbus.server import listener as listening
-from postbus.server.listener import allow_open_files
-from postbus.server.sniffing import Wire, sniff
+from postbus.net import listener as listening
+from postbus.net.listener import allow_open_files
+from postbus.net.sniffing import Wire, sniff
 from postbus.settings import Settings
-from tests.unit.server.serving import AMQP_OPENING, GET, serving, until
+from tests.unit.net.serving import AMQP_OPENING, GET, serving, until
 
 # Telling protocols apart
 

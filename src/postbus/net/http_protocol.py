@@ -26,13 +26,13 @@ from uvicorn.protocols.http.httptools_impl import (
 from uvicorn.server import ServerState
 
 from postbus.errors import ServiceBusError
+from postbus.net.budgets import HELD_MIN
+from postbus.net.places import Place
+from postbus.net.upgrading import UpgradeRefused, answer_upgrade, asks_for_websocket
+from postbus.net.websocket import WebSocket
 from postbus.observe.logs import Valve, get_logger
 from postbus.observe.meters import ConnectionMeter
 from postbus.observe.tracking import Tracking, TrackingIds
-from postbus.server.budgets import HELD_MIN
-from postbus.server.places import Place
-from postbus.server.upgrading import UpgradeRefused, answer_upgrade, asks_for_websocket
-from postbus.server.websocket import WebSocket
 from postbus.settings import is_loopback
 
 _log = get_logger("http")

@@ -13,9 +13,9 @@ from typing import Final, Protocol
 
 from postbus.errors import ServerBusy, ServiceBusError
 from postbus.model.instant import Instant
+from postbus.net.budgets import Account, Budgets
 from postbus.observe.logs import Valve, get_logger
 from postbus.observe.meters import ConnectionMeter
-from postbus.server.budgets import Account, Budgets
 
 HTTP_PLACES: Final = 64
 """Places beyond the bound that are for HTTP alone: where every place is taken by peers that have

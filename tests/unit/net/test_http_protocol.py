@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from postbus.server import http_protocol
-from tests.unit.server.serving import GET, LIMITS, serving, until
+from postbus.net import http_protocol
+from tests.unit.net.serving import GET, LIMITS, serving, until
 
 
 def test_malformed_http_gets_400_in_xml_with_a_tracking_id(run: Any) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from postbus.net import places as seating
 from postbus.observe.meters import ConnectionMeter
-from postbus.server import places as seating
-from tests.unit.server.serving import (
+from tests.unit.net.serving import (
     AMQP_OPENING,
     GET,
     Client,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from postbus.server.unread import unread
+from postbus.net.unread import unread
 
 
 async def test_what_a_peer_sent_before_it_left_is_found() -> None:

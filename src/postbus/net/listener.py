@@ -17,11 +17,11 @@ from typing import Any, Final, NamedTuple, cast
 
 from postbus.errors import ServiceBusError
 from postbus.model.instant import Instant
+from postbus.net.encryption import encrypt
+from postbus.net.http_protocol import HttpHost, error_reply
+from postbus.net.places import Place, Places, Tenant
+from postbus.net.sniffing import NEEDED_BYTES, Wire, sniff
 from postbus.observe.logs import Valve, get_logger
-from postbus.server.encryption import encrypt
-from postbus.server.http_protocol import HttpHost, error_reply
-from postbus.server.places import Place, Places, Tenant
-from postbus.server.sniffing import NEEDED_BYTES, Wire, sniff
 from postbus.settings import Settings, is_loopback
 from postbus.tls.certificates import Certificates
 

@@ -15,8 +15,8 @@ from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import SEND_EOF, State
 from websockets.server import ServerProtocol
 
-from postbus.server.budgets import HELD_MIN
-from postbus.server.places import Place
+from postbus.net.budgets import HELD_MIN
+from postbus.net.places import Place
 
 # The parser makes an object of every frame, and a frame can be as short as six bytes: a read is
 # taken in pieces, and a peer that sends very many lets the others have their turn in between.

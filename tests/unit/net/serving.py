@@ -9,12 +9,12 @@ from ssl import SSLContext
 from typing import Any, cast
 
 from postbus.errors import ServiceBusError
+from postbus.net.budgets import Bounds, Budgets
+from postbus.net.http_protocol import HttpHost, HttpLimits
+from postbus.net.listener import Listener
+from postbus.net.places import Place, Places
 from postbus.observe.meters import ConnectionMeter
 from postbus.observe.tracking import TrackingIds
-from postbus.server.budgets import Bounds, Budgets
-from postbus.server.http_protocol import HttpHost, HttpLimits
-from postbus.server.listener import Listener
-from postbus.server.places import Place, Places
 from postbus.tls.certificates import Certificates
 
 AMQP_OPENING = b"AMQP\x00\x01\x00\x00"

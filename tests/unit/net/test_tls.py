@@ -15,9 +15,9 @@ from websockets.client import ClientProtocol
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
-from postbus.server import listener as listening
+from postbus.net import listener as listening
 from postbus.tls.certificates import CertificateFiles, Certificates
-from tests.unit.server.serving import AMQP_OPENING, GET, Client, serving, until
+from tests.unit.net.serving import AMQP_OPENING, GET, Client, serving, until
 
 CLIENT_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 

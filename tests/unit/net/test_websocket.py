@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from websockets.frames import CloseCode, Frame, Opcode
 
+from postbus.net import websocket as websockets
+from postbus.net.websocket import WebSocket
 from postbus.observe.meters import ConnectionMeter
-from postbus.server import websocket as websockets
-from postbus.server.websocket import WebSocket
-from tests.unit.server.serving import place_for
+from tests.unit.net.serving import place_for
 
 FRAME_MAX_BYTES = 1_000
 

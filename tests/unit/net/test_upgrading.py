@@ -6,7 +6,7 @@ from http import HTTPStatus
 
 import pytest
 
-from postbus.server.upgrading import UpgradeRefused, answer_upgrade, asks_for_websocket
+from postbus.net.upgrading import UpgradeRefused, answer_upgrade, asks_for_websocket
 
 PATH = b"/$servicebus/websocket"
 HEADERS = {
