@@ -17,9 +17,9 @@ from postbus.amqp.sections import (
     read_properties,
     scan,
 )
-from postbus.server.request_keys import KEYS
-from postbus.server.rule_node import RULE_OPERATIONS
-from postbus.server.session_node import SESSION_OPERATIONS
+from postbus.gateway.management_keys import KEYS
+from postbus.gateway.management_rules import RULE_OPERATIONS
+from postbus.gateway.management_sessions import SESSION_OPERATIONS
 from tests.support.access import Caller
 from tests.support.administration import Administration
 from tests.support.bus import Topic

@@ -10,7 +10,7 @@ from postbus.amqp.frames.framing import encode_frame
 from postbus.amqp.frames.performatives import Transfer
 from postbus.amqp.frames.transactions import Coordinator
 from postbus.amqp.sending import SenderLink
-from postbus.server.attaching import STRANGER_LINKS_MAX, TOKEN_REQUEST_BYTES_MAX
+from postbus.gateway.attach import STRANGER_LINKS_MAX, TOKEN_REQUEST_BYTES_MAX
 from tests.support.access import Caller, Refused, sas
 from tests.support.server import Server
 

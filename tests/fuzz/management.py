@@ -13,11 +13,11 @@ from postbus.broker.message import MAIN
 from postbus.broker.pages import Need
 from postbus.broker.policy import Policy
 from postbus.errors import ServiceBusError
+from postbus.gateway.management import ManagementNode
+from postbus.gateway.nodes import MANAGEMENT_SPELLING, NodeRequest
 from postbus.messages.envelope import read_message
 from postbus.observe.meters import EntityMeter
 from postbus.runtime.requests import Call
-from postbus.server.management import ManagementNode
-from postbus.server.nodes import MANAGEMENT_SPELLING, NodeRequest
 from tests.support.engine import T0, Engine
 
 LOCKED = UUID(bytes_le=(7).to_bytes(4, "big") + (1).to_bytes(4, "big") + bytes(8))

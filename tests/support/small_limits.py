@@ -43,8 +43,8 @@ LIMITS: Final[dict[str, dict[str, int]]] = {
     # pages and lists
     "postbus.runtime.loading": {"REPLAY_BYTES": 200, "SURVEYED_AT_ONCE": 2},
     "postbus.http.replies": {"PAGE_LENGTH_MAX": 3},
-    "postbus.server.rule_node": {"RULES_AT_ONCE": 2},
-    "postbus.server.session_node": {"LISTED_AT_ONCE_MAX": 3},
+    "postbus.gateway.management_rules": {"RULES_AT_ONCE": 2},
+    "postbus.gateway.management_sessions": {"LISTED_AT_ONCE_MAX": 3},
     "postbus.broker.session_list": {"READ_AT_ONCE": 2},
     "postbus.broker.session_operations": {"FIRST_ROWS": 2},
     "postbus.broker.browse": {"PEEK_ROWS": 2, "DELETE_ROWS": 2},

@@ -27,6 +27,7 @@ from postbus.errors import (
     ServiceBusError,
     SessionRequired,
 )
+from postbus.gateway.attach import needs_session, refuse_forwarding
 from postbus.messages.pings import PING
 from postbus.messages.translation import to_message
 from postbus.model.address import Address, SubQueue
@@ -35,7 +36,6 @@ from postbus.model.plain_message import PlainMessage, ReceivedMessage
 from postbus.namespace.entities import Entity, QueueEntity, Received, TopicEntity
 from postbus.namespace.namespace import Namespace
 from postbus.runtime.requests import Call
-from postbus.server.attaching import needs_session, refuse_forwarding
 from postbus.server.longpoll import LongPoll
 
 T = TypeVar("T")

@@ -22,6 +22,8 @@ from postbus.broker.message import MAIN
 from postbus.broker.window import WindowLimits
 from postbus.config.places import ConfigError
 from postbus.errors import SHUTTING_DOWN, ConnectionForced, OutcomeUnknown, StoreUnavailable
+from postbus.gateway.connection import Gateway
+from postbus.gateway.context import Service
 from postbus.http.app import build_app
 from postbus.http.deadletters import REQUEST_MAX_BYTES
 from postbus.http.feed import FeedPages
@@ -54,11 +56,9 @@ from postbus.server.control import Control, Handler
 from postbus.server.export import EXPORT, export_running
 from postbus.server.feed import Feed
 from postbus.server.feed_readers import FeedReaders
-from postbus.server.gateway import Gateway
 from postbus.server.mailbox import Mailbox
 from postbus.server.reload_request import RELOAD
 from postbus.server.reloading import Reloading
-from postbus.server.service import Service
 from postbus.settings import Settings
 from postbus.store.memory.store import MemoryStore
 from postbus.store.ports import MessageStore

@@ -17,8 +17,8 @@ from postbus.errors import (
     ServiceBusError,
     SessionLockLost,
 )
+from postbus.gateway.settlement import Send
 from postbus.runtime.receivers import Parcel
-from postbus.server.settlement import Send
 from tests.simulation.history import Violation
 from tests.simulation.sessions.guests import Guest
 from tests.simulation.sessions.letters import FAR, NAMES, ONCE, WORK, Letter, name_of

@@ -18,8 +18,8 @@ from postbus.broker import (
 )
 from postbus.broker.message import ACTIVE, DEAD_LETTER, DEFERRED, MAIN, TRANSFER_DEAD_LETTER
 from postbus.broker.policy import Policy
+from postbus.gateway import transactions
 from postbus.runtime import forwarder, holding, session_serving
-from postbus.server import transactions
 from tests.simulation.history import Violation
 from tests.simulation.patches import Silent, tiny
 from tests.simulation.playing import Playing, told

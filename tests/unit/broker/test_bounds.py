@@ -19,7 +19,7 @@ from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
 from postbus.broker.window import WindowLimits
 from postbus.errors import MessageSizeExceeded
-from postbus.server.settlement import bodies_needed
+from postbus.gateway.settlement import bodies_needed
 from tests.support.engine import Engine
 
 # It counts by classes derived from the engine's, and compiled ones have none.

@@ -33,10 +33,10 @@ from postbus.runtime.store_thread import StoreThread
 from postbus.runtime.upkeep import Upkeep, keep_up
 from postbus.store.sqlite.store import SqliteStore
 from tests.contract.quota import QuotaDisk, quota_disk
+from tests.unit.gateway.test_transactions import Desk, desk
 from tests.unit.namespace.test_resubmit import DEAD, Cemetery, cemetery
 from tests.unit.runtime.test_forwarder import Town, town, until
 from tests.unit.server.test_mailbox import ORDERS, Office, office
-from tests.unit.server.test_transactions import Desk, desk
 
 __all__ = ["cemetery", "desk", "office", "town"]
 

@@ -15,10 +15,10 @@ from postbus.amqp.sections import (
     encode_properties,
 )
 from postbus.broker.message import MAIN, Message
+from postbus.gateway.browsing import _look
+from postbus.gateway.peeking import peek
 from postbus.messages.envelope import read_message, write_delivery
 from postbus.runtime.receivers import BYTES_OF_A_SHARE, share_of
-from postbus.server.browsing import _look
-from postbus.server.peeking import peek
 from tests.support.topics import Place
 
 MANY = {Symbol(f"{n:04x}"): None for n in range(9_000)}

@@ -6,8 +6,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from postbus.errors import EntityNotFound, InvalidArgument, Unauthorized
+from postbus.gateway.refusals import Refusals
 from postbus.observe.tracking import TrackingIds
-from postbus.server.refusals import Refusals
 
 T0 = 1_700_000_000_000
 

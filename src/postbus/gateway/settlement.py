@@ -15,15 +15,15 @@ from postbus.broker.pages import BodyPage, Need, Pages
 from postbus.broker.queue import Queue
 from postbus.broker.rewriting import check_together
 from postbus.errors import ServiceBusError
+from postbus.gateway.refusals import Refusals
 from postbus.messages.envelope import Changes, change_properties
 from postbus.messages.pings import PING_TTL_MS, count_pings
 from postbus.model.instant import Instant
 from postbus.runtime.fragment import Host
 from postbus.runtime.holding import Ordered
-from postbus.server.refusals import Refusals
 
 if TYPE_CHECKING:
-    from postbus.server.links import Inlet, Outlet
+    from postbus.gateway.client_links import Inlet, Outlet
 
 ACCEPTED: Final = Accepted()
 

@@ -12,11 +12,11 @@ from postbus.amqp.frames.transactions import Declare, Declared, Discharge
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sections import read_value, scan
 from postbus.errors import InvalidArgument, NotSupported, ServiceBusError
-from postbus.server.settlement import ACCEPTED
-from postbus.server.via import begin_group
+from postbus.gateway.send_via import begin_group
+from postbus.gateway.settlement import ACCEPTED
 
 if TYPE_CHECKING:
-    from postbus.server.gateway import Gateway
+    from postbus.gateway.connection import Gateway
 
 CREDIT: Final = 100
 REQUEST_BYTES_MAX: Final = 4 * 1024

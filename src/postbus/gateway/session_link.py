@@ -20,15 +20,15 @@ from postbus.errors import (
     ServiceBusError,
     SessionLockLost,
 )
+from postbus.gateway.client_links import Outlet
+from postbus.gateway.session_filter import SessionFilter
 from postbus.model.duration import TICKS_PER_MS, format_timespan, ticks_of_instant
 from postbus.model.instant import Instant
 from postbus.runtime.session_requests import Accept, Leave
-from postbus.server.links import Outlet
-from postbus.server.session_filter import SessionFilter
 
 if TYPE_CHECKING:
+    from postbus.gateway.connection import Gateway
     from postbus.namespace.entities import Received
-    from postbus.server.gateway import Gateway
 
 WAIT_DEFAULT_MS: Final = 60_000
 """For a next session, where the client says nothing (semantics B §1)."""

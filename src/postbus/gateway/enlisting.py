@@ -27,16 +27,16 @@ from postbus.errors import (
     MessageSizeExceeded,
     ServiceBusError,
 )
+from postbus.gateway.settlement import ACCEPTED, confirmation
+from postbus.gateway.transactions import OpenTransaction
 from postbus.messages.envelope import Changes, change_properties, text_keys
 from postbus.model.instant import Instant
 from postbus.runtime.fragment import Host
 from postbus.runtime.requests import Call
-from postbus.server.settlement import ACCEPTED, confirmation
-from postbus.server.transactions import OpenTransaction
 
 if TYPE_CHECKING:
-    from postbus.server.gateway import Gateway
-    from postbus.server.links import Inlet, Outlet
+    from postbus.gateway.client_links import Inlet, Outlet
+    from postbus.gateway.connection import Gateway
 
 
 class Route(NamedTuple):

@@ -25,6 +25,15 @@ from postbus.errors import (
     ServiceBusError,
     SessionLockLost,
 )
+from postbus.gateway.enlisting import settlements_of, transaction_of
+from postbus.gateway.management_fields import Fields, check_number
+from postbus.gateway.management_keys import KEYS, SCHEDULED_KEYS
+from postbus.gateway.management_rules import RULE_OPERATIONS, RuleNode
+from postbus.gateway.management_sessions import SESSION_OPERATIONS, SessionNode, held_here
+from postbus.gateway.nodes import NodeRequest
+from postbus.gateway.peeking import peek
+from postbus.gateway.settlement import bodies_needed, rewritten, settle_with
+from postbus.gateway.transactions import Operation
 from postbus.messages.envelope import (
     REASON_LENGTH_MAX,
     Changes,
@@ -36,18 +45,9 @@ from postbus.model.instant import NEVER, Instant
 from postbus.namespace.entities import Entity, SubscriptionEntity
 from postbus.runtime.receivers import TOIL_OF_A_SHARE, share_of
 from postbus.runtime.requests import Call
-from postbus.server.enlisting import settlements_of, transaction_of
-from postbus.server.fields import Fields, check_number
-from postbus.server.nodes import NodeRequest
-from postbus.server.peeking import peek
-from postbus.server.request_keys import KEYS, SCHEDULED_KEYS
-from postbus.server.rule_node import RULE_OPERATIONS, RuleNode
-from postbus.server.session_node import SESSION_OPERATIONS, SessionNode, held_here
-from postbus.server.settlement import bodies_needed, rewritten, settle_with
-from postbus.server.transactions import Operation
 
 if TYPE_CHECKING:
-    from postbus.server.gateway import Gateway
+    from postbus.gateway.connection import Gateway
 
 _PREFIX: Final = "com.microsoft:"
 _OK: Final = 200

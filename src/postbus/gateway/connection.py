@@ -32,6 +32,14 @@ from postbus.amqp.session import Session
 from postbus.auth.authority import Authority, Claims
 from postbus.auth.credentials import Credentials
 from postbus.errors import ConnectionForced, SecondReceiver, ServiceBusError, Unauthorized
+from postbus.gateway.attach import attach
+from postbus.gateway.client_links import Inlet, Outlet
+from postbus.gateway.context import Service
+from postbus.gateway.coordinator import CoordinatorInlet
+from postbus.gateway.lost_claims import address_of, detach_unproven
+from postbus.gateway.nodes import NodeInlet, NodeOutlet
+from postbus.gateway.refusals import Refusals
+from postbus.gateway.transactions import Transactions
 from postbus.model.authorization import Right
 from postbus.model.instant import Instant
 from postbus.namespace.namespace import Namespace
@@ -43,14 +51,6 @@ from postbus.observe.turns import CLIENT
 from postbus.runtime.fragment import Host
 from postbus.runtime.requests import Lose
 from postbus.runtime.runtime import Runtime
-from postbus.server.attaching import attach
-from postbus.server.coordinator import CoordinatorInlet
-from postbus.server.links import Inlet, Outlet
-from postbus.server.lost_claims import address_of, detach_unproven
-from postbus.server.nodes import NodeInlet, NodeOutlet
-from postbus.server.refusals import Refusals
-from postbus.server.service import Service
-from postbus.server.transactions import Transactions
 
 Owner = Inlet | Outlet | NodeInlet | NodeOutlet | CoordinatorInlet
 

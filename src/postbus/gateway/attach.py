@@ -21,22 +21,22 @@ from postbus.errors import (
     QuotaExceeded,
     SessionRequired,
 )
+from postbus.gateway.browsing import Browser
+from postbus.gateway.cbs import TokenNode
+from postbus.gateway.client_links import Inlet, Outlet
+from postbus.gateway.coordinator import accept_coordinator
+from postbus.gateway.management import ManagementNode
+from postbus.gateway.nodes import CBS_SPELLING, MANAGEMENT_SPELLING, NodeInlet, NodeOutlet
+from postbus.gateway.send_via import DESTINATION, join_as_receiver, route_of
+from postbus.gateway.session_filter import SessionFilter, read_session_filter
+from postbus.gateway.session_link import SessionOutlet
+from postbus.gateway.terminus import browses, check_terminus
 from postbus.model.address import Address, SubQueue, resolve_address
 from postbus.model.limits import BATCH_SIZE_MAX
 from postbus.namespace.entities import Entity, QueueEntity, Received, TopicEntity
-from postbus.server.browsing import Browser
-from postbus.server.cbs import TokenNode
-from postbus.server.coordinator import accept_coordinator
-from postbus.server.links import Inlet, Outlet
-from postbus.server.management import ManagementNode
-from postbus.server.nodes import CBS_SPELLING, MANAGEMENT_SPELLING, NodeInlet, NodeOutlet
-from postbus.server.session_filter import SessionFilter, read_session_filter
-from postbus.server.session_links import SessionOutlet
-from postbus.server.terms import browses, check_terminus
-from postbus.server.via import DESTINATION, join_as_receiver, route_of
 
 if TYPE_CHECKING:
-    from postbus.server.gateway import Gateway
+    from postbus.gateway.connection import Gateway
 
 TOKEN_REQUEST_BYTES_MAX: Final = 32 * 1024
 """A token has at most half of that; whoever puts one has proven nothing yet."""

@@ -13,12 +13,12 @@ from postbus.amqp.sections import Properties, encode_data, encode_properties
 from postbus.broker.message import MAIN
 from postbus.broker.policy import Policy
 from postbus.errors import ServiceBusError, SessionLockLost, StoreUnavailable
+from postbus.gateway.session_filter import SessionFilter
+from postbus.gateway.session_link import SessionOutlet
 from postbus.messages.envelope import read_message
 from postbus.observe.meters import EntityMeter
 from postbus.runtime.fragment import Host
 from postbus.runtime.session_requests import AcceptNext
-from postbus.server.session_filter import SessionFilter
-from postbus.server.session_links import SessionOutlet
 from tests.unit.runtime.test_runtime import Bed, settled
 
 # The stand-ins below are not the classes that a compiled SessionOutlet insists on.

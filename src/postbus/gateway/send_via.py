@@ -15,14 +15,14 @@ from postbus.amqp.sending import SenderLink
 from postbus.amqp.session import Session
 from postbus.auth.authority import Right, missing_claim
 from postbus.errors import EntityNotFound, InvalidArgument, InvalidOperation, SecondReceiver
+from postbus.gateway.client_links import Inlet, Outlet, Promises
+from postbus.gateway.enlisting import Route
+from postbus.gateway.transactions import SPANS_ENTITIES
 from postbus.model.address import SubQueue, resolve_address
 from postbus.namespace.entities import Entity, QueueEntity, SubscriptionEntity, TopicEntity
-from postbus.server.enlisting import Route
-from postbus.server.links import Inlet, Outlet, Promises
-from postbus.server.transactions import SPANS_ENTITIES
 
 if TYPE_CHECKING:
-    from postbus.server.gateway import Gateway
+    from postbus.gateway.connection import Gateway
 
 DESTINATION: Final = Symbol("com.microsoft:transfer-destination-address")
 

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from postbus.amqp.codec.types import Described, Int, Timestamp, ULong
 from postbus.errors import InternalError, InvalidArgument, ServiceBusError
+from postbus.gateway.management_fields import Fields
+from postbus.gateway.management_keys import RULE_KEYS, SQL_KEYS
+from postbus.gateway.nodes import NodeRequest
 from postbus.model.rule import (
     FALSE_EXPRESSION,
     TRUE_EXPRESSION,
@@ -25,12 +28,9 @@ from postbus.model.rule import (
 from postbus.namespace.entities import SubscriptionEntity
 from postbus.namespace.rule_values import amqp_from_typed, typed_from_amqp
 from postbus.observe.logs import get_logger
-from postbus.server.fields import Fields
-from postbus.server.nodes import NodeRequest
-from postbus.server.request_keys import RULE_KEYS, SQL_KEYS
 
 if TYPE_CHECKING:
-    from postbus.server.gateway import Gateway
+    from postbus.gateway.connection import Gateway
 
 _OK: Final = 200
 _NO_CONTENT: Final = 204

@@ -25,8 +25,8 @@ from postbus.errors import (
     TransactionTimedOut,
     TransactionUnknown,
 )
+from postbus.gateway.transactions import OpenTransaction, Transactions
 from postbus.runtime.fragment import Host
-from postbus.server.transactions import OpenTransaction, Transactions
 from tests.unit.runtime.test_runtime import Bed, settled
 
 SIZE = 100

@@ -29,13 +29,13 @@ from postbus.errors import (
     TransactionTimedOut,
     TransactionUnknown,
 )
+from postbus.gateway.settlement import ACCEPTED
 from postbus.model.instant import Instant
 from postbus.runtime.fragment import Host
 from postbus.runtime.requests import Call
-from postbus.server.settlement import ACCEPTED
 
 if TYPE_CHECKING:
-    from postbus.server.gateway import Gateway
+    from postbus.gateway.connection import Gateway
 
 ID_BYTES: Final = 16
 EXPIRED_MAX: Final = 1_000

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 from postbus.amqp.link import Link
 from postbus.amqp.receiving import ReceiverLink
 from postbus.auth.authority import lost_claim
+from postbus.gateway.client_links import Inlet, Outlet
 from postbus.model.address import resolve_address
 from postbus.model.authorization import Right
-from postbus.server.links import Inlet, Outlet
 
 if TYPE_CHECKING:
-    from postbus.server.gateway import Gateway
+    from postbus.gateway.connection import Gateway
 
 
 def detach_unproven(gateway: Gateway, links: list[Link]) -> None:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 from postbus.auth.authority import Claims
 from postbus.auth.refusals import InvalidAudience, KeyUnknown, NoKeysYet
 from postbus.errors import EntityNotFound, InvalidArgument, ServiceBusError
+from postbus.gateway.nodes import NodeRequest
 from postbus.model.address import resolve_path
-from postbus.server.nodes import NodeRequest
 
 if TYPE_CHECKING:
-    from postbus.server.gateway import Gateway
+    from postbus.gateway.connection import Gateway
 
 PUT_TOKEN: Final = "put-token"
 _ACCEPTED: Final = 202

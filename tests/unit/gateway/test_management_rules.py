@@ -7,6 +7,8 @@ import pytest
 from postbus.amqp.codec import decode, encode
 from postbus.amqp.codec.types import Described
 from postbus.errors import InvalidArgument
+from postbus.gateway.management_fields import Fields
+from postbus.gateway.management_rules import read_rule, write_rule
 from postbus.model.rule import (
     CorrelationFilter,
     FalseFilter,
@@ -17,8 +19,6 @@ from postbus.model.rule import (
     TrueFilter,
 )
 from postbus.model.values import TypedValue, ValueType
-from postbus.server.fields import Fields
-from postbus.server.rule_node import read_rule, write_rule
 
 EMPTY_LIST = "45"
 T0 = 1_700_000_000_000

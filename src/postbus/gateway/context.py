@@ -10,16 +10,16 @@ from postbus.amqp.codec.types import Symbol
 from postbus.amqp.limits import Limits
 from postbus.auth.authority import Authority
 from postbus.auth.keyring import AccessKey
+from postbus.gateway.refusals import Refusals
 from postbus.model.authorization import Rules
 from postbus.model.instant import Instant
 from postbus.namespace.namespace import Namespace
 from postbus.observe.tracking import TrackingIds
 from postbus.observe.turns import TurnMeter
-from postbus.server.refusals import Refusals
 from postbus.settings import Settings
 
 if TYPE_CHECKING:
-    from postbus.server.gateway import Gateway
+    from postbus.gateway.connection import Gateway
 
 
 class Service:

@@ -15,15 +15,15 @@ from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sending import SenderLink
 from postbus.broker.message import Message
 from postbus.errors import InvalidArgument, NotSupported, ServiceBusError
+from postbus.gateway import enlisting
+from postbus.gateway.settlement import Send, Settle
 from postbus.messages.envelope import Changes, read_transfer, write_delivery
 from postbus.runtime.receivers import Parcel, parcel_size, share_of
 from postbus.runtime.requests import GiveBack
-from postbus.server import enlisting
-from postbus.server.settlement import Send, Settle
 
 if TYPE_CHECKING:
+    from postbus.gateway.connection import Gateway
     from postbus.namespace.entities import Entity, QueueEntity, Received, TopicEntity
-    from postbus.server.gateway import Gateway
 
 log = structlog.get_logger("links")
 
@@ -99,7 +99,7 @@ class Promises:
     def __init__(self) -> None:
         self.count = 0
         self.cross_entity = False
-        """Its transactions may reach several entities (`postbus.server.via`)."""
+        """Its transactions may reach several entities (`postbus.gateway.send_via`)."""
         self.via: Entity | None = None
 
 

@@ -19,15 +19,15 @@ from postbus.broker import browse
 from postbus.broker.engine import Engine
 from postbus.broker.pages import Need, Pages
 from postbus.errors import NotSupported, ServiceBusError
+from postbus.gateway.client_links import Outlet
 from postbus.messages.envelope import write_delivery
 from postbus.model.instant import Instant
 from postbus.runtime.receivers import TOIL_OF_A_SHARE, share_of
 from postbus.runtime.requests import Call
-from postbus.server.links import Outlet
 
 if TYPE_CHECKING:
+    from postbus.gateway.connection import Gateway
     from postbus.namespace.entities import Received, TopicEntity
-    from postbus.server.gateway import Gateway
 
 LOOK_COUNT_MAX: Final = 100
 LOOK_BYTES_MAX: Final = 256 * 1024

@@ -17,13 +17,13 @@ from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
 from postbus.broker.session_list import Listing
 from postbus.errors import InvalidArgument, SessionLockLost
+from postbus.gateway.management_fields import Fields
+from postbus.gateway.nodes import NodeRequest
 from postbus.model.instant import NEVER, Instant
-from postbus.server.fields import Fields
-from postbus.server.nodes import NodeRequest
 
 if TYPE_CHECKING:
+    from postbus.gateway.connection import Gateway
     from postbus.namespace.entities import Entity
-    from postbus.server.gateway import Gateway
 
 SESSION_OPERATIONS: Final = frozenset(
     {"renew-session-lock", "set-session-state", "get-session-state", "get-message-sessions"}

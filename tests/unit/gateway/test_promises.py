@@ -10,7 +10,7 @@ import pytest
 from postbus.amqp.sections import Properties, encode_data, encode_properties
 from postbus.broker.message import MAIN
 from postbus.errors import ServiceBusError, StoreUnavailable
-from postbus.server.links import Outlet
+from postbus.gateway.client_links import Outlet
 from tests.unit.runtime.test_runtime import Bed, settled
 
 # The stand-ins below are not the classes that a compiled Outlet insists on.

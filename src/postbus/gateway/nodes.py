@@ -30,11 +30,11 @@ from postbus.amqp.sections import (
 )
 from postbus.amqp.sending import SenderLink
 from postbus.errors import InvalidArgument, InvalidOperation, QuotaExceeded, ServiceBusError
-from postbus.server.settlement import ACCEPTED
+from postbus.gateway.settlement import ACCEPTED
 
 if TYPE_CHECKING:
+    from postbus.gateway.connection import Gateway
     from postbus.namespace.entities import Entity
-    from postbus.server.gateway import Gateway
 
 REQUEST_CREDIT: Final = 100
 RESPONSES_WAITING_MAX: Final = 200
