@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from postbus.server.feed import PER_FRAGMENT_MAX
+from postbus.feed.service import PER_FRAGMENT_MAX
 from tests.support import feed
 from tests.support.administration import administration_client
 from tests.support.rest import RestClient

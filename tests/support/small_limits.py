@@ -17,7 +17,7 @@ from unittest import mock
 
 LIMITS: Final[dict[str, dict[str, int]]] = {
     # the change feed and its reader
-    "postbus.server.feed": {
+    "postbus.feed.service": {
         "BATCHES_MAX": 3,
         "RAW_MAX": 1_000,
         "LINES_AT_ONCE": 2,

@@ -28,7 +28,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "feed_client": {"connection_string"},
     "feed_cli": {"feed_client", "settings"},
     "messages": {"amqp", "broker", "errors", "model"},
-    "feed": {"amqp", "broker", "messages", "model"},
     "net": {"errors", "model", "observe", "settings", "tls"},
     "runtime": {"broker", "errors", "model", "observe", "store"},
     "namespace": {
@@ -44,6 +43,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "settings",
         "store",
     },
+    "feed": {"amqp", "broker", "errors", "messages", "model", "namespace", "runtime", "store"},
+    "http": {"auth", "errors", "feed", "model", "namespace", "net", "observe"},
     "gateway": {
         "amqp",
         "auth",
@@ -57,9 +58,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "runtime",
         "settings",
     },
-    "__main__": {"cli", "importing"},
-    "cli": {"feed_cli", "importing", "pipeline_cli", "server", "settings", "tls"},
-    "http": {"auth", "errors", "model", "namespace", "net", "observe", "server"},
     "server": {
         "auth",
         "broker",
@@ -79,6 +77,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "store",
         "tls",
     },
+    "cli": {"feed_cli", "importing", "pipeline_cli", "server", "settings", "tls"},
+    "__main__": {"cli", "importing"},
 }
 
 # Tested without sleeps and run by the simulator: no I/O, no clock, no chance, no threads.

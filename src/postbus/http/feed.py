@@ -21,6 +21,8 @@ from starlette.types import Receive, Scope, Send
 
 from postbus.auth.authority import Claims, Right, missing_claim
 from postbus.errors import InvalidArgument, OffsetAhead, OffsetTrimmed, ServiceBusError
+from postbus.feed.readers import FeedReaders
+from postbus.feed.service import FORMAT, Answer, Feed, Query, subqueues_of
 from postbus.http.atom import Site
 from postbus.http.messages import client_gone
 from postbus.http.problems import HttpProblem, unknown_path, wrong_method
@@ -29,8 +31,6 @@ from postbus.model.address import resolve_path
 from postbus.namespace.entities import QueueEntity, TopicEntity
 from postbus.observe.logs import get_logger
 from postbus.observe.tracking import TrackingIds
-from postbus.server.feed import FORMAT, Answer, Feed, Query, subqueues_of
-from postbus.server.feed_readers import FeedReaders
 
 FEED: Final = "$feed"
 RAW_TYPE: Final = "application/vnd.postbus.record-batches"

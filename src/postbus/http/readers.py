@@ -12,12 +12,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from postbus.errors import InvalidArgument
+from postbus.feed.readers import FeedReaders, Progress
+from postbus.feed.service import Feed
 from postbus.http.broker_properties import read_json
 from postbus.http.problems import body_too_large, unknown_path, wrong_method
 from postbus.model.instant import Instant
 from postbus.namespace.entities import QueueEntity, TopicEntity
-from postbus.server.feed import Feed
-from postbus.server.feed_readers import FeedReaders, Progress
 
 NAME_LENGTH_MAX: Final = 128
 QUERY_LENGTH_MAX: Final = 512

@@ -22,6 +22,8 @@ from postbus.broker.message import MAIN
 from postbus.broker.window import WindowLimits
 from postbus.config.places import ConfigError
 from postbus.errors import SHUTTING_DOWN, ConnectionForced, OutcomeUnknown, StoreUnavailable
+from postbus.feed.readers import FeedReaders
+from postbus.feed.service import Feed
 from postbus.gateway.connection import Gateway
 from postbus.gateway.context import Service
 from postbus.http.app import build_app
@@ -54,8 +56,6 @@ from postbus.server.backup import BACKUP, back_up_running
 from postbus.server.configfile import NamespaceConfig, load_config
 from postbus.server.control import Control, Handler
 from postbus.server.export import EXPORT, export_running
-from postbus.server.feed import Feed
-from postbus.server.feed_readers import FeedReaders
 from postbus.server.mailbox import Mailbox
 from postbus.server.reload_request import RELOAD
 from postbus.server.reloading import Reloading

@@ -75,7 +75,7 @@ def application(
         metrics=_scrape,
         defaults=defaults or QueueDescription(),
         mailbox=mailbox,
-        feeds=cast("FeedPages", None),  # needs a whole server: tests/unit/server/test_feed.py
+        feeds=cast("FeedPages", None),  # needs a whole server: tests/unit/feed/test_service.py
         undertaker=undertaker or MemoryUndertaker(),
         usage=usage or MemoryUsage(),
         wait_max_ms=240_000,

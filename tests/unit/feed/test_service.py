@@ -27,13 +27,13 @@ from postbus.errors import (
     StoreUnavailable,
     Unauthorized,
 )
+from postbus.feed import service as feed_module
+from postbus.feed.readers import KEPT_MS, SILENT_MS, FeedReaders, Progress
+from postbus.feed.service import Feed, Query
 from postbus.model.address import resolve_path
 from postbus.namespace.entities import QueueEntity
 from postbus.runtime.fragment import Host
 from postbus.runtime.store_thread import StoreThread
-from postbus.server import feed as feed_module
-from postbus.server.feed import Feed, Query
-from postbus.server.feed_readers import KEPT_MS, SILENT_MS, FeedReaders, Progress
 from postbus.settings import Settings
 from postbus.store import batch
 from postbus.store.memory.store import MemoryStore
@@ -476,7 +476,7 @@ async def test_readers_of_an_entity_that_is_gone_are_forgotten_at_the_next_start
 async def test_readers_are_bounded_and_a_silent_one_makes_room_for_a_new_one(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
-    monkeypatch.setattr(f"postbus.server.feed_readers.{bound}", 2)
+    monkeypatch.setattr(f"postbus.feed.readers.{bound}", 2)
     register = Register(desk)
     await register.put("older", 1)
     register.now += 1

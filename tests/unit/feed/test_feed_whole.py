@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from postbus.server import feed as feed_module
+from postbus.feed import service as feed_module
 from postbus.store import batch
 from postbus.store.memory.store import MemoryStore
 from postbus.store.sqlite.journal_reader import SqliteReader
 from postbus.store.sqlite.store import SqliteStore
 from tests.support import feed as client
-from tests.unit.server.test_feed import Desk, record
+from tests.unit.feed.test_service import Desk, record
 
 pytestmark = pytest.mark.usefixtures("small_limits")
 
