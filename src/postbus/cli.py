@@ -96,7 +96,7 @@ def backup(
 ) -> None:
     """Copy a data folder, in use or not, into a folder that `serve --data` can open."""
     settings = _load({} if data is None else {"data": data})
-    from postbus.server.backup import BackupRefused, back_up
+    from postbus.ops.backup import BackupRefused, back_up
 
     try:
         back_up(settings.data, target)
@@ -119,8 +119,8 @@ def reload(
 ) -> None:
     """Let a running server read its --config file again and make its entities like it."""
     settings = _load({} if data is None else {"data": data})
-    from postbus.server.control import ControlError
-    from postbus.server.reload_request import ask_reload, report
+    from postbus.ops.control import ControlError
+    from postbus.ops.reload_request import ask_reload, report
 
     try:
         outcome = ask_reload(settings.data, dry_run=dry_run, prune=prune)
@@ -150,7 +150,7 @@ def export(
 ) -> None:
     """Print the entities of a namespace as a file that --config reads."""
     settings = _load({} if data is None else {"data": data})
-    from postbus.server.export import ExportRefused, export_folder
+    from postbus.ops.export import ExportRefused, export_folder
 
     try:
         exported = export_folder(settings.data, settings.namespace_name, form.value, keys=keys)
@@ -221,7 +221,7 @@ def doctor(flags: dict[str, object]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from postbus.server.doctor import examine
+    from postbus.ops.doctor import examine
 
     table = Table(box=None, pad_edge=False, show_header=False)
     findings = examine(settings)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import apsw
 import pytest
 
-from postbus.server.backup import SECRETS, back_up_running
+from postbus.ops.backup import SECRETS, back_up_running
 from postbus.store.sqlite.folder import DataFolder, FolderBackup, FolderDamaged
 from postbus.store.sqlite.store import database, folder
 from tests.contract.forgetting import NAMES, SYNC, Change, Medium, forgetting_disk, put

@@ -13,8 +13,8 @@ import apsw
 import pytest
 
 from postbus.errors import StoreUnavailable
-from postbus.server.backup import back_up
-from postbus.server.export import ExportRefused, export_folder
+from postbus.ops.backup import back_up
+from postbus.ops.export import ExportRefused, export_folder
 from postbus.store.sqlite.catalog import CATALOG, Catalog
 from postbus.store.sqlite.database import Database, FormatUnknown
 from postbus.store.sqlite.folder import DataFolder, FolderDamaged

@@ -29,7 +29,7 @@ from postbus.model.fields import QUEUE, SUBSCRIPTION, TOPIC, Form, describe
 from postbus.model.rule import RuleDescription
 from postbus.model.subscription import SubscriptionDescription
 from postbus.model.topic import TopicDescription
-from postbus.server.configfile import load_config
+from postbus.ops.config_file import load_config
 from postbus.settings import Settings, SettingsError, read_table
 
 _WRITTEN_AGAIN_MAX = 20_000

@@ -29,7 +29,7 @@ from postbus.model.rule import (
 from postbus.model.subscription import SubscriptionDescription
 from postbus.model.topic import TopicDescription
 from postbus.model.values import TypedValue, ValueType
-from postbus.server.configfile import load_config
+from postbus.ops.config_file import load_config
 
 # Everything that XML can hold, control characters that TOML must escape among it.
 text = st.text(

@@ -141,7 +141,7 @@ def test_a_reload_that_fails_half_way_shows_both_halves_and_ends_with_status_1(
         asked.append((folder, options))
         return outcome
 
-    monkeypatch.setattr("postbus.server.reload_request.ask_reload", ask_reload)
+    monkeypatch.setattr("postbus.ops.reload_request.ask_reload", ask_reload)
     result = postbus("reload", "--data", str(tmp_path), "--prune")
     assert asked == [(tmp_path, {"dry_run": False, "prune": True})]
     assert result.exit_code == 1

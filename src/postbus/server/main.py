@@ -46,19 +46,19 @@ from postbus.observe.metrics import EntityReading, Metrics
 from postbus.observe.scraping import Scraping
 from postbus.observe.tracking import TrackingIds
 from postbus.observe.turns import Ticking
+from postbus.ops.backup import BACKUP, back_up_running
+from postbus.ops.config_file import NamespaceConfig, load_config
+from postbus.ops.control import Control, Handler
+from postbus.ops.export import EXPORT, export_running
+from postbus.ops.reload import Reloading
+from postbus.ops.reload_request import RELOAD
 from postbus.runtime.clock import SystemClock
 from postbus.runtime.engine_cache import Residence
 from postbus.runtime.loading import Loader
 from postbus.runtime.runtime import Runtime
 from postbus.runtime.store_thread import StoreThread
 from postbus.runtime.upkeep import Upkeep, keep_up
-from postbus.server.backup import BACKUP, back_up_running
-from postbus.server.configfile import NamespaceConfig, load_config
-from postbus.server.control import Control, Handler
-from postbus.server.export import EXPORT, export_running
 from postbus.server.mailbox import Mailbox
-from postbus.server.reload_request import RELOAD
-from postbus.server.reloading import Reloading
 from postbus.settings import Settings
 from postbus.store.memory.store import MemoryStore
 from postbus.store.ports import MessageStore

@@ -8,7 +8,7 @@ from typing import Any
 
 from postbus.config.content import Content
 from postbus.model.description import QueueDescription
-from postbus.server.configfile import NamespaceConfig, load_config
+from postbus.ops.config_file import NamespaceConfig, load_config
 
 QUEUE_PROPERTIES = {
     "DeadLetteringOnMessageExpiration": True,

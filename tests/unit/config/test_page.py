@@ -10,7 +10,7 @@ from postbus.config.planning import Limits, make_plan
 from postbus.config.steps import Outcome, Told, Verb
 from postbus.model.rule import CorrelationFilter, SqlFilter
 from postbus.model.values import ValueType
-from postbus.server.reload_request import report
+from postbus.ops.reload_request import report
 from tests.unit.config.files import load
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "configuration.md"

@@ -21,7 +21,7 @@ from postbus.model.rule import (
 from postbus.model.subscription import SubscriptionDescription
 from postbus.model.topic import TopicDescription
 from postbus.model.values import TypedValue, ValueType
-from postbus.server.configfile import NamespaceConfig, load_config
+from postbus.ops.config_file import NamespaceConfig, load_config
 from tests.unit.config.files import load, load_toml
 
 QUEUES = """

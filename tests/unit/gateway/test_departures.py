@@ -29,7 +29,7 @@ from postbus.amqp.sections import (
 )
 from postbus.config.content import Content, Queue
 from postbus.model.description import QueueDescription
-from postbus.server.configfile import NamespaceConfig
+from postbus.ops.config_file import NamespaceConfig
 from postbus.server.main import Server
 from postbus.settings import Settings
 from tests.support.carriers import CARRIERS, make_local_ca

@@ -14,9 +14,9 @@ from postbus.broker import browse
 from postbus.broker.message import MAIN, Message
 from postbus.config.content import Content, Queue
 from postbus.model.description import QueueDescription
+from postbus.ops.config_file import NamespaceConfig
 from postbus.runtime.clock import SystemClock
 from postbus.runtime.requests import Call
-from postbus.server.configfile import NamespaceConfig
 from postbus.server.main import ClockWrong, Server
 from postbus.settings import Settings
 from postbus.store.sqlite.folder import DataFolder

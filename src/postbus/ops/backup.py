@@ -13,8 +13,8 @@ from typing import Final
 
 from postbus.auth.namespace_key import KEY_FILE
 from postbus.errors import ServiceBusError
+from postbus.ops.control import ControlError, ask
 from postbus.runtime.store_thread import StoreThread
-from postbus.server.control import ControlError, ask
 from postbus.settings import MADE_CERTIFICATE
 from postbus.store.sqlite.database import BackupFailed, FormatUnknown
 from postbus.store.sqlite.folder import DataFolder, FolderDamaged, FolderInUse

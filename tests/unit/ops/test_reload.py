@@ -19,9 +19,9 @@ from postbus.errors import QuotaExceeded
 from postbus.model.description import EntityStatus, QueueDescription
 from postbus.model.rule import RuleDescription
 from postbus.namespace.namespace import Namespace
-from postbus.server.export import export_folder, export_running
+from postbus.ops.export import export_folder, export_running
+from postbus.ops.reload import Reloading
 from postbus.server.main import Server, _config
-from postbus.server.reloading import Reloading
 from postbus.settings import Settings
 from postbus.store.sqlite.folder import DataFolder
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import postbus.broker.queue
-from postbus.server import doctor
-from postbus.server.doctor import Finding, examine
+from postbus.ops import doctor
+from postbus.ops.doctor import Finding, examine
 from postbus.settings import Settings
 from postbus.tls import local_ca
 from postbus.tls.local_ca import make_certificate

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from postbus.auth.namespace_key import KEY_FILE
+from postbus.ops.backup import BACKUP, BackupRefused, back_up, back_up_running
+from postbus.ops.control import Control
 from postbus.runtime.store_thread import StoreThread
-from postbus.server.backup import BACKUP, BackupRefused, back_up, back_up_running
-from postbus.server.control import Control
 from postbus.store.sqlite.folder import DataFolder
 from postbus.tls.local_ca import make_certificate
 

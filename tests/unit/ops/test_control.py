@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from postbus.server.control import SOCKET, Control, ControlError, ask
+from postbus.ops.control import SOCKET, Control, ControlError, ask
 
 
 class Desk:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postbus.config.places import ConfigError
-from postbus.server import configfile
-from postbus.server.configfile import NamespaceConfig, load_config
+from postbus.ops import config_file
+from postbus.ops.config_file import NamespaceConfig, load_config
 from tests.unit.config.files import emulator, load
 
 
@@ -23,7 +23,7 @@ def test_a_file_that_cannot_be_read_is_named(
         load_config(tmp_path / "absent.toml")
     with pytest.raises(ConfigError, match="line 2: not UTF-8"):
         load(tmp_path, b"# first\n\xff", "latin.toml")
-    monkeypatch.setattr(configfile, "FILE_MAX_BYTES", 1_000)
+    monkeypatch.setattr(config_file, "FILE_MAX_BYTES", 1_000)
     assert load(tmp_path, b" " * 1_000, "large.toml") == NamespaceConfig()
     with pytest.raises(ConfigError, match="larger than the 1000 bytes allowed"):
         load(tmp_path, b" " * 1_001, "huge.toml")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from postbus.config.steps import Outcome, Verb
-from postbus.server.control import ControlError, ask
+from postbus.ops.control import ControlError, ask
 
 RELOAD: Final = "reload"
 """The name of the request to a running server."""

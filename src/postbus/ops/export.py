@@ -11,9 +11,9 @@ from postbus.config.content import Content
 from postbus.config.emulator_writing import write_emulator
 from postbus.config.toml_writing import write_toml
 from postbus.errors import ServiceBusError
+from postbus.ops.content import content_of
+from postbus.ops.control import ControlError, ask
 from postbus.runtime.store_thread import StoreThread
-from postbus.server.content import content_of
-from postbus.server.control import ControlError, ask
 from postbus.store.sqlite.catalog import Catalog
 from postbus.store.sqlite.database import FormatUnknown
 from postbus.store.sqlite.folder import DataFolder, FolderDamaged, FolderInUse
