@@ -29,6 +29,7 @@ from postbus.gateway.context import Service
 from postbus.http.app import build_app
 from postbus.http.deadletters import REQUEST_MAX_BYTES
 from postbus.http.feed import FeedPages
+from postbus.http.mailbox import Mailbox
 from postbus.model.description import QueueDescription
 from postbus.model.instant import Instant
 from postbus.namespace.entities import Entity, QueueEntity, Received, TopicEntity
@@ -58,7 +59,6 @@ from postbus.runtime.loading import Loader
 from postbus.runtime.runtime import Runtime
 from postbus.runtime.store_thread import StoreThread
 from postbus.runtime.upkeep import Upkeep, keep_up
-from postbus.server.mailbox import Mailbox
 from postbus.settings import Settings
 from postbus.store.memory.store import MemoryStore
 from postbus.store.ports import MessageStore

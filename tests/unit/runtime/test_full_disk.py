@@ -34,9 +34,9 @@ from postbus.runtime.upkeep import Upkeep, keep_up
 from postbus.store.sqlite.store import SqliteStore
 from tests.contract.quota import QuotaDisk, quota_disk
 from tests.unit.gateway.test_transactions import Desk, desk
+from tests.unit.http.test_mailbox import ORDERS, Office, office
 from tests.unit.namespace.test_resubmit import DEAD, Cemetery, cemetery
 from tests.unit.runtime.test_forwarder import Town, town, until
-from tests.unit.server.test_mailbox import ORDERS, Office, office
 
 __all__ = ["cemetery", "desk", "office", "town"]
 

@@ -17,10 +17,10 @@ from postbus.errors import (
     ServerBusy,
     StoreUnavailable,
 )
+from postbus.http import long_poll
+from postbus.http.long_poll import LongPoll
 from postbus.messages.envelope import read_message
 from postbus.model.plain_message import ReceivedMessage
-from postbus.server import longpoll
-from postbus.server.longpoll import LongPoll
 from tests.unit.runtime.test_runtime import Bed, settled
 
 LONG_MS = 30_000
@@ -130,7 +130,7 @@ async def test_who_does_not_wait_is_told_at_once_that_there_is_nothing(bed: Bed)
 async def test_who_does_not_wait_hears_when_the_store_does_not_tell(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(longpoll, "NOTHING_WITHIN_S", 0.02)
+    monkeypatch.setattr(long_poll, "NOTHING_WITHIN_S", 0.02)
     monkeypatch.setattr(bed.runtime, "wake", lambda host: None)
     with pytest.raises(ServerBusy):
         await Client(bed).body(wait_ms=0)
@@ -253,7 +253,7 @@ async def test_a_message_that_cannot_be_read_is_not_lost(
         raise ValueError
 
     with monkeypatch.context() as patched:
-        patched.setattr(longpoll, "to_received", broken)
+        patched.setattr(long_poll, "to_received", broken)
         with pytest.raises(InternalError):
             await Client(bed, deletes=True).body()
     assert await Client(bed).body() == b"1"

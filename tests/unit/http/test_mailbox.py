@@ -23,12 +23,12 @@ from postbus.errors import (
     StoreUnavailable,
     Unauthorized,
 )
+from postbus.http.mailbox import Mailbox
 from postbus.model.address import resolve_path
 from postbus.model.description import EntityStatus, QueueDescription
 from postbus.model.plain_message import PlainMessage, ReceivedMessage
 from postbus.namespace.entities import QueueEntity
 from postbus.runtime import runtime
-from postbus.server.mailbox import Mailbox
 from postbus.settings import Settings
 from postbus.store.sqlite.catalog import EntityRecord, FragmentRecord
 from tests.unit.runtime.test_runtime import Bed, settled

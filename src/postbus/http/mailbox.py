@@ -28,6 +28,7 @@ from postbus.errors import (
     SessionRequired,
 )
 from postbus.gateway.attach import needs_session, refuse_forwarding
+from postbus.http.long_poll import LongPoll
 from postbus.messages.pings import PING
 from postbus.messages.translation import to_message
 from postbus.model.address import Address, SubQueue
@@ -36,7 +37,6 @@ from postbus.model.plain_message import PlainMessage, ReceivedMessage
 from postbus.namespace.entities import Entity, QueueEntity, Received, TopicEntity
 from postbus.namespace.namespace import Namespace
 from postbus.runtime.requests import Call
-from postbus.server.longpoll import LongPoll
 
 T = TypeVar("T")
 
