@@ -32,7 +32,7 @@ from bench.program import add_places, conduct, say, write_json
 from bench.ready_source import ReadySource
 from bench.report import markdown
 from bench.work import RunFailed
-from postbus.connection_string import parse
+from postbus.client.connection_string import parse
 from postbus.feed.events import Place
 from pyspark_postbus.client import Client
 from pyspark_postbus.columns import ALL, OF_SECTIONS, ddl

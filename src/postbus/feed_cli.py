@@ -11,7 +11,7 @@ import typer
 from postbus.settings import CONNECTION_STRING
 
 if TYPE_CHECKING:
-    from postbus.feed_client import FeedClient
+    from postbus.client.feed_client import FeedClient
 
 AGAIN_S: Final = 1.0
 """Between two attempts to reach a broker that is gone for a moment."""
@@ -41,7 +41,7 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs")] = False,
 ) -> None:
     """Show what each feed keeps, and how far its readers are behind."""
-    from postbus.feed_client import FeedClient, FeedFailed
+    from postbus.client.feed_client import FeedClient, FeedFailed
 
     try:
         client = FeedClient(connection_string)
@@ -67,7 +67,7 @@ def tail(
     ] = True,
 ) -> None:
     """Print the events of a feed as JSON lines, as they come. Takes nothing from anyone."""
-    from postbus.feed_client import WAIT_S, FeedClient, FeedFailed
+    from postbus.client.feed_client import WAIT_S, FeedClient, FeedFailed
 
     try:
         client = FeedClient(connection_string)
@@ -91,7 +91,7 @@ def tail(
 
 def _print(client: "FeedClient", entity: str, fragment: int, offset: int, wait_s: int) -> int:
     """Print what there is from an offset on; returns where to go on."""
-    from postbus.feed_client import FeedUnreachable
+    from postbus.client.feed_client import FeedUnreachable
 
     lost = False
     while True:

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import quote, urlencode
 
-from postbus.connection_string import Namespace, parse
+from postbus.client.connection_string import Namespace, parse
 
 RETRY_S: Final = 120.0
 """How long a broker may be away before a read or a write fails."""

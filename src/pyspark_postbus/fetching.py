@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 from postbus.broker.message import OWNER_BITS
-from postbus.connection_string import Namespace
+from postbus.client.connection_string import Namespace
 from postbus.feed.events import Place
 from pyspark_postbus.chunk_records import OtherJournal
 from pyspark_postbus.client import (

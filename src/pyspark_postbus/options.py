@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-from postbus.connection_string import BadConnectionString, Namespace, parse
+from postbus.client.connection_string import BadConnectionString, Namespace, parse
 from postbus.feed.operations import OPERATIONS
 
 Mode = Literal["feed", "messages"]

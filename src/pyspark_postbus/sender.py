@@ -20,7 +20,7 @@ from postbus.amqp.frames.performatives import ROLE_SENDER, SND_UNSETTLED, Attach
 from postbus.amqp.frames.terminus import Source, Target
 from postbus.amqp.sections import encode_data
 from postbus.amqp.sending import SenderLink
-from postbus.connection_string import Namespace
+from postbus.client.connection_string import Namespace
 from pyspark_postbus.client import RETRY_S
 from pyspark_postbus.wire import AmqpRefused, ConnectionLost, Wire, refusal
 

@@ -17,7 +17,7 @@ from postbus.amqp.frames.outcomes import Error
 from postbus.amqp.limits import Limits
 from postbus.amqp.sasl import encode_plain
 from postbus.amqp.session import Session
-from postbus.connection_string import Namespace
+from postbus.client.connection_string import Namespace
 
 CONNECT_S: Final = 20.0
 ANSWER_S: Final = 60.0

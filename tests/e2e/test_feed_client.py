@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from postbus.connection_string import parse
+from postbus.client.connection_string import parse
 from postbus.feed.events import Place
 from pyspark_postbus.batch_reader import FeedReader
 from pyspark_postbus.client import (

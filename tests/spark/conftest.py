@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from postbus.connection_string import parse
+from postbus.client.connection_string import parse
 from pyspark_postbus.rows import encode
 from pyspark_postbus.sender import Sender
 from tests.support.administration import Administration

@@ -25,7 +25,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from postbus.connection_string import BadConnectionString
+from postbus.client.connection_string import BadConnectionString
 from pyspark_postbus.client import PostbusError
 from pyspark_postbus.java import NoJava
 from pyspark_postbus.options import BadOption

@@ -16,7 +16,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from postbus.connection_string import parse
+from postbus.client.connection_string import parse
 from pyspark_postbus.columns import ddl
 from pyspark_postbus.pipelines.envelopes import marked, message_of
 from pyspark_postbus.pipelines.inputs import (

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from defusedxml.ElementTree import fromstring
 
-from postbus.connection_string import BadConnectionString, parse
+from postbus.client.connection_string import BadConnectionString, parse
 
 TIMEOUT_S: Final = 90.0
 """Longer than the broker waits for news."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from postbus.auth.sas import parse_sas
-from postbus.connection_string import BadConnectionString, parse
+from postbus.client.connection_string import BadConnectionString, parse
 
 KEY = "SharedAccessKeyName=Root;SharedAccessKey=s3cret="
 
