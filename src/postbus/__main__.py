@@ -1,12 +1,12 @@
 """Where the `postbus` script starts."""
 
-from postbus.importing import imported_quickly
+from postbus.cli.importing import imported_quickly
 
 
 def main() -> None:
     """Entry point of the `postbus` script."""
     with imported_quickly():
-        from postbus.cli import app
+        from postbus.cli.main import app
     app()
 
 

@@ -13,7 +13,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from postbus.cli import app
+from postbus.cli.main import app
 from pyspark_postbus.pipelines.prices import load_prices
 from tests.support.administration import Administration, administration_client
 from tests.support.server import Server

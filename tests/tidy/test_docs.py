@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from postbus.cli import app
+from postbus.cli.main import app
 from tests.tidy.generated import PAGES
 from tests.tidy.tree import ROOT, pages, shown
 

@@ -62,7 +62,7 @@ def plain(name: str) -> str:
     [
         "from pyspark.sql.connect.session import SparkSession",
         "import pyspark_postbus.source, pyspark_postbus.stream_reader, pyspark_postbus.writers",
-        "import pyspark_postbus.pipelines.console, postbus.pipeline_cli",
+        "import pyspark_postbus.pipelines.console, postbus.cli.pipeline",
     ],
 )
 def test_no_more_is_needed_than_what_the_documented_install_brings(program: str) -> None:

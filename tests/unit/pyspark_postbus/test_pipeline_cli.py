@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import pytest
 from typer.testing import CliRunner, Result
 
-from postbus.pipeline_cli import app
+from postbus.cli.pipeline import app
 from pyspark_postbus.pipelines import archive as archiving
 from pyspark_postbus.pipelines import console
 

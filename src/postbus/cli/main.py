@@ -14,9 +14,9 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from postbus.feed_cli import app as feed
-from postbus.importing import imported_quickly
-from postbus.pipeline_cli import app as pipelines
+from postbus.cli.feed import app as feed
+from postbus.cli.importing import imported_quickly
+from postbus.cli.pipeline import app as pipelines
 from postbus.settings import (
     Settings,
     SettingsError,

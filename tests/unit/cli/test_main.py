@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 from typer.testing import CliRunner, Result
 
-from postbus.cli import app
+from postbus.cli.main import app
 from postbus.config.steps import Outcome, Told, Verb
 from postbus.settings import MADE_CERTIFICATE, Settings, declared, flag_of
 
