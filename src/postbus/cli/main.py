@@ -82,7 +82,7 @@ def serve(flags: dict[str, object]) -> None:
     """Start the broker and serve until told to stop (SIGTERM or Ctrl-C; twice forces)."""
     settings = _load(flags)
     with imported_quickly():
-        from postbus.server.main import run
+        from postbus.server import run
 
     sys.exit(run(settings))
 

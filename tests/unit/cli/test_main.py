@@ -32,9 +32,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
         calls.append(settings)
         return 0
 
-    stand_in = ModuleType("postbus.server.main")
+    stand_in = ModuleType("postbus.server")
     stand_in.run = run  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "postbus.server.main", stand_in)
+    monkeypatch.setitem(sys.modules, "postbus.server", stand_in)
     return calls
 
 

@@ -30,7 +30,7 @@ from postbus.amqp.sections import (
 from postbus.config.content import Content, Queue
 from postbus.model.description import QueueDescription
 from postbus.ops.config_file import NamespaceConfig
-from postbus.server.main import Server
+from postbus.server import Server
 from postbus.settings import Settings
 from tests.support.carriers import CARRIERS, make_local_ca
 from tests.support.raw_client import RawClient

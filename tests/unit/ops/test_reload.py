@@ -21,7 +21,7 @@ from postbus.model.rule import RuleDescription
 from postbus.namespace.namespace import Namespace
 from postbus.ops.export import export_folder, export_running
 from postbus.ops.reload import Reloading
-from postbus.server.main import Server, _config
+from postbus.server import Server, _config
 from postbus.settings import Settings
 from postbus.store.sqlite.folder import DataFolder
 

@@ -17,7 +17,7 @@ from postbus.model.description import QueueDescription
 from postbus.ops.config_file import NamespaceConfig
 from postbus.runtime.clock import SystemClock
 from postbus.runtime.requests import Call
-from postbus.server.main import ClockWrong, Server
+from postbus.server import ClockWrong, Server
 from postbus.settings import Settings
 from postbus.store.sqlite.folder import DataFolder
 

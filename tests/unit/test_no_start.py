@@ -9,7 +9,7 @@ import apsw
 import pytest
 from structlog.testing import capture_logs
 
-from postbus.server import main
+from postbus import server
 from postbus.settings import Settings
 from postbus.store.sqlite.folder import DataFolder
 
@@ -36,10 +36,10 @@ def test_a_folder_that_cannot_be_read_is_not_started_on(
     assert callable(spoil)
     DataFolder(tmp_path / "data", 0).close()
     spoil(tmp_path / "data" / "store-0.db")
-    monkeypatch.setattr(main, "configure", lambda *_: None)
+    monkeypatch.setattr(server, "configure", lambda *_: None)
 
     with capture_logs() as lines:
-        assert main.run(Settings(data=tmp_path / "data", port=0, admin_port=0)) == 1
+        assert server.run(Settings(data=tmp_path / "data", port=0, admin_port=0)) == 1
 
     [line] = [line for line in lines if line["event"] == "cannot start"]
     assert line["error"].endswith(said)
