@@ -1,5 +1,6 @@
-"""Values of any simple type as texts, many at once: what `postbus.messages.plain_values.property_text`
-says of each, one type after the other.
+"""Values of any simple type as texts, many at once, one type after the other.
+
+`postbus.messages.plain_values.property_text` says the same of each value.
 
 What SDKs send most (numbers, booleans, times, UUIDs) is put into words without Python for each
 value but for fractions; bytes, decimals and the like are read one by one, their message is not.

@@ -18,10 +18,10 @@ import apsw
 
 from postbus.store.memory.store import MemoryStore
 from postbus.store.ports import Lease, MessageStore, Part, Trimmed
+from postbus.store.sqlite import folder as folders
 from postbus.store.sqlite.catalog import Catalog
 from postbus.store.sqlite.folder import DataFolder
 from postbus.store.sqlite.store import SqliteStore
-from postbus.store.sqlite.store import folder as folders
 from tests.contract.fragments import T0, Dump, Writer, dump
 from tests.contract.history import Life
 from tests.contract.test_store_alike import Engine

@@ -17,8 +17,8 @@ import apsw
 import pytest
 
 from postbus.ops.backup import SECRETS, back_up_running
+from postbus.store.sqlite import database, folder
 from postbus.store.sqlite.folder import DataFolder, FolderBackup, FolderDamaged
-from postbus.store.sqlite.store import database, folder
 from tests.contract.forgetting import NAMES, SYNC, Change, Medium, forgetting_disk, put
 from tests.contract.fragments import T0, Writer, dump
 from tests.contract.test_upgrade import contents

@@ -12,11 +12,11 @@ import pytest
 
 from postbus.errors import StoreFailed, StoreFull
 from postbus.store.ports import Lease
+from postbus.store.sqlite import reserve as reserves
 from postbus.store.sqlite.database import Database
 from postbus.store.sqlite.folder import DataFolder
 from postbus.store.sqlite.reserve import STEPS, Reserve
 from postbus.store.sqlite.store import SqliteStore
-from postbus.store.sqlite.store import reserve as reserves
 from tests.contract.fragments import T0, Writer
 from tests.contract.quota import QuotaDisk, quota_disk
 

@@ -10,8 +10,10 @@ import pytest
 
 from postbus.errors import NotSupported
 from postbus.store.memory.store import MemoryStore
+from postbus.store.sqlite import retention
+from postbus.store.sqlite import store as sqlite
 from postbus.store.sqlite.database import BackupFailed
-from postbus.store.sqlite.store import SqliteStore, retention, store
+from postbus.store.sqlite.store import SqliteStore
 from tests.contract.disk import SYNC, disk, no_fault
 from tests.contract.fragments import T0, Writer, body_of, change, dump
 
@@ -254,7 +256,7 @@ def test_a_fragment_and_an_offset_beyond_the_row_id_are_refused(
     with pytest.raises(ValueError, match="no journal has room"):
         store.acquire(1 << 23, "broker-a", 0)
 
-    monkeypatch.setattr(store, "OFFSET_MAX", 2)
+    monkeypatch.setattr(sqlite, "OFFSET_MAX", 2)
     writer = Writer(store)
     writer.send(b"one", b"two")
     with pytest.raises(ValueError, match="no offset left"):

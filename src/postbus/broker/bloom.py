@@ -1,8 +1,9 @@
 """A filter over ids: it is sure of those that were never in it, in few bits for each of them.
 
-One layer holds the ids of one segment of a history (`postbus.broker.duplicate_history`). The size of a layer
-is a power of two and a place in it is the low bits of a number, so a layer can be folded to half
-its size, or unfolded, without knowing the ids again: it then lets more strangers pass for known.
+One layer holds the ids of one segment of a history (`postbus.broker.duplicate_history`). The size
+of a layer is a power of two, and an id's bits in it are the low bits of a number. So a layer can be
+folded to half its size, or unfolded, without knowing the ids again. A folded layer takes more new
+ids for known ones.
 """
 
 import struct

@@ -1,6 +1,7 @@
 """A message as protocols other than AMQP see it: a body, named properties, plain values.
 
-The engine keeps messages in AMQP's own form; `postbus.messages.translation` turns one into the other.
+The engine keeps messages in AMQP's own form. `postbus.messages.translation` turns one form into the
+other.
 """
 
 from dataclasses import dataclass, field

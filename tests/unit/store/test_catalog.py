@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from postbus.errors import EntityAlreadyExists, EntityNotFound, QuotaExceeded
+from postbus.store.sqlite import catalog as module
 from postbus.store.sqlite.catalog import Catalog, FragmentRecord
-from postbus.store.sqlite.store import catalog as module
 
 T0 = 1_700_000_000_000
 PLAIN = {"max_delivery_count": 10, "user_metadata": "Grüße, ☃", "default_ttl_ms": None}

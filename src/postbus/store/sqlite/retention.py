@@ -9,9 +9,9 @@ import apsw
 
 from postbus.store.damage import check_numbers
 from postbus.store.ports import Checkpoint, Row, RowKey, Trimmed
+from postbus.store.sqlite import duplicates, rows
 from postbus.store.sqlite.database import Database
 from postbus.store.sqlite.schema import OFFSET_MAX, first_id
-from postbus.store.sqlite.store import duplicates, rows
 from postbus.store.trim import TrimCursor, TrimRule
 
 SLICE_BYTES_MAX: Final = 64 << 20

@@ -10,12 +10,12 @@ from postbus.model.instant import Instant
 from postbus.store import checks as rules
 from postbus.store.damage import check_batch, check_blob, check_numbers
 from postbus.store.ports import Lease, Part, Row, RowKey, Standing, StoredBatch, Trimmed
+from postbus.store.sqlite import duplicates, rows
 from postbus.store.sqlite.database import WAL_PAGES_MAX, Database
 from postbus.store.sqlite.journal_reader import SqliteReader
 from postbus.store.sqlite.reserve import Reserve
 from postbus.store.sqlite.retention import Retention
 from postbus.store.sqlite.schema import OFFSET_BITS, OFFSET_MAX, STORE, first_id
-from postbus.store.sqlite.store import duplicates, rows
 
 _PARTS_MAX: Final = 16
 """Batches in one statement. A commit of so many needs no other, and no explicit transaction."""
