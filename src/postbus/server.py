@@ -434,9 +434,9 @@ class Server:
         if self._control is not None:
             await self._control.close()
         await self._reloading.close(grace_s)
-        hosts = [entity.host for entity in self.namespace.entities()]
+        fragments = [entity.fragment for entity in self.namespace.entities()]
         for runtime in self.namespace.runtimes:
-            await runtime.stop(hosts)
+            await runtime.stop(fragments)
         for thread in self._threads:
             await thread.stop()
         log.info("stopped")
@@ -454,7 +454,7 @@ class Server:
             if isinstance(entity, Received):
                 ratio = entity.prefetch.lock_ratio(entity.description.lock_duration_ms, now)
                 if entity.description.requires_session:
-                    line = entity.host.session_lines.get(entity.subqueue(MAIN))
+                    line = entity.fragment.session_lines.get(entity.subqueue(MAIN))
                     sessions_held = 0 if line is None else line.held_count
             yield EntityReading(
                 entity.path,

@@ -19,7 +19,7 @@ from postbus.errors import StoreUnavailable
 from postbus.model.instant import NEVER
 from postbus.model.rows import Row
 from postbus.runtime import commits, engine_cache
-from postbus.runtime.fragment import Host
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.runtime import Output, Runtime
 from postbus.store.memory.store import MemoryStore
 from postbus.store.ports import Trimmed
@@ -34,11 +34,11 @@ class _EarlyRuntime(WatchedRuntime):
     def _commit(
         self,
         written: list[Any],
-        hosts: dict[Host, None],
+        fragments: dict[LoadedFragment, None],
         requests: list[Any],
         outputs: list[Output],
     ) -> None:
-        super()._commit(written, hosts, [], [])
+        super()._commit(written, fragments, [], [])
         for _, output in outputs:
             output()
 
@@ -46,7 +46,9 @@ class _EarlyRuntime(WatchedRuntime):
 def _leave_at_once(_: Any) -> Any:
     """A turn that writes nothing does not wait for the commit that is under way."""
 
-    def join(_: Any, hosts: dict[Host, None], requests: list[Any], outputs: list[Output]) -> None:
+    def join(
+        _: Any, fragments: dict[LoadedFragment, None], requests: list[Any], outputs: list[Output]
+    ) -> None:
         for _, output in outputs:
             output()
 
@@ -128,12 +130,12 @@ def _old_rows_kept(_: Any) -> Any:
 
 def _blind_trim(trim: Any) -> Any:
     def faulty(
-        store: MemoryStore, fragment: int, older_than: int, bytes_max: int, limit: int
+        store: MemoryStore, fragment_id: int, older_than: int, bytes_max: int, limit: int
     ) -> Trimmed:
-        kept = store._find(fragment)
+        kept = store._find(fragment_id)
         bodies, kept.bodies = kept.bodies, {}
         try:
-            trimmed: Trimmed = trim(store, fragment, older_than, bytes_max, limit)
+            trimmed: Trimmed = trim(store, fragment_id, older_than, bytes_max, limit)
         finally:
             kept.bodies = bodies
         return trimmed
@@ -176,15 +178,15 @@ def _count_not_indexed(to_row: Any) -> Any:
 
 
 def _asleep(forget: Any) -> Any:
-    def faulty(host: Host) -> None:
-        forget(host)
-        host.wakes_at = NEVER
+    def faulty(fragment: LoadedFragment) -> None:
+        forget(fragment)
+        fragment.wakes_at = NEVER
 
     return faulty
 
 
 def _unsurveyed(_: Any) -> Any:
-    def faulty(runtime: WatchedRuntime, hosts: list[Host]) -> None: ...
+    def faulty(runtime: WatchedRuntime, fragments: list[LoadedFragment]) -> None: ...
 
     return faulty
 
@@ -193,7 +195,7 @@ def nobody_told(fetch: Any) -> Any:
     def faulty(queue: Queue, subqueue: int, pages: Pages) -> Any:
         need = fetch(queue, subqueue, pages)
         if need is None:
-            queue.fragment.stirred.pop(subqueue, None)
+            queue.shared.stirred.pop(subqueue, None)
         return need
 
     return faulty

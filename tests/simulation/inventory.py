@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from postbus.broker import browse, records
-from postbus.broker.fragment import Fragment
+from postbus.broker.shared_state import SharedState
 from postbus.broker.ledger import Layout, Ledger
 from postbus.broker.message import DEAD_LETTER, MAIN
 from postbus.broker.pages import BatchPage, BodyPage, Loaded, Need, NextDue, Page, Pages
@@ -100,7 +100,7 @@ def from_every_record(batches: Iterable[StoredBatch], policy: Policy) -> tuple[Q
 
 
 def _queue(ledger: Ledger, policy: Policy) -> Queue:
-    return Queue("orders", 0, policy, Fragment(ledger, WindowLimits(), bytes(8), 0))
+    return Queue("orders", 0, policy, SharedState(ledger, WindowLimits(), bytes(8), 0))
 
 
 def _ledger(head: int, state: bytes) -> Ledger:

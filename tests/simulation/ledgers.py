@@ -24,23 +24,23 @@ TOTALS = "size and counts are right"
 Load = Callable[[int, int], list[Row]]
 
 
-def full_replay(stage: Any, fragment: int) -> Ledger:
+def full_replay(stage: Any, fragment_id: int) -> Ledger:
     """From every record that was ever written."""
-    ledger = _ledger(stage, fragment, 0, b"")
-    _replay(ledger, stage.records.batches.get(fragment, []))
+    ledger = _ledger(stage, fragment_id, 0, b"")
+    _replay(ledger, stage.records.batches.get(fragment_id, []))
     return ledger
 
 
-def index_and_tail(stage: Any, fragment: int) -> Ledger:
+def index_and_tail(stage: Any, fragment_id: int) -> Ledger:
     """As a restart would find it."""
-    stands = stage.records.stands.get(fragment)
+    stands = stage.records.stands.get(fragment_id)
     if stands is None:
-        return _ledger(stage, fragment, 0, b"")
-    ledger = _ledger(stage, fragment, stands.checkpoint, stands.state)
+        return _ledger(stage, fragment_id, 0, b"")
+    ledger = _ledger(stage, fragment_id, stands.checkpoint, stands.state)
     while ledger.head < stands.head:
-        batches = stage.records.store.read(fragment, ledger.head, 1 << 10)
+        batches = stage.records.store.read(fragment_id, ledger.head, 1 << 10)
         if not batches:
-            raise Violation(REPLAY, None, f"the journal of {fragment} ends at {ledger.head}")
+            raise Violation(REPLAY, None, f"the journal of {fragment_id} ends at {ledger.head}")
         _replay(ledger, batches)
     return ledger
 
@@ -58,25 +58,25 @@ def rows_of(ledger: Ledger, load: Load) -> list[Message]:
     return found
 
 
-def compare(stage: Any, fragment: int) -> list[tuple[Message, bytes]]:
+def compare(stage: Any, fragment_id: int) -> list[tuple[Message, bytes]]:
     """Engine, restart and full replay have the same messages with the same bodies: those."""
     store = stage.records.store
-    full = full_replay(stage, fragment)
-    kept = {each.base: each.data for each in stage.records.batches.get(fragment, [])}
+    full = full_replay(stage, fragment_id)
+    kept = {each.base: each.data for each in stage.records.batches.get(fragment_id, [])}
     rows = rows_of(full, nothing)
     bodies = [kept[row.base][row.position : row.position + row.length] for row in rows]
     told = [_told(row, body) for row, body in zip(rows, bodies, strict=True)]
 
     def load(subqueue: int, lane: int) -> list[Row]:
-        return list(store.load_lane(fragment, subqueue, lane, 0, ALL))
+        return list(store.load_lane(fragment_id, subqueue, lane, 0, ALL))
 
-    others = [(FULL, index_and_tail(stage, fragment))]
-    engine = stage.hosts[fragment].engine
+    others = [(FULL, index_and_tail(stage, fragment_id))]
+    engine = stage.fragments[fragment_id].engine
     if engine is not None:
         others.append((REPLAY, engine.ledger))
     for promise, ledger in others:
         shown = [
-            _told(row, store.read_slice(fragment, row.base, row.position, row.length))
+            _told(row, store.read_slice(fragment_id, row.base, row.position, row.length))
             for row in rows_of(ledger, load)
         ]
         _same(promise, told, shown)
@@ -96,12 +96,12 @@ def _check_totals(ledger: Ledger, rows: list[Message]) -> None:
         raise Violation(TOTALS, None, f"{ledger.size_bytes} bytes, there are {size}")
 
 
-def _ledger(stage: Any, fragment: int, head: int, state: bytes) -> Ledger:
+def _ledger(stage: Any, fragment_id: int, head: int, state: bytes) -> Ledger:
     layout = Layout(batch.HEADER_SIZE, batch.RECORD_PREFIX_SIZE)
-    policy: Policy = stage.policies[fragment]
+    policy: Policy = stage.policies[fragment_id]
     window_ms = policy.duplicate_window_ms
     history = None if window_ms is None else History(window_ms)
-    return Ledger(layout, fragment << 48, head, state, history)
+    return Ledger(layout, fragment_id << 48, head, state, history)
 
 
 def _replay(ledger: Ledger, batches: Sequence[StoredBatch]) -> None:

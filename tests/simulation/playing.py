@@ -64,9 +64,9 @@ class Playing:
 
     def stop(self) -> None:
         """The process ends with its indexes up to date, or nearly, in the middle of its work."""
-        for host in self._stage.hosts.values():
-            host.checkpoint_wanted = True
-            self._stage.runtime.wake(host)
+        for fragment in self._stage.fragments.values():
+            fragment.checkpoint_wanted = True
+            self._stage.runtime.wake(fragment)
         for _ in range(self._chance.randint(5, 60)):
             self._chance.choice(self._always)()
         self._stage.restart()
@@ -87,8 +87,8 @@ class Playing:
         stage = self._stage
         stage.spare()
         failing, stage.thread.failing = stage.thread.failing, 0.0
-        for host in stage.hosts.values():
-            stage.runtime.set_timer_again(host)  # as upkeep does where the clock was set
+        for fragment in stage.fragments.values():
+            stage.runtime.set_timer_again(fragment)  # as upkeep does where the clock was set
         for wait in [_RECOVERY_MS, _RECOVERY_MS, 1] if failing or patient else [1]:
             end = stage.now + wait
             while stage.now < end:  # a clock that was set back goes slowly

@@ -147,8 +147,8 @@ class Run:
         self._sim.machine.set_clock(self._chance.choice([-20_000, -700, -1, 1, 5_000]))
 
     def _checkpoint(self) -> None:
-        self._sim.host.checkpoint_wanted = True
-        self._sim.runtime.wake(self._sim.host)
+        self._sim.fragment.checkpoint_wanted = True
+        self._sim.runtime.wake(self._sim.fragment)
 
     def _desert(self) -> None:
         """Everybody leaves. When the locks have run out the engine is not needed any more."""
@@ -184,10 +184,10 @@ class Run:
         if not failing:
             self._check_due()
             self._check_served()
-        sim.runtime.wake(sim.host)  # what failed before is asked again
+        sim.runtime.wake(sim.fragment)  # what failed before is asked again
         self._rest()
         sim.thread.failing = failing
-        engine = sim.host.engine
+        engine = sim.fragment.engine
         if engine is None or engine.ledger.pending:
             raise Violation("work comes to an end", None, "the engine is not there, or not written")
         if sim.model.live != sim.model.durable:
@@ -209,7 +209,7 @@ class Run:
         if self._sim.thread.failing:
             return
         # Upkeep looks every second whether the clock was set.
-        self._sim.runtime.set_timer_again(self._sim.host)
+        self._sim.runtime.set_timer_again(self._sim.fragment)
         self._sim.machine.pass_time(1)  # a timer waits that long at the least
         self._rest()
         now = self._sim.now - 1
@@ -221,7 +221,7 @@ class Run:
     def _check_served(self) -> None:
         """Nobody is called but where something happened, so a call that is lost is lost."""
         sim = self._sim
-        for subqueue, line in sim.host.lines.items():
+        for subqueue, line in sim.fragment.lines.items():
             if not (sim.policy.receives and any(r.capacity() > 0 for r in line.receivers)):
                 continue
             first = sim.model.first_ready(subqueue, sim.now)

@@ -20,7 +20,7 @@ from postbus.broker.window import WindowLimits
 from postbus.errors import InternalError, MessageLockLost, OutcomeUnknown, ServiceBusError
 from postbus.observe.meters import StoreMeter
 from postbus.runtime.engine_cache import Residence, Retired
-from postbus.runtime.fragment import Chore, Host
+from postbus.runtime.fragment import Chore, LoadedFragment
 from postbus.runtime.loading import Loader
 from postbus.runtime.receivers import Parcel
 from postbus.runtime.requests import Call
@@ -46,24 +46,24 @@ class WatchedRuntime(Runtime):
 
     simulation: Simulation
 
-    def _written(self, host: Host, now: int) -> Any:
+    def _written(self, fragment: LoadedFragment, now: int) -> Any:
         self.simulation.absorb()
-        written = super()._written(host, now)
+        written = super()._written(fragment, now)
         self.simulation.model.sealed()
         return written
 
     def _retired(self, retired: Retired, now: int) -> None:
-        for host in retired.forgotten:
-            wakes_at = host.wakes_at % 10_000_000
+        for fragment in retired.forgotten:
+            wakes_at = fragment.wakes_at % 10_000_000
             self.simulation.note(None, f"engine forgotten, wakes at {wakes_at}")
         super()._retired(retired, now)
 
-    def discard(self, host: Host, refusal: ServiceBusError) -> None:
+    def discard(self, fragment: LoadedFragment, refusal: ServiceBusError) -> None:
         self.simulation.engine_lost(str(refusal))
-        super().discard(host, refusal)
+        super().discard(fragment, refusal)
 
     def _fault(
-        self, host: Host, error: Exception, requests: list[Any], outputs: list[Output]
+        self, fragment: LoadedFragment, error: Exception, requests: list[Any], outputs: list[Output]
     ) -> None:
         raise error  # the real one logs it, refuses everybody and goes on
 
@@ -109,9 +109,9 @@ class Simulation:
                 store, thread, lambda: self.machine.now, loader, StoreMeter(), Residence(1, 0)
             )
         self.runtime.simulation = self
-        self.host = Host(FRAGMENT, 0, 0, "orders", self.policy)
+        self.fragment = LoadedFragment(FRAGMENT, 0, 0, "orders", self.policy)
         self.receivers = []
-        self.runtime.survey([self.host])
+        self.runtime.survey([self.fragment])
 
     @property
     def crash_weights(self) -> list[float]:
@@ -207,7 +207,7 @@ class Simulation:
                     checker.refused(asked)
 
         exclusive = asked.verb in ("peek", "deferred")
-        self.runtime.submit(Call(self.host, decide, done, refused, exclusive=exclusive))
+        self.runtime.submit(Call(self.fragment, decide, done, refused, exclusive=exclusive))
 
     def _release(self, token: bytes, queue: Queue) -> bool:
         """Nothing is written for it, so the model must be told."""
@@ -278,7 +278,7 @@ class Simulation:
             raise Violation("a peek shows what is there", None, f"{numbers}, not {expected}")
 
     def update(self, policy: Policy) -> None:
-        self.policy = self.host.policy = policy
+        self.policy = self.fragment.policy = policy
 
         def call(queue: Queue, now: int, _: Pages) -> None:
             self.model.locks.clear()
@@ -297,35 +297,37 @@ class Simulation:
         receiver = SimReceiver(self, len(self.receivers), subqueue, deletes)
         receiver.credit = credit
         self.receivers.append(receiver)
-        line = self.host.line(subqueue)
+        line = self.fragment.line(subqueue)
         line.join(receiver)
         line.wants(receiver)
         self._count_receivers(subqueue)
-        self.runtime.wake(self.host)
+        self.runtime.wake(self.fragment)
 
     def detach(self) -> None:
         receiver = self.receivers.pop(self.chance.randrange(len(self.receivers)))
         receiver.attached = False
-        self.host.line(receiver.subqueue).leave(receiver)
+        self.fragment.line(receiver.subqueue).leave(receiver)
         self._count_receivers(receiver.subqueue)
 
     def _count_receivers(self, subqueue: int) -> None:
-        if self.host.engine is not None:
-            self.host.engine.set_receivers(subqueue, len(self.host.line(subqueue).receivers))
+        if self.fragment.engine is not None:
+            self.fragment.engine.set_receivers(
+                subqueue, len(self.fragment.line(subqueue).receivers)
+            )
 
     def refresh_credit(self) -> None:
         receiver = self.chance.choice(self.receivers)
         receiver.credit += self.chance.choice([1, 1, 5])
         receiver.draining = self.chance.random() < 0.2
-        self.host.line(receiver.subqueue).wants(receiver)
-        self.runtime.wake(self.host)
+        self.fragment.line(receiver.subqueue).wants(receiver)
+        self.runtime.wake(self.fragment)
 
     def before_take(self) -> None:
         self.absorb()
 
     def after_take(self, receiver: SimReceiver) -> None:
-        assert self.host.engine is not None
-        queue = self.host.engine.own
+        assert self.fragment.engine is not None
+        queue = self.fragment.engine.own
         if receiver.deletes:
             self.absorb(but=1)
             message = records.decode(queue.ledger.pending[-1]).message
@@ -375,39 +377,39 @@ class Simulation:
             )
 
     def forget_idle(self) -> None:
-        """As `server.upkeep` does it; nobody has used the engine for long enough."""
-        self.host.used = False
+        """As `runtime.upkeep` does it; nobody has used the engine for long enough."""
+        self.fragment.used = False
         self.runtime.forget_idle()
 
     # -- upkeep, and what is noticed -------------------------------------------------------------
 
     def trim(self) -> None:
-        """As `server.upkeep` does it: trim a slice, ask for a checkpoint, copy bodies forward."""
-        fragment, older_than = FRAGMENT, self.now - self.chance.choice([0, RETENTION_MS])
+        """As `runtime.upkeep` does it: trim a slice, ask for a checkpoint, copy bodies forward."""
+        fragment_id, older_than = FRAGMENT, self.now - self.chance.choice([0, RETENTION_MS])
         limit = self.chance.choice([1, 3, 100])
         bytes_max = self.chance.choice([0, RETENTION_BYTES])
-        host, store = self.host, self.journal
+        fragment, store = self.fragment, self.journal
 
         def trimmed(below: int) -> None:
-            engine = host.engine
+            engine = fragment.engine
             if engine is None:
                 return
             if engine.ledger.head > engine.ledger.checkpoint:
-                host.checkpoint_wanted = True
-                self.runtime.wake(host)
-            if "copy" not in host.chores:
-                host.chores.add("copy")
+                fragment.checkpoint_wanted = True
+                self.runtime.wake(fragment)
+            if "copy" not in fragment.chores:
+                fragment.chores.add("copy")
                 at_once = self.chance.choice([1, 4])
-                self.runtime.submit(Chore(host, "copy", partial(_copy, below, at_once)))
+                self.runtime.submit(Chore(fragment, "copy", partial(_copy, below, at_once)))
 
         def call() -> int:
-            store.trim(fragment, older_than, bytes_max, limit)
-            return int(store.tail(fragment))
+            store.trim(fragment_id, older_than, bytes_max, limit)
+            return int(store.tail(fragment_id))
 
         self.thread.submit(call, trimmed, lambda _: None)
 
     def absorb(self, but: int = 0) -> None:
-        engine = self.host.engine
+        engine = self.fragment.engine
         if engine is None:
             return
         for event in self.model.absorb(engine.own, but):

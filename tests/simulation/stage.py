@@ -20,7 +20,7 @@ from postbus.errors import InternalError, ServiceBusError
 from postbus.observe.meters import StoreMeter
 from postbus.runtime.engine_cache import Residence
 from postbus.runtime.forwarder import Courier
-from postbus.runtime.fragment import Chore, Host, Output
+from postbus.runtime.fragment import Chore, LoadedFragment, Output
 from postbus.runtime.loading import Loader
 from postbus.runtime.receivers import Parcel
 from postbus.runtime.requests import Call, GiveBack
@@ -39,12 +39,12 @@ class StageRuntime(Runtime):
 
     stage: Stage
 
-    def discard(self, host: Host, refusal: ServiceBusError) -> None:
-        self.stage.engine_lost(host, str(refusal))
-        super().discard(host, refusal)
+    def discard(self, fragment: LoadedFragment, refusal: ServiceBusError) -> None:
+        self.stage.engine_lost(fragment, str(refusal))
+        super().discard(fragment, refusal)
 
     def _fault(
-        self, host: Host, error: Exception, requests: list[Any], outputs: list[Output]
+        self, fragment: LoadedFragment, error: Exception, requests: list[Any], outputs: list[Output]
     ) -> None:
         raise error
 
@@ -52,7 +52,7 @@ class StageRuntime(Runtime):
 class Receiving(Protocol):
     """One who is given messages."""
 
-    host: Host
+    fragment: LoadedFragment
     subqueue: int
 
 
@@ -61,9 +61,11 @@ class Taker:
 
     draining = False
 
-    def __init__(self, stage: Stage, host: Host, subqueue: int, deletes: bool) -> None:
+    def __init__(
+        self, stage: Stage, fragment: LoadedFragment, subqueue: int, deletes: bool
+    ) -> None:
         self._stage = stage
-        self.host = host
+        self.fragment = fragment
         self.subqueue = subqueue
         self.deletes = deletes
         self.holder = 1
@@ -128,14 +130,14 @@ class Stage(ABC):
 
     @abstractmethod
     def set_up(self) -> None:
-        """A new process has its hosts: let them know what else there is."""
+        """A new process has its fragments: let them know what else there is."""
 
     def taken(self, taker: Taker, message: Message) -> None:  # noqa: B027  (few want to know)
         """A message was decided to be a receiver's."""
 
     def give_back(self, taker: Receiving, parcel: Parcel) -> None:
         """A message came for a receiver that is gone."""
-        self.runtime.submit(GiveBack(taker.host, parcel))
+        self.runtime.submit(GiveBack(taker.fragment, parcel))
 
     # -- the process ---------------------------------------------------------------------------
 
@@ -151,16 +153,18 @@ class Stage(ABC):
                 store, thread, lambda: self.machine.now, loader, StoreMeter(), Residence(1, 0)
             )
         self.runtime.stage = self
-        self.hosts = {
-            fragment: Host(fragment, fragment, 0, self.names[fragment], policy)
-            for fragment, policy in self.policies.items()
-            if fragment not in self.gone
+        self.fragments = {
+            fragment_id: LoadedFragment(
+                fragment_id, fragment_id, 0, self.names[fragment_id], policy
+            )
+            for fragment_id, policy in self.policies.items()
+            if fragment_id not in self.gone
         }
         self.set_up()
-        courier = Courier(self.hosts.get, lambda _: self.runtime)
-        for host in self.hosts.values():
-            courier.serve(host)
-        self.runtime.survey(list(self.hosts.values()))
+        courier = Courier(self.fragments.get, lambda _: self.runtime)
+        for fragment in self.fragments.values():
+            courier.serve(fragment)
+        self.runtime.survey(list(self.fragments.values()))
 
     def crash(self) -> None:
         """Now, or when the disk is next written to, or after a sync that fails; or the disk is full
@@ -201,18 +205,18 @@ class Stage(ABC):
         if self._disk is not None:
             self._disk.close()
 
-    def engine_lost(self, host: Host, why: str) -> None:
-        self.note(None, f"engine of {host.name} lost: {why}")
+    def engine_lost(self, fragment: LoadedFragment, why: str) -> None:
+        self.note(None, f"engine of {fragment.name} lost: {why}")
         for taker in self.takers:
-            if taker.host is host:
+            if taker.fragment is fragment:
                 taker.reserved = 0
-                host.line(taker.subqueue).wants(taker)  # as a client does that attaches again
+                fragment.line(taker.subqueue).wants(taker)  # as a client does that attaches again
 
     # -- asking --------------------------------------------------------------------------------
 
     def ask(
         self,
-        fragment: int,
+        fragment_id: int,
         call: Callable[[Engine, int, Pages], Any],
         done: Callable[[Any], None],
         failed: Callable[[ServiceBusError], None] | None = None,
@@ -223,74 +227,76 @@ class Stage(ABC):
             if failed is not None:
                 failed(error)
 
-        host = self.hosts.get(fragment)
-        if host is not None:
-            self.runtime.submit(Call(host, call, done, refused, exclusive=False))
+        fragment = self.fragments.get(fragment_id)
+        if fragment is not None:
+            self.runtime.submit(Call(fragment, call, done, refused, exclusive=False))
 
-    def attach(self, host: Host, subqueue: int, deletes: bool, credit: int) -> None:
-        taker = Taker(self, host, subqueue, deletes)
+    def attach(self, fragment: LoadedFragment, subqueue: int, deletes: bool, credit: int) -> None:
+        taker = Taker(self, fragment, subqueue, deletes)
         taker.credit = credit
         self.takers.append(taker)
-        line = host.line(subqueue)
+        line = fragment.line(subqueue)
         line.join(taker)
         line.wants(taker)
-        if host.engine is not None:
-            host.engine.set_receivers(subqueue, len(line.receivers))
-        self.runtime.wake(host)
+        if fragment.engine is not None:
+            fragment.engine.set_receivers(subqueue, len(line.receivers))
+        self.runtime.wake(fragment)
 
     def detach(self, taker: Taker) -> None:
         """What is under way to it comes back."""
         taker.attached = False
         self.takers.remove(taker)
-        line = taker.host.line(taker.subqueue)
+        line = taker.fragment.line(taker.subqueue)
         line.leave(taker)
-        if taker.host.engine is not None:
-            taker.host.engine.set_receivers(taker.subqueue, len(line.receivers))
+        if taker.fragment.engine is not None:
+            taker.fragment.engine.set_receivers(taker.subqueue, len(line.receivers))
 
     def refresh(self, taker: Taker, credit: int) -> None:
         taker.credit += credit
-        taker.host.line(taker.subqueue).wants(taker)
-        self.runtime.wake(taker.host)
+        taker.fragment.line(taker.subqueue).wants(taker)
+        self.runtime.wake(taker.fragment)
 
     def delivered(self, taker: Receiving, parcel: Parcel) -> None:
-        self.note(parcel.message.message_id, f"delivered from {taker.host.name} {taker.subqueue}")
+        self.note(
+            parcel.message.message_id, f"delivered from {taker.fragment.name} {taker.subqueue}"
+        )
         self.on_delivery(taker, parcel)
 
     # -- upkeep --------------------------------------------------------------------------------
 
     def trim(self) -> None:
-        """As `server.upkeep` does it: trim a slice, ask for a checkpoint, copy bodies forward."""
-        host = self.chance.choice(list(self.hosts.values()))
+        """As `runtime.upkeep` does it: trim a slice, ask for a checkpoint, copy bodies forward."""
+        fragment = self.chance.choice(list(self.fragments.values()))
         older_than = self.now - self.chance.choice([0, RETENTION_MS])
-        store, fragment = self.records, host.fragment
+        store, fragment_id = self.records, fragment.id
 
         def trimmed(below: int) -> None:
-            if host.engine is None:
+            if fragment.engine is None:
                 return
-            host.checkpoint_wanted = True
-            self.runtime.wake(host)
-            if "copy" not in host.chores:
-                host.chores.add("copy")
+            fragment.checkpoint_wanted = True
+            self.runtime.wake(fragment)
+            if "copy" not in fragment.chores:
+                fragment.chores.add("copy")
                 limit = self.chance.choice([1, 4, 20])
-                self.runtime.attend(Chore(host, "copy", partial(_copy, below, limit)))
+                self.runtime.attend(Chore(fragment, "copy", partial(_copy, below, limit)))
 
         def call() -> int:
-            store.trim(fragment, older_than, 0, self.chance.choice([1, 3, 100]))
-            return int(store.tail(fragment))
+            store.trim(fragment_id, older_than, 0, self.chance.choice([1, 3, 100]))
+            return int(store.tail(fragment_id))
 
-        if fragment in self.records.stands:
+        if fragment_id in self.records.stands:
             self.thread.submit(call, trimmed, lambda _: None)
 
     def forget_idle(self) -> None:
-        for host in self.hosts.values():
-            host.used = False
+        for fragment in self.fragments.values():
+            fragment.used = False
         self.runtime.forget_idle()
 
     def want_checkpoint(self) -> None:
-        host = self.chance.choice(list(self.hosts.values()))
-        if host.engine is not None:
-            host.checkpoint_wanted = True
-            self.runtime.wake(host)
+        fragment = self.chance.choice(list(self.fragments.values()))
+        if fragment.engine is not None:
+            fragment.checkpoint_wanted = True
+            self.runtime.wake(fragment)
 
 
 def _copy(below: int, limit: int, engine: Engine, now: int, pages: Pages) -> Need | None:

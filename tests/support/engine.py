@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 from postbus.broker import browse, chores, records
 from postbus.broker import engine as broker
 from postbus.broker.duplicate_history import History
-from postbus.broker.fragment import Fragment
 from postbus.broker.ledger import Layout, Ledger
 from postbus.broker.message import MAIN, Message, NewProperties
 from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
+from postbus.broker.shared_state import SharedState
 from postbus.broker.window import WindowLimits
 from postbus.runtime.paging import load_page
 from postbus.store import batch
@@ -105,8 +105,8 @@ class Engine:
                 ledger.head = stored.base + header.record_count
         self.lease = lease
         prefix = self.fragment.to_bytes(4, "big") + lease.epoch.to_bytes(4, "big")
-        fragment = Fragment(ledger, self.limits, prefix, secret=lease.epoch)
-        self.engine = broker.Engine(self.name, self.policy, fragment)
+        shared = SharedState(ledger, self.limits, prefix, secret=lease.epoch)
+        self.engine = broker.Engine(self.name, self.policy, shared)
         self.queue = self.engine.own
 
     def _history(self) -> History | None:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from postbus.broker.alarms import Alarms
 from postbus.broker.duplicates import foresee, send_once
-from postbus.broker.fragment import Fragment
 from postbus.broker.ledger import Ledger
 from postbus.broker.message import LANES, MAIN, OUTBOX, OWNER_BITS, Message
 from postbus.broker.outbox import Outbox
@@ -12,6 +11,7 @@ from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
 from postbus.broker.session_queue import SessionQueue
+from postbus.broker.shared_state import SharedState
 from postbus.broker.topic import Sorter, Topic
 from postbus.errors import EntityNotFound
 from postbus.model.instant import Instant
@@ -25,19 +25,19 @@ class Engine:
         "_lock_ends",
         "_overdue",
         "_received",
-        "fragment",
         "ledger",
         "name",
         "queues",
         "removed",
+        "shared",
         "topic",
     )
 
-    def __init__(self, name: str, policy: Policy, fragment: Fragment) -> None:
+    def __init__(self, name: str, policy: Policy, shared: SharedState) -> None:
         self.name = name
-        self.fragment = fragment
-        self.ledger: Ledger = fragment.ledger
-        self.queues: dict[int, Queue] = {0: _make(name, 0, policy, fragment)}
+        self.shared = shared
+        self.ledger: Ledger = shared.ledger
+        self.queues: dict[int, Queue] = {0: _make(name, 0, policy, shared)}
         self.topic: Topic | None = None
         self.removed: dict[int, None] = {}
         """Owners that are gone and have left messages behind."""
@@ -49,8 +49,8 @@ class Engine:
         """Those of them with messages that have expired, and are not swept yet."""
         for subqueue, lane in self.ledger.counts:
             if lane == OUTBOX and self.ledger.count(subqueue, lane):
-                fragment.outboxes[subqueue] = Outbox(0)
-                fragment.departing[subqueue] = None
+                shared.outboxes[subqueue] = Outbox(0)
+                shared.departing[subqueue] = None
 
     @property
     def own(self) -> Queue:
@@ -68,7 +68,7 @@ class Engine:
     def become_topic(self, subscriptions: dict[int, tuple[str, Policy]], sorter: Sorter) -> None:
         """Called once, when the engine is loaded."""
         for owner, (name, policy) in subscriptions.items():
-            self.queues[owner] = _make(name, owner, policy, self.fragment)
+            self.queues[owner] = _make(name, owner, policy, self.shared)
         self.topic = Topic(self.own, self.queues, sorter)
         for subqueue, lane in self.ledger.counts:
             owner = subqueue >> OWNER_BITS
@@ -77,7 +77,7 @@ class Engine:
         self._share_room()
 
     def add_subscription(self, owner: int, name: str, policy: Policy) -> None:
-        self.queues[owner] = _make(name, owner, policy, self.fragment)
+        self.queues[owner] = _make(name, owner, policy, self.shared)
         if self.topic is not None:
             self.topic.newest = max(self.topic.newest, owner)
         self._share_room()
@@ -86,11 +86,11 @@ class Engine:
         """Its messages are removed by a chore, as many at a time as is reasonable."""
         queue = self.queues.pop(owner, None)
         for subqueue in () if queue is None else queue.subqueues:
-            self.fragment.outboxes.pop(subqueue, None)
-            self.fragment.departing.pop(subqueue, None)
+            self.shared.outboxes.pop(subqueue, None)
+            self.shared.departing.pop(subqueue, None)
         if queue is not None and queue.sessions is not None:
             queue.sessions.abolish()
-        for marks in (self.fragment.locked, self.fragment.expiring, self.fragment.diverting):
+        for marks in (self.shared.locked, self.shared.expiring, self.shared.diverting):
             marks.pop(owner, None)
         for alarms in (self._lock_ends, self._expiries):
             alarms.forget(owner)
@@ -101,7 +101,7 @@ class Engine:
 
     def _share_room(self) -> None:
         """Memory for messages is the fragment's: the more subscriptions, the less each has."""
-        self.fragment.limits.share(len(self.queues))
+        self.shared.limits.share(len(self.queues))
 
     # -- what is asked of it -----------------------------------------------------------------
 
@@ -158,7 +158,7 @@ class Engine:
         return min(self.queues[0].next_due, self._lock_ends.first(), self._expiries.first())
 
     def _look_at_marks(self) -> None:
-        locked, expiring = self.fragment.locked, self.fragment.expiring
+        locked, expiring = self.shared.locked, self.shared.expiring
         if locked:
             for owner, queue in locked.items():
                 self._lock_ends.set(owner, queue.first_lock_end())
@@ -191,9 +191,9 @@ class Engine:
         return any(queue.has_locks for queue in self.queues.values())
 
 
-def _make(name: str, owner: int, policy: Policy, fragment: Fragment) -> Queue:
+def _make(name: str, owner: int, policy: Policy, shared: SharedState) -> Queue:
     made = SessionQueue if policy.requires_session else Queue
-    return made(name, owner, policy, fragment)
+    return made(name, owner, policy, shared)
 
 
 def counted(ledger: Ledger, owner: int) -> int:

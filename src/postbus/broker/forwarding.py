@@ -21,7 +21,6 @@ from postbus.broker.chores import missing
 from postbus.broker.duplicate_history import History
 from postbus.broker.duplicates import digests_of, drop, lookup, repeated
 from postbus.broker.engine import Engine
-from postbus.broker.fragment import Fragment
 from postbus.broker.lanes import first_messages
 from postbus.broker.message import (
     ACTIVE,
@@ -39,6 +38,7 @@ from postbus.broker.policy import NOWHERE
 from postbus.broker.queue import Queue
 from postbus.broker.records import Kind
 from postbus.broker.send_via import is_posted
+from postbus.broker.shared_state import SharedState
 from postbus.errors import EntityDisabled, ServiceBusError
 from postbus.model.instant import NEVER, Instant
 
@@ -83,9 +83,9 @@ def collect(
     when there are none. Looks at one page of the outbox, and remembers how far it has come: where
     there is nothing in it to be sent but more may follow, the shipment is empty."""
     if subqueue >> OWNER_BITS not in engine.queues:
-        engine.fragment.outboxes.pop(subqueue, None)
+        engine.shared.outboxes.pop(subqueue, None)
         return None  # its subscription is gone, and what is left of that is removed
-    outbox = engine.fragment.outboxes.get(subqueue)
+    outbox = engine.shared.outboxes.get(subqueue)
     if outbox is None:
         return None
     turn = outbox.whose_turn(passed_over)
@@ -105,7 +105,7 @@ def collect(
     if end is not None or turn is not None or outbox.whose_turn(passed_over) is not None:
         return Shipment(NOWHERE, [])
     if not engine.ledger.count(subqueue, OUTBOX):
-        engine.fragment.outboxes.pop(subqueue, None)
+        engine.shared.outboxes.pop(subqueue, None)
     return None
 
 
@@ -244,14 +244,14 @@ def returned(
 
 def held_up(engine: Engine, subqueue: int, destination: int, number: int) -> None:
     """The destination has no room for this one: it stays as it is, and others pass it."""
-    outbox = engine.fragment.outboxes.get(subqueue)
+    outbox = engine.shared.outboxes.get(subqueue)
     if outbox is not None:
         outbox.held_up(destination, number)
 
 
 def has_room(engine: Engine, subqueue: int, destination: int) -> None:
     """The destination has taken all that it was sent: it can be sent more at once."""
-    outbox = engine.fragment.outboxes.get(subqueue)
+    outbox = engine.shared.outboxes.get(subqueue)
     if outbox is not None:
         outbox.has_room(destination)
 
@@ -288,7 +288,7 @@ def diverts(queue: Queue) -> int | None:
     return queue.dead_letters if ledger.count(queue.dead_letters, ACTIVE) else None
 
 
-def diverted(fragment: Fragment) -> list[int]:
+def diverted(fragment: SharedState) -> list[int]:
     """The subqueues whose messages have to set out. A queue that has none is not asked again
     before something becomes ready in it."""
     if not fragment.diverting:

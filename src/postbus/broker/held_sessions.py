@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
-from postbus.broker.fragment import Fragment
 from postbus.broker.message import Message
+from postbus.broker.shared_state import SharedState
 from postbus.broker.window import Window
 from postbus.errors import InvalidOperation
 from postbus.model.instant import NEVER, Instant
@@ -113,16 +113,16 @@ class Sessions:
 
     __slots__ = ("_fragment", "_limits", "_main", "held", "line", "listings", "locks")
 
-    def __init__(self, fragment: Fragment, main: int) -> None:
-        self._fragment = fragment
+    def __init__(self, shared: SharedState, main: int) -> None:
+        self._fragment = shared
         self._main = main
-        self._limits = fragment.limits.copy()
+        self._limits = shared.limits.copy()
         # In order of expiry: every lock of a queue lasts equally long, and renewing moves to
         # the end.
         self.held: OrderedDict[str, Session] = OrderedDict()
         self.locks: dict[bytes, Message] = {}
         """The locks of all of them."""
-        self.line = ReadyLine(fragment.ledger.count(main) == 0)
+        self.line = ReadyLine(shared.ledger.count(main) == 0)
         self.listings: OrderedDict[tuple[Instant | None, int], str | int] = OrderedDict()
         """Where listings stopped, by what they are of and how many they have told."""
 

@@ -11,7 +11,6 @@ from typing import Final
 
 from postbus.broker import taking
 from postbus.broker.admission import admit
-from postbus.broker.fragment import Fragment
 from postbus.broker.held_sessions import Session, Sessions
 from postbus.broker.ledger import Ledger
 from postbus.broker.message import (
@@ -31,6 +30,7 @@ from postbus.broker.outbox import Outbox
 from postbus.broker.placing import choose_place, passes_on
 from postbus.broker.policy import NOWHERE, Policy
 from postbus.broker.records import Kind
+from postbus.broker.shared_state import SharedState
 from postbus.broker.taking import Taken
 from postbus.broker.window import Window
 from postbus.errors import (
@@ -52,7 +52,6 @@ class Queue:
         "deferred_locks",
         "diverted_to",
         "diverts_up_to",
-        "fragment",
         "ledger",
         "locks",
         "main",
@@ -63,16 +62,17 @@ class Queue:
         "policy",
         "receivers",
         "sessions",
+        "shared",
         "tries_refused",
         "windows",
     )
 
-    def __init__(self, name: str, owner: int, policy: Policy, fragment: Fragment) -> None:
+    def __init__(self, name: str, owner: int, policy: Policy, shared: SharedState) -> None:
         self.name = name
         self.owner = owner
         self.policy = policy
-        self.ledger: Ledger = fragment.ledger
-        self.fragment = fragment
+        self.ledger: Ledger = shared.ledger
+        self.shared = shared
         self.main = owner << OWNER_BITS | MAIN
         self.dead_letters = owner << OWNER_BITS | DEAD_LETTER
         # In order of expiry: every lock of a queue lasts equally long, and renewing moves to
@@ -81,7 +81,7 @@ class Queue:
         self.deferred_locks: dict[tuple[int, int], Message] = {}
         self.windows = {
             subqueue: Window(
-                fragment.limits, self.ledger.count(subqueue) == 0, subqueue, fragment.stirred
+                shared.limits, self.ledger.count(subqueue) == 0, subqueue, shared.stirred
             )
             for subqueue in self.subqueues
         }
@@ -107,9 +107,9 @@ class Queue:
     def _note_forwarding(self) -> None:
         policy = self.policy
         if policy.forward_to == NOWHERE and policy.forward_dead_letters_to == NOWHERE:
-            self.fragment.diverting.pop(self.owner, None)
+            self.shared.diverting.pop(self.owner, None)
         else:
-            self.fragment.diverting[self.owner] = self
+            self.shared.diverting[self.owner] = self
 
     # -- sending ---------------------------------------------------------------------------
 
@@ -166,9 +166,9 @@ class Queue:
         """The message is written where `choose_place` put it: let it be received, or go on."""
         if message.lane == OUTBOX:
             message.raw = None
-            if message.subqueue not in self.fragment.outboxes:
-                self.fragment.outboxes[message.subqueue] = Outbox(message.number)
-            self.fragment.departing[message.subqueue] = None
+            if message.subqueue not in self.shared.outboxes:
+                self.shared.outboxes[message.subqueue] = Outbox(message.number)
+            self.shared.departing[message.subqueue] = None
             return
         if message.subqueue == self.main:
             self.note_expiry(message)
@@ -179,11 +179,11 @@ class Queue:
         expires_at = message.enqueued_at + message.ttl
         if message.ttl >= 0 and expires_at < self.next_expiry:
             self.next_expiry = expires_at
-            self.fragment.expiring[self.owner] = self
+            self.shared.expiring[self.owner] = self
 
     def stir(self, subqueue: int) -> None:
         """Have whoever waits at a subqueue looked at in the next turn."""
-        self.fragment.stirred[subqueue] = None
+        self.shared.stirred[subqueue] = None
 
     # -- receiving -------------------------------------------------------------------------
 
@@ -221,14 +221,14 @@ class Queue:
         self.windows[message.subqueue].add(message)
 
     def lock(self, message: Message, holder: int, now: Instant) -> None:
-        fragment = self.fragment
-        token = fragment.next_token()
+        shared = self.shared
+        token = shared.next_token()
         message.token = token
         message.locked_until = now + self.policy.lock_ms
         message.delivered_at = now
         message.holder = holder
         self.locks[token] = message
-        fragment.locked[self.owner] = self
+        shared.locked[self.owner] = self
 
     # -- settling --------------------------------------------------------------------------
 
@@ -329,7 +329,7 @@ class Queue:
 
     def check_free(self, token: bytes) -> None:
         """Raise the reason where a transaction has this message, which will settle it or not."""
-        if token in self.fragment.enlisted:
+        if token in self.shared.enlisted:
             raise InvalidOperation("The message is settled in a transaction that is not over yet.")
 
     def _unlock(self, token: bytes, now: Instant) -> Message:

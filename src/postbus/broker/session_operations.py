@@ -119,7 +119,7 @@ def held(queue: Queue, session_id: str | None, now: Instant) -> Session:
 
 
 def _open(queue: Queue, sessions: Sessions, session_id: str, holder: int, now: Instant) -> Session:
-    queue.fragment.locked[queue.owner] = queue
+    queue.shared.locked[queue.owner] = queue
     return sessions.open(session_id, holder, now + queue.policy.lock_ms)
 
 

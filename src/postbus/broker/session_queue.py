@@ -4,12 +4,12 @@ Its active messages are in the windows of the sessions that are held, or in none
 queues are plain.
 """
 
-from postbus.broker.fragment import Fragment, is_in_session
 from postbus.broker.held_sessions import Sessions
 from postbus.broker.message import ACTIVE, DEFERRED, OUTBOX, Message
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
 from postbus.broker.records import Kind
+from postbus.broker.shared_state import SharedState, is_in_session
 from postbus.broker.window import Window
 from postbus.errors import InvalidOperation, SessionLockLost
 from postbus.model.instant import Instant
@@ -20,9 +20,9 @@ class SessionQueue(Queue):
 
     __slots__ = ("_sessions",)
 
-    def __init__(self, name: str, owner: int, policy: Policy, fragment: Fragment) -> None:
-        super().__init__(name, owner, policy, fragment)
-        self._sessions = Sessions(fragment, self.main)
+    def __init__(self, name: str, owner: int, policy: Policy, shared: SharedState) -> None:
+        super().__init__(name, owner, policy, shared)
+        self._sessions = Sessions(shared, self.main)
         self.sessions = self._sessions
         # Never used, so it must not look as if there were more to be read.
         self.windows[self.main].complete = True

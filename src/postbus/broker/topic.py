@@ -153,7 +153,7 @@ class Topic:
         taken = max(copies, self.sorter.cost)
         self.room -= taken
         if taken > copies:
-            self._own.fragment.toil += (taken - copies) * TOIL_OF_A_COPY
+            self._own.shared.toil += (taken - copies) * TOIL_OF_A_COPY
 
     def keep(self, message: Message) -> None:
         """The message is about to be kept: note who may get it, for others may subscribe until it

@@ -149,7 +149,7 @@ class Transaction:
             raise QuotaExceeded(
                 f"Cannot settle more than {SETTLEMENTS_MAX} messages in a single transaction."
             )
-        enlisted = engine.fragment.enlisted
+        enlisted = engine.shared.enlisted
         rewritten = self._rewritten_bytes
         tokens: set[bytes] = set()
         for settlement in settlements:
@@ -177,7 +177,7 @@ class Transaction:
 
     def _check_engine(self, engine: Engine) -> None:
         """An engine that was loaded anew has no locks, and gives the same numbers to others."""
-        if self not in engine.fragment.transactions:
+        if self not in engine.shared.transactions:
             raise TransactionRolledBack(
                 f"The messaging entity '{engine.name}' was loaded again since the transaction "
                 "began."
@@ -195,22 +195,22 @@ class Transaction:
         self._enlist(engine)
 
     def _enlist(self, engine: Engine) -> None:
-        engine.fragment.transactions[self] = None
+        engine.shared.transactions[self] = None
 
     # -- the end -------------------------------------------------------------------------------
 
     def roll_back(self, engine: Engine) -> None:
         """Nothing of it happens. What it would have settled stays locked (semantics B §7)."""
         self._over = True
-        fragment = engine.fragment
-        if self in fragment.transactions:
+        shared = engine.shared
+        if self in shared.transactions:
             self._leave(engine)
 
     def _leave(self, engine: Engine) -> None:
-        fragment = engine.fragment
-        del fragment.transactions[self]
+        shared = engine.shared
+        del shared.transactions[self]
         for settlement in self._settlements:
-            del fragment.enlisted[settlement.token]
+            del shared.enlisted[settlement.token]
 
     def commit(self, engine: Engine, now: Instant, pages: Pages) -> Need | None:
         """Do all of it. Where something is refused nothing has changed: roll it back then."""
@@ -264,7 +264,7 @@ class Transaction:
                     if raw is None:
                         raise no_body(message)
                 properties = settlement.rewrite(message, raw)
-                engine.fragment.toil += properties.values
+                engine.shared.toil += properties.values
                 rewriting.add(properties)
                 queue.check_properties(message, properties)
             rulings.append(_Ruling(queue, settlement, properties))

@@ -15,7 +15,7 @@ from postbus.errors import EntityNotFound, QuotaExceeded, StoreUnavailable
 from postbus.model.instant import Instant
 from postbus.namespace.entities import QueueEntity, TopicEntity
 from postbus.namespace.namespace import Namespace
-from postbus.runtime.fragment import Host
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.store_thread import StoreThread
 from postbus.runtime.upkeep import Kept
 from postbus.store.sqlite.reader_offsets import MarkKey, ReaderMarks
@@ -75,41 +75,45 @@ class FeedReaders:
 
     def of(self, entity: QueueEntity | TopicEntity) -> dict[str, Progress]:
         """Those of an entity, by name."""
-        known = self._known.get(entity.host.fragment)
+        known = self._known.get(entity.fragment.id)
         if known is None:
             return {}
         oldest = self._clock() - KEPT_MS
         return {name: one for name, one in sorted(known.items()) if one.updated >= oldest}
 
     def has_any(self, entity: Kept) -> bool:
-        return any(one.updated >= self._clock() - KEPT_MS for one in self._all(entity.host))
+        return any(one.updated >= self._clock() - KEPT_MS for one in self._all(entity.fragment))
 
-    def _all(self, host: Host) -> Collection[Progress]:
-        return self._known.get(host.fragment, {}).values()
+    def _all(self, fragment: LoadedFragment) -> Collection[Progress]:
+        return self._known.get(fragment.id, {}).values()
 
     async def put(self, entity: QueueEntity | TopicEntity, name: str, told: Progress) -> None:
         """Note how far a reader has come. Durable when this comes back."""
-        fragment = entity.host.fragment
-        if name not in self._known.get(fragment, {}):
+        fragment_id = entity.fragment.id
+        if name not in self._known.get(fragment_id, {}):
             self._forget_old()
             full = f"The namespace has {READERS_MAX} readers of feeds already."
             self._make_room(list(self._known), READERS_MAX, full)
             full = f"The feed of '{entity.name}' has {PER_ENTITY_MAX} readers."
-            self._make_room([fragment], PER_ENTITY_MAX, full)
-        self._known.setdefault(fragment, {})[name] = told
-        self._changed[MarkKey(fragment, name)] = _to_text(told)
+            self._make_room([fragment_id], PER_ENTITY_MAX, full)
+        self._known.setdefault(fragment_id, {})[name] = told
+        self._changed[MarkKey(fragment_id, name)] = _to_text(told)
         await self._save()
 
     async def remove(self, entity: QueueEntity | TopicEntity, name: str) -> None:
-        fragment = entity.host.fragment
-        if name not in self._known.get(fragment, {}):
+        fragment_id = entity.fragment.id
+        if name not in self._known.get(fragment_id, {}):
             raise EntityNotFound(f"{entity.name}/$feed/readers/{name}")
-        self._drop(fragment, name)
+        self._drop(fragment_id, name)
         await self._save()
 
     def lags(self, entity: QueueEntity | TopicEntity) -> dict[str, int]:
         """How many records each is behind, as far as that is known without reading."""
-        heads = {host.index: host.head for host in entity.hosts if host.head is not None}
+        heads = {
+            fragment.index: fragment.head
+            for fragment in entity.fragments
+            if fragment.head is not None
+        }
         return {
             name: sum(
                 max(0, heads[index] - offset)
@@ -120,35 +124,35 @@ class FeedReaders:
             if heads
         }
 
-    def _make_room(self, fragments: list[int], count_max: int, full: str) -> None:
+    def _make_room(self, fragment_ids: list[int], count_max: int, full: str) -> None:
         """For one more among those of these entities. A query that begins anew is a new reader, and
         what it was before is not heard of any more."""
         readers = [
-            (progress.updated, fragment, name)
-            for fragment in fragments
-            for name, progress in self._known.get(fragment, {}).items()
+            (progress.updated, fragment_id, name)
+            for fragment_id in fragment_ids
+            for name, progress in self._known.get(fragment_id, {}).items()
         ]
         if len(readers) < count_max:
             return
-        updated, fragment, name = min(readers)
+        updated, fragment_id, name = min(readers)
         if updated > self._clock() - SILENT_MS:
             raise QuotaExceeded(full)
-        self._drop(fragment, name)
+        self._drop(fragment_id, name)
 
     def _forget_old(self) -> None:
         """Those that were not heard of for long, and those of entities that are gone."""
         oldest = self._clock() - KEPT_MS
-        fragments = {entity.host.fragment for entity in self._namespace.entities()}
-        for fragment, known in list(self._known.items()):
+        fragment_ids = {entity.fragment.id for entity in self._namespace.entities()}
+        for fragment_id, known in list(self._known.items()):
             for name, progress in list(known.items()):
-                if fragment not in fragments or progress.updated < oldest:
-                    self._drop(fragment, name)
+                if fragment_id not in fragment_ids or progress.updated < oldest:
+                    self._drop(fragment_id, name)
 
-    def _drop(self, fragment: int, name: str) -> None:
-        del self._known[fragment][name]
-        if not self._known[fragment]:
-            del self._known[fragment]
-        self._changed[MarkKey(fragment, name)] = None
+    def _drop(self, fragment_id: int, name: str) -> None:
+        del self._known[fragment_id][name]
+        if not self._known[fragment_id]:
+            del self._known[fragment_id]
+        self._changed[MarkKey(fragment_id, name)] = None
 
     async def _save(self) -> None:
         """Write what has changed, and what others have changed meanwhile with it."""

@@ -31,7 +31,7 @@ from postbus.model.address import Address, SubQueue
 from postbus.model.instant import Instant
 from postbus.namespace.entities import QueueEntity, TopicEntity
 from postbus.namespace.namespace import Namespace
-from postbus.runtime.fragment import Host
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.store_thread import StoreThread
 from postbus.store import batch
 from postbus.store.ports import RAW_MAX, BatchOutline, Extent, JournalReader, StoredBatch
@@ -119,11 +119,11 @@ class Feed:
         self._namespace = namespace
         self._readers = readers
         self._threads = threads
-        self._waits: dict[asyncio.Future[None], tuple[Host, Callable[[], None]]] = {}
+        self._waits: dict[asyncio.Future[None], tuple[LoadedFragment, Callable[[], None]]] = {}
         """Each with a check that refuses who may not read any more."""
         self._places = asyncio.Semaphore(ANSWERS_MAX)
         self._large_lines = asyncio.Semaphore(LARGE_LINES_MAX)
-        self._places_of: dict[Host, _Places] = {}
+        self._places_of: dict[LoadedFragment, _Places] = {}
         """The same for each fragment that is read."""
         self._stopping = False
 
@@ -138,44 +138,48 @@ class Feed:
             raise EntityNotFound(address.written)
         return entity
 
-    def host(self, entity: QueueEntity | TopicEntity, fragment: int) -> Host:
+    def fragment(self, entity: QueueEntity | TopicEntity, index: int) -> LoadedFragment:
         """One fragment of an entity."""
-        for host in entity.hosts:
-            if host.index == fragment:
-                return host
-        raise EntityNotFound(f"{entity.name}/$feed/{fragment}")
+        for fragment in entity.fragments:
+            if fragment.index == index:
+                return fragment
+        raise EntityNotFound(f"{entity.name}/$feed/{index}")
 
     async def journals(self, entity: QueueEntity | TopicEntity) -> list[Journal]:
         """What is kept of each fragment."""
         found = []
-        for host in entity.hosts:
-            look = await self._call(host, lambda reader, id_: reader.look(id_, 0, 0, 0))
-            host.head = max(host.head or 0, look.extent.next)
-            found.append(Journal(host.index, host.fragment, look.extent))
+        for fragment in entity.fragments:
+            look = await self._call(fragment, lambda reader, id_: reader.look(id_, 0, 0, 0))
+            fragment.head = max(fragment.head or 0, look.extent.next)
+            found.append(Journal(fragment.index, fragment.id, look.extent))
         return found
 
-    async def time_of(self, host: Host, offset: int) -> Instant | None:
+    async def time_of(self, fragment: LoadedFragment, offset: int) -> Instant | None:
         """When the record at an offset was committed, or the oldest that is left behind it."""
-        return await self._call(host, lambda reader, id_: reader.time_of(id_, offset))
+        return await self._call(fragment, lambda reader, id_: reader.time_of(id_, offset))
 
     async def ask(
-        self, host: Host, query: Query, gone: asyncio.Future[None], check: Callable[[], None]
+        self,
+        fragment: LoadedFragment,
+        query: Query,
+        gone: asyncio.Future[None],
+        check: Callable[[], None],
     ) -> Answer:
         """What there is to read; where there is nothing yet, wait for it. `gone` is done when
         nobody waits for the answer any more, and `check` refuses who may not read any more."""
         loop = asyncio.get_running_loop()
         until = loop.time() + query.wait_ms / 1_000
-        start = await self._start(host, query)
+        start = await self._start(fragment, query)
         look = partial(_look, start, query.bytes_max)
         while True:
             if self._stopping:
                 raise ConnectionForced(SHUTTING_DOWN)
-            if host.gone is not None:
-                raise host.gone
+            if fragment.gone is not None:
+                raise fragment.gone
             check()  # time has passed since the request came
-            with self._news(host, check) as news:
-                answer = await self._call(host, look)
-                _refuse_outside(host, start, answer.extent)
+            with self._news(fragment, check) as news:
+                answer = await self._call(fragment, look)
+                _refuse_outside(fragment, start, answer.extent)
                 left = until - loop.time()
                 if answer.slices or not query.bytes_max or left <= 0 or gone.done():
                     return answer
@@ -183,16 +187,18 @@ class Feed:
                 if news.done():
                     news.result()  # or why nobody may wait here any longer
 
-    async def _start(self, host: Host, query: Query) -> int:
+    async def _start(self, fragment: LoadedFragment, query: Query) -> int:
         at = query.at
         if query.start is not None or at is None:
             return query.start or 0
-        return await self._call(host, lambda reader, id_: reader.find(id_, at))
+        return await self._call(fragment, lambda reader, id_: reader.find(id_, at))
 
-    async def begin(self, entity: QueueEntity | TopicEntity, host: Host, answer: Answer) -> None:
+    async def begin(
+        self, entity: QueueEntity | TopicEntity, fragment: LoadedFragment, answer: Answer
+    ) -> None:
         """Wait for a place to send an answer from; `end` must follow. Many may wait for one: a
         commit wakes all readers of an entity at once."""
-        own = self._places_of.setdefault(host, _Places())
+        own = self._places_of.setdefault(fragment, _Places())
         own.users += 1
         try:
             async with asyncio.timeout(PLACE_WITHIN_S):
@@ -203,48 +209,50 @@ class Feed:
                     own.free.release()
                     raise
         except TimeoutError:
-            self._left(host, own)
+            self._left(fragment, own)
             raise ServerBusy(
                 "The broker answers as many readers of feeds as it can; try again."
             ) from None
         except BaseException:
-            self._left(host, own)
+            self._left(fragment, own)
             raise
         entity.meter.feed_reads += 1
         entity.meter.feed_bytes += answer.size
 
-    def end(self, host: Host) -> None:
+    def end(self, fragment: LoadedFragment) -> None:
         """It was sent, or its client is gone."""
-        own = self._places_of[host]
+        own = self._places_of[fragment]
         self._places.release()
         own.free.release()
-        self._left(host, own)
+        self._left(fragment, own)
 
-    def _left(self, host: Host, own: _Places) -> None:
+    def _left(self, fragment: LoadedFragment, own: _Places) -> None:
         own.users -= 1
         if not own.users:  # else every fragment that was ever read would stay in memory
-            del self._places_of[host]
+            del self._places_of[fragment]
 
-    async def batches(self, host: Host, answer: Answer) -> AsyncGenerator[bytes | memoryview]:
+    async def batches(
+        self, fragment: LoadedFragment, answer: Answer
+    ) -> AsyncGenerator[bytes | memoryview]:
         """The stored batches, some at a time, a large one in parts. Their checksums are for the
         client to look at: they say as well whether all went right on the way to it."""
         for each in answer.slices:
             if each.size <= RAW_MAX:
-                yield await self._read_raw(host, each)
+                yield await self._read_raw(fragment, each)
                 continue
             for position in range(0, each.size, RAW_MAX):
-                yield await self._read_part(host, each, position)
+                yield await self._read_part(fragment, each, position)
 
     async def lines(
-        self, entity: QueueEntity | TopicEntity, host: Host, answer: Answer
+        self, entity: QueueEntity | TopicEntity, fragment: LoadedFragment, answer: Answer
     ) -> AsyncGenerator[bytes]:
         """The events in them as JSON lines, from the first offset that was asked for. To be closed:
         others may wait for the memory that one of them takes."""
-        place = place_of(entity, host)
-        thread = self._threads[host.store]
+        place = place_of(entity, fragment)
+        thread = self._threads[fragment.store]
         for each in answer.slices:
             async with self._large_lines if each.size > RAW_MAX else nullcontext():
-                events = _lines(place, answer.start, await self._read(host, each))
+                events = _lines(place, answer.start, await self._read(fragment, each))
                 while (some := await thread.run(partial(_some, events))) is not None:
                     if some:  # else there was only housekeeping among them
                         yield some
@@ -252,8 +260,10 @@ class Feed:
 
     def review(self) -> None:
         """Keys were taken away: who waits by one of them waits no longer."""
-        for news, (host, check) in list(self._waits.items()):
-            if host.gone is None and not news.done():  # that says more than that its keys are gone
+        for news, (fragment, check) in list(self._waits.items()):
+            if (
+                fragment.gone is None and not news.done()
+            ):  # that says more than that its keys are gone
                 try:
                     check()
                 except ServiceBusError as refusal:
@@ -269,7 +279,9 @@ class Feed:
     # -- the journal ---------------------------------------------------------------------------
 
     @contextmanager
-    def _news(self, host: Host, check: Callable[[], None]) -> Iterator[asyncio.Future[None]]:
+    def _news(
+        self, fragment: LoadedFragment, check: Callable[[], None]
+    ) -> Iterator[asyncio.Future[None]]:
         """Done when the fragment has more records, or is gone. Begun before one looks, so that
         nothing comes between."""
         news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -278,70 +290,74 @@ class Feed:
             if not news.done():
                 news.set_result(None)
 
-        self._waits[news] = host, check
-        host.on_records[tell] = None
+        self._waits[news] = fragment, check
+        fragment.on_records[tell] = None
         # Called when the entity is deleted; also when only its engine is gone, which is no matter.
-        host.on_lost[tell] = None
+        fragment.on_lost[tell] = None
         try:
             yield news
         finally:
             del self._waits[news]
-            host.on_records.pop(tell, None)
-            host.on_lost.pop(tell, None)
+            fragment.on_records.pop(tell, None)
+            fragment.on_lost.pop(tell, None)
             if news.done():
                 news.exception()  # heard of, also where nobody waited
 
-    async def _call(self, host: Host, call: Callable[[JournalReader, int], T]) -> T:
-        reader = self._readers[host.store]
-        found = await self._threads[host.store].run(partial(call, reader, host.fragment))
-        if host.gone is not None:
+    async def _call(self, fragment: LoadedFragment, call: Callable[[JournalReader, int], T]) -> T:
+        reader = self._readers[fragment.store]
+        found = await self._threads[fragment.store].run(partial(call, reader, fragment.id))
+        if fragment.gone is not None:
             # Deleted meanwhile: what was read may be half of it.
-            raise host.gone
+            raise fragment.gone
         return found
 
-    async def _read_raw(self, host: Host, asked: Slice) -> bytes | memoryview:
+    async def _read_raw(self, fragment: LoadedFragment, asked: Slice) -> bytes | memoryview:
         first, last, count, _ = asked
-        found, data = await self._call(host, lambda reader, id_: reader.read_raw(id_, first, last))
-        _refuse_gap(host, count, found)
+        found, data = await self._call(
+            fragment, lambda reader, id_: reader.read_raw(id_, first, last)
+        )
+        _refuse_gap(fragment, count, found)
         return data
 
-    async def _read_part(self, host: Host, asked: Slice, position: int) -> bytes | memoryview:
+    async def _read_part(
+        self, fragment: LoadedFragment, asked: Slice, position: int
+    ) -> bytes | memoryview:
         base, size = asked.first, min(RAW_MAX, asked.size - position)
         data = await self._call(
-            host, lambda reader, id_: reader.read_part(id_, base, position, size)
+            fragment, lambda reader, id_: reader.read_part(id_, base, position, size)
         )
         if data is None:
-            raise _trimmed(host)
+            raise _trimmed(fragment)
         return data
 
-    async def _read(self, host: Host, asked: Slice) -> list[StoredBatch]:
+    async def _read(self, fragment: LoadedFragment, asked: Slice) -> list[StoredBatch]:
         first, last, count, _ = asked
-        stored = await self._call(host, lambda reader, id_: reader.read(id_, first, last))
-        _refuse_gap(host, count, len(stored))
+        stored = await self._call(fragment, lambda reader, id_: reader.read(id_, first, last))
+        _refuse_gap(fragment, count, len(stored))
         return stored
 
 
-def _refuse_gap(host: Host, asked: int, found: int) -> None:
+def _refuse_gap(fragment: LoadedFragment, asked: int, found: int) -> None:
     """A slow client: the reply has begun, so it ends here, and the next question gets the offset
     that is left. The first batch may be there still, held in place by a live body, and others
     behind it not: whatever is left would have a gap in it."""
     if found != asked:
-        raise _trimmed(host)
+        raise _trimmed(fragment)
 
 
-def _trimmed(host: Host) -> ServerBusy:
-    return ServerBusy(f"The journal of '{host.name}' was trimmed while it was read.")
+def _trimmed(fragment: LoadedFragment) -> ServerBusy:
+    return ServerBusy(f"The journal of '{fragment.name}' was trimmed while it was read.")
 
 
-def _look(start: int, bytes_max: int, reader: JournalReader, fragment: int) -> Answer:
-    extent, batches = reader.look(fragment, start, bytes_max, BATCHES_MAX)
+def _look(start: int, bytes_max: int, reader: JournalReader, fragment_id: int) -> Answer:
+    extent, batches = reader.look(fragment_id, start, bytes_max, BATCHES_MAX)
     end = batches[-1].base + batches[-1].count if batches else start
     size = sum([each.size for each in batches])
     return Answer(start, extent, list(_slices(batches)), end, size)
 
 
-def place_of(entity: QueueEntity | TopicEntity, host: Host) -> Place:
-    return Place(entity.name, host.index, subscription_names(entity))
+def place_of(entity: QueueEntity | TopicEntity, fragment: LoadedFragment) -> Place:
+    return Place(entity.name, fragment.index, subscription_names(entity))
 
 
 def subscription_names(entity: QueueEntity | TopicEntity) -> dict[int, str]:
@@ -361,11 +377,11 @@ def subqueues_of(entity: QueueEntity | TopicEntity) -> dict[int, tuple[str | Non
     }
 
 
-def _refuse_outside(host: Host, start: int, extent: Extent) -> None:
+def _refuse_outside(fragment: LoadedFragment, start: int, extent: Extent) -> None:
     if start < extent.first:
-        raise OffsetTrimmed(host.name, start, extent.first, extent.next)
+        raise OffsetTrimmed(fragment.name, start, extent.first, extent.next)
     if start > extent.next:
-        raise OffsetAhead(host.name, start, extent.first, extent.next)
+        raise OffsetAhead(fragment.name, start, extent.first, extent.next)
 
 
 def _slices(batches: list[BatchOutline]) -> Iterator[Slice]:

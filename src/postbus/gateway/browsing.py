@@ -81,7 +81,7 @@ class Browser(Outlet):
         self._looking = True
         gateway.promised_bytes += LOOK_BYTES_MAX
         look = partial(_look, self.subqueue, self._next, min(wanted, LOOK_COUNT_MAX))
-        self._runtime.submit(Call(self.host, look, self._shown, self._failed, exclusive=False))
+        self._runtime.submit(Call(self.fragment, look, self._shown, self._failed, exclusive=False))
 
     def _shown(self, shown: Shown) -> None:
         self._looked()
@@ -128,14 +128,14 @@ class Browser(Outlet):
 
     def _wait(self) -> None:
         if not self._gone:
-            self.host.on_records[self._stirred] = None
+            self.fragment.on_records[self._stirred] = None
 
     def _stirred(self) -> None:
-        self.host.on_records.pop(self._stirred, None)
+        self.fragment.on_records.pop(self._stirred, None)
         self._timer = self._loop.call_later(LOOK_AGAIN_S, self.wake)
 
     def _stop_waiting(self) -> None:
-        self.host.on_records.pop(self._stirred, None)
+        self.fragment.on_records.pop(self._stirred, None)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -169,6 +169,6 @@ def _look(
     payloads: list[tuple[int, tuple[bytes, ...]]] = []
     for message, raw in found:
         payload = write_delivery(message, raw, with_lock=False)
-        engine.fragment.toil += share_of(message, payload) * TOIL_OF_A_SHARE
+        engine.shared.toil += share_of(message, payload) * TOIL_OF_A_SHARE
         payloads.append((message.number, payload))
     return payloads, onward

@@ -42,8 +42,8 @@ class Inlet:
         self.gateway = gateway
         self._link = link
         self.entity = entity
-        self.host = entity.host
-        self._runtime = gateway.runtime(entity.host)
+        self.fragment = entity.fragment
+        self._runtime = gateway.runtime(entity.fragment)
         self._property_size_max = gateway.service.settings.property_size_max_bytes
         self._header_size_max = gateway.service.settings.header_size_max_bytes
         self._credit = credit
@@ -55,7 +55,7 @@ class Inlet:
 
     def received(self, delivery: IncomingDelivery) -> None:
         gateway = self.gateway
-        host = self.host
+        fragment = self.fragment
         try:
             messages = read_transfer(
                 delivery.payload,
@@ -70,16 +70,16 @@ class Inlet:
                 return
         except (ServiceBusError, DecodeError) as fault:
             error = fault if isinstance(fault, ServiceBusError) else InvalidArgument(str(fault))
-            host_meter = host.meter
-            if host_meter is not None:
-                host_meter.refused(error.condition)
+            meter = fragment.meter
+            if meter is not None:
+                meter.refused(error.condition)
             if delivery.state is not None:
                 enlisting.spoil(gateway, delivery.state, error)
             self._link.settle(delivery, gateway.refusals.rejected(error, self.entity.path))
             self._top_up()
             return
         self.entity.touch(gateway.now)
-        self._runtime.submit(Send(host, messages, self._link, delivery, gateway.refusals, self))
+        self._runtime.submit(Send(fragment, messages, self._link, delivery, gateway.refusals, self))
 
     def answered(self) -> None:
         self._top_up()
@@ -116,11 +116,11 @@ class Outlet:
         self.gateway = gateway
         self._link = link
         self.entity = entity
-        self.host = entity.host
+        self.fragment = entity.fragment
         self.subqueue = subqueue
-        self._line = entity.host.line(subqueue)
-        self._meter = entity.host.meter_of(subqueue)
-        self._runtime = gateway.runtime(entity.host)
+        self._line = entity.fragment.line(subqueue)
+        self._meter = entity.fragment.meter_of(subqueue)
+        self._runtime = gateway.runtime(entity.fragment)
         self.deletes = link.snd_settle_mode == SND_SETTLED
         self.holder = gateway.id
         self.draining = False
@@ -138,7 +138,7 @@ class Outlet:
     def open(self) -> None:
         self._line.join(self)
         self._count_receivers()
-        self.host.on_lost[self._lost] = None
+        self.fragment.on_lost[self._lost] = None
 
     def close(self) -> None:
         self._line.leave(self)
@@ -146,13 +146,13 @@ class Outlet:
         # comes.
         self._return(self._reserved, self._reserved_bytes)
         self._count_receivers()
-        self.host.on_lost.pop(self._lost, None)
+        self.fragment.on_lost.pop(self._lost, None)
         if self._waited and self._meter is not None:
             self._meter.empty_receives += 1
 
     def _count_receivers(self) -> None:
-        if self.host.engine is not None:
-            self.host.engine.set_receivers(self.subqueue, len(self._line.receivers))
+        if self.fragment.engine is not None:
+            self.fragment.engine.set_receivers(self.subqueue, len(self._line.receivers))
 
     def _lost(self, error: ServiceBusError) -> None:
         """The engine was thrown away, with every lock: let the client attach again."""
@@ -177,7 +177,7 @@ class Outlet:
 
     def wake(self) -> None:
         self._line.wants(self)
-        self._runtime.wake(self.host)
+        self._runtime.wake(self.fragment)
 
     def capacity(self) -> int:
         if self.gateway.full:
@@ -216,7 +216,7 @@ class Outlet:
         if payload is None:
             return
         if not link.attached or (token is not None and link.credit <= 0):
-            self._runtime.submit(GiveBack(self.host, parcel))
+            self._runtime.submit(GiveBack(self.fragment, parcel))
             return
         self._waited = False
         if token is None:
@@ -279,7 +279,9 @@ class Outlet:
             and Changes.of(state).properties is not None
         )
         for each in [[delivery] for delivery in deliveries] if changing else [deliveries]:
-            self._runtime.submit(Settle(self.host, self._link, each, state, gateway.refusals, self))
+            self._runtime.submit(
+                Settle(self.fragment, self._link, each, state, gateway.refusals, self)
+            )
 
     def settled(self, deliveries: list[OutgoingDelivery]) -> None:
         for delivery in deliveries:

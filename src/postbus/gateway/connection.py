@@ -48,7 +48,7 @@ from postbus.net.places import Place
 from postbus.net.unread import unread
 from postbus.net.websocket import part_from
 from postbus.observe.turns import CLIENT
-from postbus.runtime.fragment import Host
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.requests import Lose
 from postbus.runtime.runtime import Runtime
 
@@ -94,7 +94,7 @@ class Gateway:
             describe=self._describe,
         )
         self._credentials = Credentials()
-        self._orphans: dict[bytes, tuple[Host, int]] = {}
+        self._orphans: dict[bytes, tuple[LoadedFragment, int]] = {}
         self._transactions: Transactions | None = None
         self._refused = 0
         self._refusals = service.refusals
@@ -161,8 +161,8 @@ class Gateway:
                 return True
         return False
 
-    def runtime(self, host: Host) -> Runtime:
-        return self._service.namespace.runtime(host)
+    def runtime(self, fragment: LoadedFragment) -> Runtime:
+        return self._service.namespace.runtime(fragment)
 
     def allows(self, right: Right, path: str) -> bool:
         return self._credentials.allows(right, path, self._service.wall())
@@ -200,11 +200,11 @@ class Gateway:
         self._handle(events)
         self.touch()
 
-    def locked(self, host: Host, subqueue: int, token: bytes) -> None:
+    def locked(self, fragment: LoadedFragment, subqueue: int, token: bytes) -> None:
         """A lock of this connection that no link holds."""
         if len(self._orphans) >= ORPHANS_MAX:
             self._orphans.pop(next(iter(self._orphans)))
-        self._orphans[token] = host, subqueue
+        self._orphans[token] = fragment, subqueue
 
     def touch(self) -> None:
         """There is something to write: do so once, when this turn of the loop is over."""
@@ -514,21 +514,21 @@ class Gateway:
             owner.close()
 
     def _closed(self, event: Closed) -> None:
-        lost: dict[Host, list[tuple[int, bytes]]] = {}
+        lost: dict[LoadedFragment, list[tuple[int, bytes]]] = {}
         for link in self._links():
             if isinstance(link.owner, Outlet):
                 subqueue = link.owner.subqueue
-                lost.setdefault(link.owner.host, []).extend(
+                lost.setdefault(link.owner.fragment, []).extend(
                     [(subqueue, token) for token in link.owner.tokens]
                 )
             self._let_go(link)
         if not (event.clean or self._clean):
             # A connection that breaks loses its locks; an orderly close does not, nor does what
             # a link held that was detached before (R-SETTLE-10).
-            for token, (host, subqueue) in self._orphans.items():
-                lost.setdefault(host, []).append((subqueue, token))
-            for host, tokens in lost.items():
-                self.runtime(host).submit(Lose(host, tokens))
+            for token, (fragment, subqueue) in self._orphans.items():
+                lost.setdefault(fragment, []).append((subqueue, token))
+            for fragment, tokens in lost.items():
+                self.runtime(fragment).submit(Lose(fragment, tokens))
         self._orphans = {}
 
     def _describe(self, fault: ProtocolError) -> str:

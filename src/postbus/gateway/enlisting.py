@@ -31,7 +31,7 @@ from postbus.gateway.settlement import ACCEPTED, confirmation
 from postbus.gateway.transactions import OpenTransaction
 from postbus.messages.envelope import Changes, change_properties, text_keys
 from postbus.model.instant import Instant
-from postbus.runtime.fragment import Host
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.requests import Call
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 class Route(NamedTuple):
     """The way of messages that are sent through another entity."""
 
-    via: Host
+    via: LoadedFragment
     destination: str
     always: bool
     """Or only in a transaction."""
@@ -74,7 +74,7 @@ def send(inlet: Inlet, delivery: IncomingDelivery, messages: list[Message]) -> b
     if state is None and (route is None or not route.always):
         return False
     size = len(delivery.payload)
-    via = inlet.host if route is None else route.via
+    via = inlet.fragment if route is None else route.via
     destination = None if route is None else _fragment(gateway, route.destination)
     outcome: DeliveryState = ACCEPTED
     transaction: OpenTransaction | None = None
@@ -84,13 +84,13 @@ def send(inlet: Inlet, delivery: IncomingDelivery, messages: list[Message]) -> b
 
     def done(result: object) -> None:
         delivery.link.settle(delivery, outcome)
-        if inlet.host.meter is not None:
-            inlet.host.meter.bytes_in += size
+        if inlet.fragment.meter is not None:
+            inlet.fragment.meter.bytes_in += size
         inlet.answered()
 
     def failed(error: ServiceBusError) -> None:
-        if inlet.host.meter is not None:
-            inlet.host.meter.refused(error.condition)
+        if inlet.fragment.meter is not None:
+            inlet.fragment.meter.refused(error.condition)
         if transaction is not None:
             transaction.spoil(error)
         rejected = gateway.refusals.rejected(error, inlet.entity.path)
@@ -111,7 +111,7 @@ def _fragment(gateway: Gateway, name: str) -> int:
     entity = gateway.namespace.entity(name)
     if entity is None:
         raise EntityNotFound(name)
-    return entity.host.fragment
+    return entity.fragment.id
 
 
 def _enlist_send(
@@ -215,7 +215,7 @@ def settle(
         failed(error)
 
     try:
-        transaction.ask(outlet.host, partial(_enlist_each, settlements), done, refused, size)
+        transaction.ask(outlet.fragment, partial(_enlist_each, settlements), done, refused, size)
     except ServiceBusError as error:
         refused(error)
 

@@ -151,13 +151,15 @@ class ManagementNode:
         done: Callable[[Any], None],
         size: int = 0,
     ) -> None:
-        host = self._entity.host
+        fragment = self._entity.fragment
 
         def failed(error: ServiceBusError) -> None:
             self._entity.meter.refused(error.condition)
             request.refuse(error, self._entity.path)
 
-        self._gateway.runtime(host).submit(Call(host, call, done, failed, size, grows=size > 0))
+        self._gateway.runtime(fragment).submit(
+            Call(fragment, call, done, failed, size, grows=size > 0)
+        )
 
     def _enlist(
         self,
@@ -173,7 +175,7 @@ class ManagementNode:
             request.refuse(error, self._entity.path)
 
         transaction = transaction_of(self._gateway, request.transaction)
-        transaction.ask(self._entity.host, operation, done, failed, size)
+        transaction.ask(self._entity.fragment, operation, done, failed, size)
 
     # -- locks -----------------------------------------------------------------------------
 
@@ -293,7 +295,7 @@ class ManagementNode:
             raise InvalidArgument(f"The receiver-settle-mode {mode} is not known.")
         delete = mode == _DELETE
         session_id = fields.optional_text("session-id")
-        gateway, host, subqueue = self._gateway, self._entity.host, self._subqueue
+        gateway, fragment, subqueue = self._gateway, self._entity.fragment, self._subqueue
         has_sessions = self._has_sessions
 
         def receive(queue: Queue, now: Instant, pages: Pages) -> Any:
@@ -312,7 +314,7 @@ class ManagementNode:
                 entry: dict[str, Any] = {"message": encoded}
                 if token is not None:
                     if not has_sessions:  # or it goes with the lock of its session
-                        gateway.locked(host, subqueue, token)
+                        gateway.locked(fragment, subqueue, token)
                     # In a map a lock token is a uuid in network order (wire contract §4.4).
                     entry["lock-token"] = UUID(bytes_le=token)
                 messages.append(entry)
@@ -414,7 +416,7 @@ def _cancel_in(
 
 def _encoded(queue: Queue, message: Message, raw: bytes) -> bytes:
     parts = write_delivery(message, raw, with_state=True)
-    queue.fragment.toil += share_of(message, parts) * TOIL_OF_A_SHARE
+    queue.shared.toil += share_of(message, parts) * TOIL_OF_A_SHARE
     return b"".join(parts)
 
 

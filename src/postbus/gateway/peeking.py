@@ -36,7 +36,7 @@ def peek(
 
 def _peeked(queue: Queue, message: Message, raw: bytes, omit_body: bool) -> bytes:
     parts = write_delivery(message, raw, with_state=True, with_lock=False)
-    queue.fragment.toil += share_of(message, parts) * TOIL_OF_A_SHARE
+    queue.shared.toil += share_of(message, parts) * TOIL_OF_A_SHARE
     payload = b"".join(parts)
     return _without_body(payload) if omit_body else payload
 

@@ -45,7 +45,7 @@ def join_as_receiver(link: SenderLink, entity: Entity) -> None:
         return
     if group.via is None:
         group.via = _top_level(entity)
-    elif group.via.host is not entity.host:
+    elif group.via.fragment is not entity.fragment:
         raise SecondReceiver(SPANS_ENTITIES)
 
 
@@ -58,13 +58,13 @@ def route_of(
     if group is not None and group.via is None:
         group.via = entity
     if named is None:
-        if group is None or group.via is None or group.via.host is entity.host:
+        if group is None or group.via is None or group.via.fragment is entity.fragment:
             return None
-        return Route(group.via.host, entity.name, always=False)
-    if group is not None and group.via is not None and group.via.host is not entity.host:
+        return Route(group.via.fragment, entity.name, always=False)
+    if group is not None and group.via is not None and group.via.fragment is not entity.fragment:
         raise InvalidOperation(SPANS_ENTITIES)
     destination = _destination(gateway, named)
-    return None if destination is entity else Route(entity.host, destination.name, always=True)
+    return None if destination is entity else Route(entity.fragment, destination.name, always=True)
 
 
 def _destination(gateway: Gateway, named: object) -> QueueEntity | TopicEntity:

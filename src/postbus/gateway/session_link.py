@@ -58,7 +58,7 @@ class SessionOutlet(Outlet):
         SessionOutlet._last_holder += 1
         # Of its own for each link: one connection may have many (wire contract §10, 34).
         self.holder = SessionOutlet._last_holder
-        self.line = entity.host.session_line(subqueue)
+        self.line = entity.fragment.session_line(subqueue)
         self.session: Session | None = None
         self.promised: Session | None = None
         """The session that is its own, also while its client has not been told yet."""
@@ -82,13 +82,13 @@ class SessionOutlet(Outlet):
         super().open()
         self.entity.touch(self.gateway.now)
         if wanted is not None:
-            self._runtime.submit(Accept(self.host, self, wanted))
+            self._runtime.submit(Accept(self.fragment, self, wanted))
             return
         look_by = self.gateway.service.clock() + max(wait_ms, LOOK_WITHIN_MS)
         self._timer = self._loop.call_later(wait_ms / 1_000, self._timed_out, wait_ms, look_by)
-        self.host.used = True
+        self.fragment.used = True
         self.line.wait(self)
-        self._runtime.wake(self.host)
+        self._runtime.wake(self.fragment)
 
     def _wait_ms(self) -> int:
         wanted = (self._link.properties or {}).get(_TIMEOUT)
@@ -102,7 +102,7 @@ class SessionOutlet(Outlet):
         self._timer = None
         if self not in self.line.waiting:
             return  # one is on its way
-        if self.line.looking(self.host.chores) and self.gateway.service.clock() < look_by:
+        if self.line.looking(self.fragment.chores) and self.gateway.service.clock() < look_by:
             # However short the wait, what there is when it begins is to be had.
             self._timer = self._loop.call_later(LOOK_AGAIN_S, self._timed_out, waited_ms, look_by)
             return
@@ -170,7 +170,7 @@ class SessionOutlet(Outlet):
         if self.promised is not None:
             # At once, however the link ended: nobody has failed (semantics B §1). One who leaves
             # before he was told and comes again must find it free.
-            self._runtime.submit(Leave(self.host, self.subqueue, self.promised))
+            self._runtime.submit(Leave(self.fragment, self.subqueue, self.promised))
 
     def _stop_waiting(self) -> None:
         if self._timer is not None:
@@ -182,6 +182,6 @@ class SessionOutlet(Outlet):
     def wake(self) -> None:
         if self.session is not None:
             self.line.wants(self)
-            self._runtime.wake(self.host)
+            self._runtime.wake(self.fragment)
         elif self._is_lost:
             self._tell_of_loss()

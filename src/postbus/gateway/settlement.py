@@ -19,7 +19,7 @@ from postbus.gateway.refusals import Refusals
 from postbus.messages.envelope import Changes, change_properties
 from postbus.messages.pings import PING_TTL_MS, count_pings
 from postbus.model.instant import Instant
-from postbus.runtime.fragment import Host
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.holding import Ordered
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Send(Ordered):
         "_refusals",
         "_sender",
         "exclusive",
-        "host",
+        "fragment",
         "size",
     )
 
@@ -47,7 +47,7 @@ class Send(Ordered):
 
     def __init__(
         self,
-        host: Host,
+        fragment: LoadedFragment,
         messages: list[Message],
         link: ReceiverLink,
         delivery: IncomingDelivery,
@@ -55,7 +55,7 @@ class Send(Ordered):
         sender: Inlet,
     ) -> None:
         super().__init__()
-        self.host = host
+        self.fragment = fragment
         self.size = len(delivery.payload)
         self.exclusive = False
         self._messages = messages
@@ -74,16 +74,16 @@ class Send(Ordered):
 
     def answer(self) -> None:
         self._link.settle(self._delivery, ACCEPTED)
-        meter = self.host.meter
+        meter = self.fragment.meter
         if meter is not None:
             meter.bytes_in += self.size
             meter.pings += self._pings
         self._sender.answered()
 
     def refuse(self, error: ServiceBusError) -> None:
-        if self.host.meter is not None:
-            self.host.meter.refused(error.condition)
-        self._link.settle(self._delivery, self._refusals.rejected(error, self.host.name))
+        if self.fragment.meter is not None:
+            self.fragment.meter.refused(error.condition)
+        self._link.settle(self._delivery, self._refusals.rejected(error, self.fragment.name))
         self._sender.answered()
 
 
@@ -98,7 +98,7 @@ class Settle:
         "_refusals",
         "_state",
         "exclusive",
-        "host",
+        "fragment",
         "pages",
         "size",
     )
@@ -107,14 +107,14 @@ class Settle:
 
     def __init__(
         self,
-        host: Host,
+        fragment: LoadedFragment,
         link: SenderLink,
         deliveries: list[OutgoingDelivery],
         state: Outcome,
         refusals: Refusals,
         receiver: Outlet,
     ) -> None:
-        self.host = host
+        self.fragment = fragment
         self.size = 0
         self.pages: Pages | None = None
         self.exclusive = False
@@ -165,12 +165,12 @@ class Settle:
             if error is None:
                 link.settle(delivery, state)
             else:
-                link.settle(delivery, self._refusals.rejected(error, self.host.name))
+                link.settle(delivery, self._refusals.rejected(error, self.fragment.name))
         self._receiver.settled(self._deliveries)
 
     def refuse(self, error: ServiceBusError) -> None:
         for delivery in self._deliveries:
-            self._link.settle(delivery, self._refusals.rejected(error, self.host.name))
+            self._link.settle(delivery, self._refusals.rejected(error, self.fragment.name))
         self._receiver.settled(self._deliveries)
 
 
@@ -212,7 +212,7 @@ def rewritten(
         if raw is None:
             raise CorruptRow(f"the journal has no body for message {message.number}")
     properties = change_properties(message, raw, changes.properties)
-    queue.fragment.toil += properties.values
+    queue.shared.toil += properties.values
     queue.check_properties(message, properties)
     return properties
 

@@ -31,7 +31,7 @@ from postbus.errors import (
 )
 from postbus.gateway.settlement import ACCEPTED
 from postbus.model.instant import Instant
-from postbus.runtime.fragment import Host
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.requests import Call
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class OpenTransaction:
         self._owner = owner
         self._gateway = gateway
         self._work = Transaction()
-        self._host: Host | None = None
+        self._fragment: LoadedFragment | None = None
         """The fragment of the top-level entity that its first operation was on."""
         self._size_bytes = 0
         self._pending = 0
@@ -141,7 +141,7 @@ class OpenTransaction:
 
     def ask(
         self,
-        host: Host,
+        fragment: LoadedFragment,
         operation: Operation,
         done: Callable[[Any], None],
         failed: Callable[[ServiceBusError], None],
@@ -150,11 +150,11 @@ class OpenTransaction:
         """Make an operation part of it, or have it refused."""
         if self._over or self._discharge is not None:
             raise TransactionUnknown()
-        if self._host is not None and self._host is not host:
+        if self._fragment is not None and self._fragment is not fragment:
             raise InvalidOperation(SPANS_ENTITIES)
         self._owner.take_room(size)
         self._size_bytes += size
-        self._host = host
+        self._fragment = fragment
         self._pending += 1
         self._start_timer()
 
@@ -168,10 +168,10 @@ class OpenTransaction:
                 self._size_bytes -= size
                 self._owner.give_room(size)
             if self._pending == 1 and self._work.empty:
-                self._host = None  # it was not on that entity, after all
+                self._fragment = None  # it was not on that entity, after all
             self._answered()
 
-        self._submit(host, partial(operation, self._work), enlisted, refused, size)
+        self._submit(fragment, partial(operation, self._work), enlisted, refused, size)
 
     def when_committed(self, call: Callable[[], None]) -> None:
         self._committed.append(call)
@@ -204,7 +204,7 @@ class OpenTransaction:
         self, fail: bool, done: Callable[[], None], failed: Callable[[ServiceBusError], None]
     ) -> None:
         self._close()
-        host, spoilt = self._host, self._spoilt
+        fragment, spoilt = self._fragment, self._spoilt
         if fail or spoilt is not None:
             self._give_room()
             self._undo()
@@ -213,15 +213,15 @@ class OpenTransaction:
             else:
                 failed(_rolled_back(spoilt))
             return
-        if host is None:
+        if fragment is None:
             self._give_room()
             done()
             return
 
         def committed(result: None) -> None:
             self._give_room()
-            if host.meter is not None:
-                host.meter.transactions_committed += 1
+            if fragment.meter is not None:
+                fragment.meter.transactions_committed += 1
             for call in self._committed:
                 call()
             done()
@@ -235,7 +235,7 @@ class OpenTransaction:
             failed(_rolled_back(error))
 
         size = self._work.size_bytes
-        self._submit(host, self._commit, committed, not_committed, size, grows=size > 0)
+        self._submit(fragment, self._commit, committed, not_committed, size, grows=size > 0)
 
     def _commit(self, engine: Engine, now: Instant, pages: Pages) -> Need | None:
         try:
@@ -252,11 +252,11 @@ class OpenTransaction:
             self._undo()
 
     def _undo(self) -> None:
-        host = self._host
-        if host is not None:
-            if host.meter is not None:
-                host.meter.transactions_rolled_back += 1
-            self._submit(host, self._forget, _ignore, _ignore, 0)
+        fragment = self._fragment
+        if fragment is not None:
+            if fragment.meter is not None:
+                fragment.meter.transactions_rolled_back += 1
+            self._submit(fragment, self._forget, _ignore, _ignore, 0)
 
     def _forget(self, engine: Engine, now: Instant, pages: Pages) -> None:
         self._work.roll_back(engine)
@@ -272,15 +272,15 @@ class OpenTransaction:
 
     def _submit(
         self,
-        host: Host,
+        fragment: LoadedFragment,
         call: Callable[[Engine, Instant, Pages], Any],
         done: Callable[[Any], None],
         failed: Callable[[ServiceBusError], None],
         size: int,
         grows: bool = False,
     ) -> None:
-        runtime = self._gateway.runtime(host)
-        runtime.submit(Call(host, call, done, failed, size, exclusive=False, grows=grows))
+        runtime = self._gateway.runtime(fragment)
+        runtime.submit(Call(fragment, call, done, failed, size, exclusive=False, grows=grows))
 
     # -- time ----------------------------------------------------------------------------------
 
@@ -296,7 +296,9 @@ class OpenTransaction:
             self._timer.cancel()
 
     def _expire(self) -> None:
-        log.info("transaction timed out", entity=None if self._host is None else self._host.name)
+        log.info(
+            "transaction timed out", entity=None if self._fragment is None else self._fragment.name
+        )
         self._owner.expired(self)
         self.roll_back()
 

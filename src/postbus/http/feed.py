@@ -151,30 +151,30 @@ class FeedPages:
         self,
         request: Request,
         entity: QueueEntity | TopicEntity,
-        fragment: int,
+        index: int,
         check: Callable[[], None],
     ) -> Response:
         query = self._query(request)
         as_lines = _wants_lines(request.headers.get("accept", "*/*"))
-        host = self._feed.host(entity, fragment)
+        fragment = self._feed.fragment(entity, index)
         gone = asyncio.ensure_future(client_gone(request))
         try:
-            answer = await self._feed.ask(host, query, gone, check)
+            answer = await self._feed.ask(fragment, query, gone, check)
             if gone.done():
                 raise ClientDisconnect
             headers = _headers(answer, query)
-            await self._feed.begin(entity, host, answer)
+            await self._feed.begin(entity, fragment, answer)
         except BaseException:
             gone.cancel()
             raise
         pieces: _Body
         if as_lines:
-            pieces = self._feed.lines(entity, host, answer)
+            pieces = self._feed.lines(entity, fragment, answer)
         else:
             headers["content-length"] = str(answer.size)
-            pieces = self._feed.batches(host, answer)
+            pieces = self._feed.batches(fragment, answer)
         headers["content-type"] = LINES_TYPE if as_lines else RAW_TYPE
-        return _Pieces(pieces, headers, gone, partial(self._feed.end, host))
+        return _Pieces(pieces, headers, gone, partial(self._feed.end, fragment))
 
     def _query(self, request: Request) -> Query:
         given = request.query_params

@@ -26,7 +26,7 @@ from postbus.runtime.requests import GiveBack
 from postbus.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
-    from postbus.runtime.fragment import Host
+    from postbus.runtime.fragment import LoadedFragment
 
 NO_CONNECTION: Final = 0
 """Gateways count from one."""
@@ -39,11 +39,13 @@ log = structlog.get_logger("longpoll")
 class LongPoll:
     """One place in the line of a subqueue, for one message."""
 
-    def __init__(self, host: Host, subqueue: int, runtime: Runtime, deletes: bool) -> None:
-        self.host = host
+    def __init__(
+        self, fragment: LoadedFragment, subqueue: int, runtime: Runtime, deletes: bool
+    ) -> None:
+        self.fragment = fragment
         self._subqueue = subqueue
         self._runtime = runtime
-        self._line = host.line(subqueue)
+        self._line = fragment.line(subqueue)
         self.deletes = deletes
         self.holder = NO_CONNECTION
         self.draining = False
@@ -77,7 +79,7 @@ class LongPoll:
                 self._parcel = None
                 return received
             if self.draining:
-                raise ServerBusy(f"The messaging entity '{self.host.name}' cannot be read now.")
+                raise ServerBusy(f"The messaging entity '{self.fragment.name}' cannot be read now.")
             return None
         finally:
             self._end()
@@ -100,10 +102,10 @@ class LongPoll:
     def _join(self) -> None:
         self._line.join(self)
         self._count_receivers()
-        self.host.on_lost[self._fail] = None
+        self.fragment.on_lost[self._fail] = None
         self._line.wants(self)
-        self.host.used = True
-        self._runtime.wake(self.host)
+        self.fragment.used = True
+        self._runtime.wake(self.fragment)
 
     def _leave(self) -> None:
         if self._left:
@@ -115,7 +117,7 @@ class LongPoll:
     def _end(self) -> None:
         """Nobody waits here any more: whatever is here, or still comes, goes back."""
         self._leave()
-        self.host.on_lost.pop(self._fail, None)
+        self.fragment.on_lost.pop(self._fail, None)
         if not self._result.done():
             self._result.cancel()
         elif not self._result.cancelled():
@@ -123,8 +125,8 @@ class LongPoll:
         self._give_back()
 
     def _count_receivers(self) -> None:
-        if self.host.engine is not None:
-            self.host.engine.set_receivers(self._subqueue, len(self._line.receivers))
+        if self.fragment.engine is not None:
+            self.fragment.engine.set_receivers(self._subqueue, len(self._line.receivers))
 
     def _fail(self, error: ServiceBusError) -> None:
         """The engine was thrown away, with every lock, or there is another reason to end."""
@@ -144,7 +146,7 @@ class LongPoll:
             # Now, and not after the commit: by then more may have been decided about it.
             self._taken = to_received(message, raw)
         except Exception:  # whatever is wrong with one, the others must go out
-            log.exception("message unreadable", entity=self.host.name, number=message.number)
+            log.exception("message unreadable", entity=self.fragment.name, number=message.number)
         return Parcel(message, raw, None)
 
     def deliver(self, parcels: list[Parcel]) -> None:
@@ -167,4 +169,4 @@ class LongPoll:
     def _give_back(self) -> None:
         parcel, self._parcel = self._parcel, None
         if parcel is not None:
-            self._runtime.submit(GiveBack(self.host, parcel))
+            self._runtime.submit(GiveBack(self.fragment, parcel))

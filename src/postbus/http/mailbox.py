@@ -69,7 +69,7 @@ class Mailbox:
             raise InvalidOperation(f"Messages cannot be sent to '{address.path}'.")
         if not entity.policy().sends:
             raise EntityDisabled(entity.path, "Send")
-        if self._namespace.runtime(entity.host).congested:
+        if self._namespace.runtime(entity.fragment).congested:
             raise ServerBusy("The broker has more to write than it can hold; try again.")
         return entity.message_size_max
 
@@ -112,9 +112,9 @@ class Mailbox:
         if needs_session(entity, address):
             raise SessionRequired()
         entity.touch(self._clock())
-        host = entity.host
+        fragment = entity.fragment
         subqueue = entity.subqueue(_SUBQUEUES[address.subqueue])
-        poll = LongPoll(host, subqueue, self._namespace.runtime(host), deletes)
+        poll = LongPoll(fragment, subqueue, self._namespace.runtime(fragment), deletes)
         self._polls[poll] = check
         try:
             received = await poll.receive(wait_ms, gone)
@@ -130,7 +130,7 @@ class Mailbox:
     def review(self) -> None:
         """Keys were taken away: who waits by one of them waits no longer."""
         for poll, check in list(self._polls.items()):
-            if poll.host.gone is None:  # that says more than that its keys are gone
+            if poll.fragment.gone is None:  # that says more than that its keys are gone
                 try:
                     check()
                 except ServiceBusError as refusal:
@@ -217,10 +217,10 @@ class Mailbox:
                 future.set_exception(error)
 
         entity.touch(self._clock())
-        host = entity.host
+        fragment = entity.fragment
         # Not exclusive: no answer here is put into words from what is in the engine.
-        request = Call(host, call, done, failed, size, exclusive=False, grows=size > 0)
-        self._namespace.runtime(host).submit(request)
+        request = Call(fragment, call, done, failed, size, exclusive=False, grows=size > 0)
+        self._namespace.runtime(fragment).submit(request)
         return await future
 
 

@@ -90,9 +90,9 @@ class ReaderPages:
     ) -> int:
         """For how long the oldest record that it has not dealt with has been there."""
         longest = 0
-        for host in entity.hosts:
-            if lag.get(host.index):
-                at = await self._feed.time_of(host, progress.offsets[host.index])
+        for fragment in entity.fragments:
+            if lag.get(fragment.index):
+                at = await self._feed.time_of(fragment, progress.offsets[fragment.index])
                 if at is not None:
                     longest = max(longest, self._readers.now() - at)
         return longest
@@ -142,7 +142,7 @@ def _read_progress(body: bytes, entity: QueueEntity | TopicEntity, now: Instant)
 def _read_offsets(given: object, entity: QueueEntity | TopicEntity) -> dict[int, int]:
     if not isinstance(given, dict) or not given:
         raise InvalidArgument("'offsets' must be an object of offsets by fragment.")
-    known = {str(host.index): host.index for host in entity.hosts}
+    known = {str(fragment.index): fragment.index for fragment in entity.fragments}
     for fragment, offset in given.items():
         if fragment not in known:
             raise InvalidArgument(f"'{entity.name}' has no fragment '{fragment[:64]}'.")

@@ -18,7 +18,7 @@ from postbus.model.topic import TopicDescription
 from postbus.namespace.prefetch import PrefetchWatch
 from postbus.namespace.rule_matcher import TopicSorter
 from postbus.observe.meters import EntityMeter
-from postbus.runtime.fragment import Host
+from postbus.runtime.fragment import LoadedFragment
 from postbus.settings import Settings
 from postbus.store.sqlite.catalog import EntityRecord
 from postbus.store.sqlite.subscriptions import SubscriptionRecord
@@ -31,9 +31,9 @@ class Entity(ABC):
 
     kind = "entity"
 
-    def __init__(self, name: str, host: Host, owner: int, settings: Settings) -> None:
+    def __init__(self, name: str, fragment: LoadedFragment, owner: int, settings: Settings) -> None:
         self.name = name
-        self.host = host
+        self.fragment = fragment
         self.owner = owner
         self.settings = settings
         self.created_at: Instant = 0
@@ -51,9 +51,9 @@ class Entity(ABC):
         return self.name
 
     @property
-    def hosts(self) -> list[Host]:
+    def fragments(self) -> list[LoadedFragment]:
         """Its fragments, in order."""
-        return [self.host]
+        return [self.fragment]
 
     @property
     @abstractmethod
@@ -82,7 +82,7 @@ class Entity(ABC):
 
     def message_links(self) -> list[Link]:
         """Those of its links that carry messages, and no questions."""
-        return [link for link in self.links if getattr(link.owner, "host", None) is not None]
+        return [link for link in self.links if getattr(link.owner, "fragment", None) is not None]
 
 
 def retention_of(
@@ -102,8 +102,10 @@ class Received(Entity):
     description: Any
     """Each has its own kind; they agree in all that is asked for here."""
 
-    def __init__(self, name: str, host: Host, owner: int, settings: Settings, now: Instant) -> None:
-        super().__init__(name, host, owner, settings)
+    def __init__(
+        self, name: str, fragment: LoadedFragment, owner: int, settings: Settings, now: Instant
+    ) -> None:
+        super().__init__(name, fragment, owner, settings)
         self.prefetch = PrefetchWatch(now)
         self.forward_to = NOWHERE
         """The fragments of the entities that it forwards to; NOWHERE for none."""
@@ -135,14 +137,14 @@ class QueueEntity(Received):
     description: QueueDescription
 
     def __init__(self, record: EntityRecord, settings: Settings, now: Instant) -> None:
-        [fragment] = record.fragments
-        host = Host(fragment.id, fragment.index, fragment.store, record.name, Policy())
-        super().__init__(record.name, host, 0, settings, now)
+        [placed] = record.fragments
+        fragment = LoadedFragment(placed.id, placed.index, placed.store, record.name, Policy())
+        super().__init__(record.name, fragment, 0, settings, now)
         self.description = QueueDescription.from_json(record.description)
         self.created_at, self.updated_at = record.created_at, record.updated_at
         self.used_at = now
-        host.meter = self.meter
-        host.policy = self.policy()
+        fragment.meter = self.meter
+        fragment.policy = self.policy()
 
     @property
     def message_size_max(self) -> int:
@@ -176,7 +178,7 @@ class SubscriptionEntity(Received):
     description: SubscriptionDescription
 
     def __init__(self, topic: TopicEntity, record: SubscriptionRecord, now: Instant) -> None:
-        super().__init__(record.name, topic.host, record.owner, topic.settings, now)
+        super().__init__(record.name, topic.fragment, record.owner, topic.settings, now)
         self.parent = topic
         self.description = SubscriptionDescription.from_json(record.description)
         self.created_at, self.updated_at = record.created_at, record.updated_at
@@ -236,15 +238,15 @@ class TopicEntity(Entity):
     def __init__(
         self, record: EntityRecord, settings: Settings, now: Instant, sorter: TopicSorter
     ) -> None:
-        [fragment] = record.fragments
-        host = Host(fragment.id, fragment.index, fragment.store, record.name, Policy())
-        super().__init__(record.name, host, 0, settings)
+        [placed] = record.fragments
+        fragment = LoadedFragment(placed.id, placed.index, placed.store, record.name, Policy())
+        super().__init__(record.name, fragment, 0, settings)
         self.description = TopicDescription.from_json(record.description)
         self.created_at, self.updated_at = record.created_at, record.updated_at
         self.used_at = now
-        self.sorter = host.sorter = sorter
-        host.meter = self.meter
-        host.policy = self.policy()
+        self.sorter = fragment.sorter = sorter
+        fragment.meter = self.meter
+        fragment.policy = self.policy()
         self.prefetch = PrefetchWatch(now)
         """Of those who receive what was sent through it and not taken."""
         self._subscriptions: dict[str, SubscriptionEntity] = {}
@@ -295,14 +297,14 @@ class TopicEntity(Entity):
 
     def add(self, subscription: SubscriptionEntity) -> None:
         self._subscriptions[subscription.name.casefold()] = subscription
-        host = self.host
-        host.subscriptions[subscription.owner] = subscription.path, subscription.policy()
-        host.meters[subscription.owner] = subscription.meter
+        fragment = self.fragment
+        fragment.subscriptions[subscription.owner] = subscription.path, subscription.policy()
+        fragment.meters[subscription.owner] = subscription.meter
 
     def remove(self, subscription: SubscriptionEntity) -> None:
         del self._subscriptions[subscription.name.casefold()]
-        self.host.subscriptions.pop(subscription.owner, None)
-        self.host.meters.pop(subscription.owner, None)
+        self.fragment.subscriptions.pop(subscription.owner, None)
+        self.fragment.meters.pop(subscription.owner, None)
 
     def warn(self, now: Instant) -> None:
         for subscription in self._subscriptions.values():

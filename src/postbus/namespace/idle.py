@@ -94,7 +94,7 @@ class Idleness:
     @staticmethod
     def _is_waited_at(entity: Entity) -> bool:
         """Does a receiver with credit wait? Then it receives all the time."""
-        lines = entity.host.lines
+        lines = entity.fragment.lines
         return any(
             line is not None and line.receivers and line.waiting
             for line in (lines.get(entity.subqueue(kind)) for kind in (MAIN, DEAD_LETTER))

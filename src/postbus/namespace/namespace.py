@@ -34,7 +34,7 @@ from postbus.namespace.subscriptions import Subscribing, always, unchecked
 from postbus.rules.grammar import prepare
 from postbus.runtime.engine_cache import counts_of
 from postbus.runtime.forwarder import Courier
-from postbus.runtime.fragment import Host
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.requests import Call
 from postbus.runtime.runtime import Runtime
 from postbus.runtime.store_thread import StoreThread
@@ -73,7 +73,7 @@ class Namespace(Subscribing):
         self._catalog = catalog
         self._knows_rules = False
         self._entities: dict[str, QueueEntity | TopicEntity] = {}
-        self._fragments: dict[int, Host] = {}
+        self._fragments: dict[int, LoadedFragment] = {}
         self._courier = Courier(self._fragments.get, self.runtime)
         self._dropping: set[asyncio.Task[None]] = set()
         self.message_size_max = 0
@@ -94,8 +94,8 @@ class Namespace(Subscribing):
         self.on_former(await self._thread.run(self._catalog.former))
         for received in self.received():
             self.aim(received)
-        for fragment in await self._thread.run(self._catalog.dropped):
-            self._drop(fragment.id, fragment.store)
+        for fragment_id in await self._thread.run(self._catalog.dropped):
+            self._drop(fragment_id.id, fragment_id.store)
 
     def _add(self, record: EntityRecord) -> QueueEntity | TopicEntity:
         entity: QueueEntity | TopicEntity
@@ -113,15 +113,15 @@ class Namespace(Subscribing):
             entity = QueueEntity(record, self.settings, self._clock())
         self._entities[record.name.lower()] = entity
         self.message_size_max = max(self.message_size_max, entity.message_size_max)
-        self._fragments[entity.host.fragment] = entity.host
-        self._courier.serve(entity.host)
+        self._fragments[entity.fragment.id] = entity.fragment
+        self._courier.serve(entity.fragment)
         self.on_rules(entity.name, entity.description.authorization_rules)
         return entity
 
     # -- finding -----------------------------------------------------------------------------
 
-    def runtime(self, host: Host) -> Runtime:
-        return self.runtimes[host.store]
+    def runtime(self, fragment: LoadedFragment) -> Runtime:
+        return self.runtimes[fragment.store]
 
     def entity(self, name: str) -> QueueEntity | TopicEntity | None:
         return self._entities.get(name.lower())
@@ -256,7 +256,7 @@ class Namespace(Subscribing):
             before = entity.description
             entity.description = await self._store(entity, before, change(before))
             if entity.description.meaning != before.meaning:
-                entity.host.policy = entity.policy()
+                entity.fragment.policy = entity.policy()
                 resized = entity.description.max_message_size_kb != before.max_message_size_kb
                 below = entity.subscriptions() if resized else []
                 for subscription in below:
@@ -291,10 +291,10 @@ class Namespace(Subscribing):
             former = await self._thread.run(partial(_delete, self._catalog, entity.name))
             self.on_former(former)
             del self._entities[entity.name.lower()]
-            del self._fragments[entity.host.fragment]
+            del self._fragments[entity.fragment.id]
             gone = EntityNotFound(entity.name)
-            host = entity.host
-            host.gone = gone
+            fragment = entity.fragment
+            fragment.gone = gone
             if isinstance(entity, TopicEntity):
                 for subscription in entity.subscriptions():
                     detach_all(subscription, gone)
@@ -302,8 +302,8 @@ class Namespace(Subscribing):
             # After the links: that the entity is gone says more than that its keys are.
             self.on_rules(entity.name, None)
             await self._aim_again(name)
-        self.runtime(host).discard(host, gone)
-        self._drop(host.fragment, host.store)
+        self.runtime(fragment).discard(fragment, gone)
+        self._drop(fragment.id, fragment.store)
         log.info("entity deleted", entity=entity.name)
 
     # -- forwarding --------------------------------------------------------------------------
@@ -316,12 +316,12 @@ class Namespace(Subscribing):
         )
         policy = entity.policy()
         if isinstance(entity, SubscriptionEntity):
-            entity.host.subscriptions[entity.owner] = entity.path, policy
+            entity.fragment.subscriptions[entity.owner] = entity.path, policy
         else:
-            entity.host.policy = policy
+            entity.fragment.policy = policy
 
-    def forget_marks(self, host: Host) -> None:
-        self._courier.forget_marks(host)
+    def forget_marks(self, fragment: LoadedFragment) -> None:
+        self._courier.forget_marks(fragment)
 
     def stop_forwarding(self) -> None:
         self._courier.stop()
@@ -330,7 +330,7 @@ class Namespace(Subscribing):
         if name is None:
             return NOWHERE
         entity = self.entity(name)
-        return GONE if entity is None else entity.host.fragment
+        return GONE if entity is None else entity.fragment.id
 
     async def _aim_again(self, name: str) -> None:
         """An entity of this name came or went: those that forward to it must know."""
@@ -347,7 +347,7 @@ class Namespace(Subscribing):
         for entity in forwarding:
             self.aim(entity)
         for entity in forwarding:
-            if entity.host.engine is None and entity.host.waiting is None:
+            if entity.fragment.engine is None and entity.fragment.waiting is None:
                 continue  # it is loaded with what it was given just now
             try:
                 await self._set_policy(entity)
@@ -374,7 +374,7 @@ class Namespace(Subscribing):
             if queue is not None:
                 queue.update(policy, now)
 
-        await self.call(entity.host, update)
+        await self.call(entity.fragment, update)
 
     async def counts(self, name: str) -> QueueCounts:
         entity = self.entity(name)
@@ -384,28 +384,30 @@ class Namespace(Subscribing):
 
     def known_counts(self, entity: Entity) -> QueueCounts | None:
         """Counts without asking the engine; None while it was never in memory, or is on its way."""
-        engine, counts = entity.host.engine, entity.host.counts
+        engine, counts = entity.fragment.engine, entity.fragment.counts
         if engine is not None:
             return counts_of(engine.ledger, entity.owner)
         return None if counts is None else counts.get(entity.owner, QueueCounts())
 
     async def counts_at(self, entity: Entity) -> QueueCounts:
         known = self.known_counts(entity)
-        if entity.host.engine is None and known is not None:
+        if entity.fragment.engine is None and known is not None:
             return known  # or a list of all entities would load every engine
 
         def count(engine: Engine, now: Instant, pages: Pages) -> QueueCounts:
             return counts_of(engine.ledger, entity.owner)
 
-        return await self.call(entity.host, count)
+        return await self.call(entity.fragment, count)
 
     def survey(self) -> None:
         """Learn of the entities what must be known without loading them."""
-        hosts = [entity.host for entity in self.entities()]
+        fragments = [entity.fragment for entity in self.entities()]
         for store, runtime in enumerate(self.runtimes):
-            runtime.survey([host for host in hosts if host.store == store])
+            runtime.survey([fragment for fragment in fragments if fragment.store == store])
 
-    async def call(self, host: Host, call: Callable[[Engine, Instant, Pages], T]) -> T:
+    async def call(
+        self, fragment: LoadedFragment, call: Callable[[Engine, Instant, Pages], T]
+    ) -> T:
         """Ask something of an engine, and wait for the answer."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
@@ -417,19 +419,19 @@ class Namespace(Subscribing):
             if not future.done():
                 future.set_exception(error)
 
-        self.runtime(host).submit(Call(host, call, done, failed))
+        self.runtime(fragment).submit(Call(fragment, call, done, failed))
         return await future
 
-    def _drop(self, fragment: int, store: int) -> None:
+    def _drop(self, fragment_id: int, store: int) -> None:
         """Remove what a deleted entity left, in slices, and only then forget its id."""
 
         async def drop() -> None:
             try:
-                await self.upkeeps[store].drop(fragment)
-                await self._thread.run(partial(self._catalog.forget, fragment))
+                await self.upkeeps[store].drop(fragment_id)
+                await self._thread.run(partial(self._catalog.forget, fragment_id))
             except ServiceBusError as error:
                 # It stays on the catalog's list, and the next start goes on with it.
-                log.warning("fragment not dropped", fragment=fragment, error=str(error))
+                log.warning("fragment not dropped", fragment=fragment_id, error=str(error))
 
         task = asyncio.get_running_loop().create_task(drop())
         self._dropping.add(task)

@@ -110,11 +110,11 @@ class Resubmitting:
             return lambda engine: Back(engine.at(subqueue), engine.own)
         if not isinstance(target, QueueEntity | TopicEntity) or to.subqueue is not SubQueue.MAIN:
             raise InvalidOperation(f"Messages cannot be sent to '{to.path}'.")
-        if target.host is entity.host:
+        if target.fragment is entity.fragment:
             return Published
         return partial(
             Posted,
-            destination=target.host.fragment,
+            destination=target.fragment.id,
             kind="Topic" if isinstance(target, TopicEntity) else "Queue",
             name=target.path,
             policy=target.policy(),
@@ -159,7 +159,7 @@ class Resubmitting:
                 future.set_exception(error)
 
         entity.touch(self._clock())
-        runtime = self._namespace.runtime(entity.host)
+        runtime = self._namespace.runtime(entity.fragment)
         # Not exclusive: what is told of each was put into words when it was decided.
-        runtime.submit(Call(entity.host, call, done, failed, exclusive=False, grows=grows))
+        runtime.submit(Call(entity.fragment, call, done, failed, exclusive=False, grows=grows))
         return await future

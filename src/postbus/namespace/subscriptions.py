@@ -22,7 +22,7 @@ from postbus.model.rule import RuleDescription
 from postbus.model.subscription import SubscriptionDescription
 from postbus.namespace.entities import Entity, Received, SubscriptionEntity, TopicEntity
 from postbus.namespace.notices import detach_all
-from postbus.runtime.fragment import Host
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.store_thread import StoreThread
 from postbus.store.sqlite.subscriptions import SubscriptionCatalog
 
@@ -72,7 +72,9 @@ class Subscribing(ABC):
     async def counts_at(self, entity: Entity) -> QueueCounts: ...
 
     @abstractmethod
-    async def call(self, host: Host, call: Callable[[Engine, Instant, Pages], T]) -> T: ...
+    async def call(
+        self, fragment: LoadedFragment, call: Callable[[Engine, Instant, Pages], T]
+    ) -> T: ...
 
     # -- subscriptions -----------------------------------------------------------------------
 
@@ -138,7 +140,7 @@ class Subscribing(ABC):
             # Before the engine is asked: where that fails, the next one to be loaded has the
             # subscription, and it must not be without its rules.
             parent.sorter.set_rules(subscription.owner, compiled)
-            await self.call(parent.host, add)
+            await self.call(parent.fragment, add)
         log.info("entity created", entity=subscription.path, kind="subscription")
         return subscription
 
@@ -206,9 +208,9 @@ class Subscribing(ABC):
 
             detach_all(subscription, EntityNotFound(subscription.path))
             for kind in range(1 << OWNER_BITS):
-                parent.host.lines.pop(subscription.subqueue(kind), None)
-                parent.host.session_lines.pop(subscription.subqueue(kind), None)
-            await self.call(parent.host, remove)
+                parent.fragment.lines.pop(subscription.subqueue(kind), None)
+                parent.fragment.session_lines.pop(subscription.subqueue(kind), None)
+            await self.call(parent.fragment, remove)
         log.info("entity deleted", entity=subscription.path)
 
     async def subscription_counts(self, topic: str, name: str) -> QueueCounts:

@@ -4,20 +4,20 @@ from postbus.broker import records
 from postbus.broker.message import OWNER_BITS
 from postbus.broker.records import Kind
 from postbus.observe.meters import EntityMeter
-from postbus.runtime.fragment import Host
+from postbus.runtime.fragment import LoadedFragment
 
 
-def account(host: Host, written: list[bytes]) -> None:
+def account(fragment: LoadedFragment, written: list[bytes]) -> None:
     """Add one batch's records to the meters of their entities."""
-    if not host.meters:
-        if host.meter is not None:
-            _add(host.meter, written)
+    if not fragment.meters:
+        if fragment.meter is not None:
+            _add(fragment.meter, written)
         return
     of: dict[int, list[bytes]] = {}
     for record in written:
         of.setdefault(records.subqueue_of(record) >> OWNER_BITS, []).append(record)
     for owner, its in of.items():
-        meter = host.meters.get(owner) if owner else host.meter
+        meter = fragment.meters.get(owner) if owner else fragment.meter
         if meter is not None:
             _add(meter, its)
 

@@ -10,7 +10,7 @@ import structlog
 from postbus.broker.engine import Engine
 from postbus.errors import OutcomeUnknown, ServiceBusError, StoreUnavailable
 from postbus.runtime.accounting import account
-from postbus.runtime.fragment import Host, Output, Request
+from postbus.runtime.fragment import LoadedFragment, Output, Request
 from postbus.store.ports import Part
 
 NO_ROOM: Final = (
@@ -24,7 +24,7 @@ log = structlog.get_logger("runtime")
 class Written(NamedTuple):
     """One fragment's part of a turn, as it goes to the store."""
 
-    host: Host
+    fragment: LoadedFragment
     engine: Engine
     records: list[bytes]
     part: Part
@@ -37,35 +37,37 @@ class Commit:
     and keep every message of every turn until the garbage collector comes by.
     """
 
-    __slots__ = ("hosts", "outputs", "requests", "started", "written")
+    __slots__ = ("fragments", "outputs", "requests", "started", "written")
 
     def __init__(
         self,
         written: list[Written],
-        hosts: dict[Host, None],
+        fragments: dict[LoadedFragment, None],
         requests: list[Request],
         outputs: list[Output],
     ) -> None:
         self.written = written
-        self.hosts = hosts
+        self.fragments = fragments
         self.requests = requests
         self.outputs = outputs
         self.started = perf_counter()
 
-    def join(self, hosts: dict[Host, None], requests: list[Request], outputs: list[Output]) -> None:
+    def join(
+        self, fragments: dict[LoadedFragment, None], requests: list[Request], outputs: list[Output]
+    ) -> None:
         """Let a turn that writes nothing wait for this one."""
-        self.hosts |= hosts
+        self.fragments |= fragments
         self.requests += requests
         self.outputs += outputs
 
 
 def note_committed(written: Written) -> None:
     """It is durable; its engine may have been thrown away meanwhile (entity deleted)."""
-    host, part = written.host, written.part
-    account(host, written.records)
-    host.head = part.base + part.count
-    if host.on_records and part.count:
-        for tell in list(host.on_records):
+    fragment, part = written.fragment, written.part
+    account(fragment, written.records)
+    fragment.head = part.base + part.count
+    if fragment.on_records and part.count:
+        for tell in list(fragment.on_records):
             tell()
     if part.checkpoint is not None:
         written.engine.ledger.checkpointed(part.checkpoint)
@@ -81,19 +83,22 @@ def refusal_of(error: BaseException) -> ServiceBusError:
 
 
 def refuse(
-    lost: set[Host], requests: list[Request], outputs: list[Output], refusal: ServiceBusError
+    lost: set[LoadedFragment],
+    requests: list[Request],
+    outputs: list[Output],
+    refusal: ServiceBusError,
 ) -> None:
     """Memory is ahead of the disk there: nothing that was decided leaves, everybody is refused."""
     outputs[:] = [output for output in outputs if output[0] not in lost]
-    refused = [request for request in requests if request.host in lost]
-    requests[:] = [request for request in requests if request.host not in lost]
+    refused = [request for request in requests if request.fragment in lost]
+    requests[:] = [request for request in requests if request.fragment not in lost]
     for request in refused:
-        safely(request.host, partial(request.refuse, refusal))
+        safely(request.fragment, partial(request.refuse, refusal))
 
 
-def safely(host: Host, call: Callable[[], None]) -> None:
+def safely(fragment: LoadedFragment, call: Callable[[], None]) -> None:
     """Tell one client; whatever goes wrong with it, the others must be told too."""
     try:
         call()
     except Exception:
-        log.exception("answer lost", entity=host.name)
+        log.exception("answer lost", entity=fragment.name)

@@ -1,7 +1,7 @@
 """Which engines are in memory: those in use, and of the others the latest few, for a while.
 
 An engine that nobody needs is forgotten once its index is up to date; its next use loads it
-again. What must be known of it meanwhile, without loading it, stays with its host: its counts,
+again. What must be known of it meanwhile, without loading it, stays with its fragment: its counts,
 which cannot change, and when it next has work of its own.
 """
 
@@ -24,7 +24,7 @@ from postbus.broker.message import (
 )
 from postbus.model.description import QueueCounts
 from postbus.model.instant import NEVER, Instant
-from postbus.runtime.fragment import Host
+from postbus.runtime.fragment import LoadedFragment
 
 SOON_MS: Final = 10_000
 """An engine with work of its own within this is not worth forgetting."""
@@ -33,55 +33,55 @@ SOON_MS: Final = 10_000
 class Retired(NamedTuple):
     """What came of making room."""
 
-    forgotten: list[Host]
-    unwritten: list[Host]
+    forgotten: list[LoadedFragment]
+    unwritten: list[LoadedFragment]
     """Would be forgotten if their index were up to date: a checkpoint is wanted first."""
 
 
 class Residence:
-    """The hosts of one store whose engines are loaded."""
+    """The fragments of one store whose engines are loaded."""
 
-    __slots__ = ("_hosts", "_idle_ms", "_leaving", "_loaded_max", "_look_at")
+    __slots__ = ("_fragments", "_idle_ms", "_leaving", "_loaded_max", "_look_at")
 
     def __init__(self, loaded_max: int = 1_000, idle_ms: int = 60_000) -> None:
         self._loaded_max = loaded_max
         self._idle_ms = idle_ms
-        self._hosts: dict[Host, None] = {}
-        self._leaving: dict[Host, None] = {}
+        self._fragments: dict[LoadedFragment, None] = {}
+        self._leaving: dict[LoadedFragment, None] = {}
         self._look_at = loaded_max
 
     def __len__(self) -> int:
-        return len(self._hosts)
+        return len(self._fragments)
 
-    def moved_in(self, host: Host, now: Instant) -> None:
-        """The host's engine was loaded."""
-        self._hosts[host] = None
-        host.idle_since = now
-        host.counts = None
-        host.wakes_at = NEVER
+    def moved_in(self, fragment: LoadedFragment, now: Instant) -> None:
+        """The fragment's engine was loaded."""
+        self._fragments[fragment] = None
+        fragment.idle_since = now
+        fragment.counts = None
+        fragment.wakes_at = NEVER
 
-    def moved_out(self, host: Host) -> None:
-        """The host's engine was thrown away."""
-        self._hosts.pop(host, None)
-        self._leaving.pop(host, None)
+    def moved_out(self, fragment: LoadedFragment) -> None:
+        """The fragment's engine was thrown away."""
+        self._fragments.pop(fragment, None)
+        self._leaving.pop(fragment, None)
 
     @property
     def crowded(self) -> bool:
         """Is it worth looking for somebody to forget?"""
-        return len(self._hosts) > self._look_at or bool(self._leaving)
+        return len(self._fragments) > self._look_at or bool(self._leaving)
 
     def make_room(self, now: Instant) -> Retired:
         """Forget the engines that waited for their checkpoint and, when there are too many, those
         that were not used for longest."""
         leaving, self._leaving = self._leaving, {}
         retired = self._retire(leaving, now, may_ask=False)
-        if len(self._hosts) > self._look_at:
+        if len(self._fragments) > self._look_at:
             found = self._retire(self._surplus(), now, may_ask=True)
             retired.forgotten.extend(found.forgotten)
             retired.unwritten.extend(found.unwritten)
         # Where most are in use there is nothing to be had: look again when there are more.
-        self._look_at = max(self._loaded_max, len(self._hosts) + self._loaded_max // 8)
-        if len(self._hosts) <= self._loaded_max:
+        self._look_at = max(self._loaded_max, len(self._fragments) + self._loaded_max // 8)
+        if len(self._fragments) <= self._loaded_max:
             self._look_at = self._loaded_max
         return retired
 
@@ -89,57 +89,57 @@ class Residence:
         """Forget the engines that nobody has used for as long as is set, and those that are too
         many. Called now and then."""
         leaving = dict.fromkeys(self._surplus())
-        for host in self._hosts:
-            if host.used:
-                host.used = False
-                host.idle_since = now
-            elif host.idle_since + self._idle_ms <= now:
-                leaving[host] = None
+        for fragment in self._fragments:
+            if fragment.used:
+                fragment.used = False
+                fragment.idle_since = now
+            elif fragment.idle_since + self._idle_ms <= now:
+                leaving[fragment] = None
         self._look_at = self._loaded_max
         return self._retire(leaving, now, may_ask=True)
 
-    def _surplus(self) -> list[Host]:
+    def _surplus(self) -> list[LoadedFragment]:
         """Those that were not used for longest, when there are too many; an eighth more than that,
         so that a long list is not sorted for each engine."""
-        surplus = len(self._hosts) - self._loaded_max
+        surplus = len(self._fragments) - self._loaded_max
         if surplus <= 0:
             return []
-        idlest = sorted(self._hosts, key=lambda host: (host.used, host.idle_since))
+        idlest = sorted(self._fragments, key=lambda fragment: (fragment.used, fragment.idle_since))
         return idlest[: surplus + self._loaded_max // 8]
 
-    def _retire(self, hosts: Iterable[Host], now: Instant, may_ask: bool) -> Retired:
+    def _retire(self, fragments: Iterable[LoadedFragment], now: Instant, may_ask: bool) -> Retired:
         retired = Retired([], [])
-        for host in hosts:
-            engine = host.engine
-            if engine is None or not at_rest(host, now):
+        for fragment in fragments:
+            engine = fragment.engine
+            if engine is None or not at_rest(fragment, now):
                 continue
             if engine.ledger.head == engine.ledger.checkpoint:
-                _forget(host)
-                del self._hosts[host]
-                retired.forgotten.append(host)
+                _forget(fragment)
+                del self._fragments[fragment]
+                retired.forgotten.append(fragment)
             elif may_ask:
-                self._leaving[host] = None
-                retired.unwritten.append(host)
+                self._leaving[fragment] = None
+                retired.unwritten.append(fragment)
         return retired
 
 
-def at_rest(host: Host, now: Instant) -> bool:
+def at_rest(fragment: LoadedFragment, now: Instant) -> bool:
     """Nothing in the engine would be missed: no lock, no receiver, nothing under way or due soon.
 
     A client's sender link is no obstacle: it asks anew for each message.
     """
-    engine = host.engine
+    engine = fragment.engine
     return (
         engine is not None
         and not engine.holds_locks
-        and not engine.fragment.transactions
+        and not engine.shared.transactions
         and not _has_work(engine)
         and not engine.ledger.pending
-        and not host.loads
-        and not host.wants
-        and not host.chores
+        and not fragment.loads
+        and not fragment.wants
+        and not fragment.chores
         and engine.own.next_due > now + SOON_MS
-        and not any(line.receivers for line in host.lines.values())
+        and not any(line.receivers for line in fragment.lines.values())
     )
 
 
@@ -148,20 +148,20 @@ def _has_work(engine: Engine) -> bool:
     at, so that its chores say nothing of it."""
     topic = engine.topic
     return bool(
-        engine.fragment.outboxes
+        engine.shared.outboxes
         or engine.removed
         or (topic is not None and topic.behind)
-        or any(diverts(queue) is not None for queue in engine.fragment.diverting.values())
+        or any(diverts(queue) is not None for queue in engine.shared.diverting.values())
     )
 
 
-def _forget(host: Host) -> None:
-    engine = host.engine
+def _forget(fragment: LoadedFragment) -> None:
+    engine = fragment.engine
     assert engine is not None
-    host.counts = all_counts(engine.ledger)
+    fragment.counts = all_counts(engine.ledger)
     # Expired messages are swept only while somebody receives (R-DLQ-06), so they can wait.
-    host.wakes_at = engine.own.next_due
-    host.engine = host.lease = None
+    fragment.wakes_at = engine.own.next_due
+    fragment.engine = fragment.lease = None
 
 
 def all_counts(ledger: Ledger) -> dict[int, QueueCounts]:

@@ -21,7 +21,7 @@ from postbus.broker.pages import Need, Pages
 from postbus.broker.send_via import is_posted
 from postbus.errors import EntityNotFound, InternalError, QuotaExceeded, ServiceBusError
 from postbus.model.instant import Instant
-from postbus.runtime.fragment import Host
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.requests import Call
 from postbus.runtime.runtime import Runtime
 
@@ -32,7 +32,7 @@ SHIPMENTS_MAX = 64
 """Under way at once: a topic may have two thousand subscriptions that forward, and each shipment
 holds up to a megabyte of bodies."""
 
-Outbox = tuple[Host, int]
+Outbox = tuple[LoadedFragment, int]
 
 log = structlog.get_logger("courier")
 
@@ -41,10 +41,12 @@ class Courier:
     """All forwarding of one process."""
 
     def __init__(
-        self, host_of: Callable[[int], Host | None], runtime_of: Callable[[Host], Runtime]
+        self,
+        host_of: Callable[[int], LoadedFragment | None],
+        runtime_of: Callable[[LoadedFragment], Runtime],
     ) -> None:
         self._host_of = host_of
-        """The host of a fragment; None when its entity is gone."""
+        """The fragment of a fragment; None when its entity is gone."""
         self._runtime_of = runtime_of
         self._under_way: set[Outbox] = set()
         self._waiting: dict[Outbox, None] = {}
@@ -60,18 +62,18 @@ class Courier:
         """Let what is under way arrive, and send nothing more: the next start goes on with it."""
         self._stopped = True
 
-    def serve(self, host: Host) -> None:
-        """See to the outboxes of this host from now on."""
-        host.on_outbox = partial(self._called, host)
+    def serve(self, fragment: LoadedFragment) -> None:
+        """See to the outboxes of this fragment from now on."""
+        fragment.on_outbox = partial(self._called, fragment)
 
-    def forget_marks(self, host: Host) -> None:
+    def forget_marks(self, fragment: LoadedFragment) -> None:
         """Have a destination forget the outboxes from which nothing can come any more."""
-        engine = host.engine
+        engine = fragment.engine
         if engine is None or not engine.ledger.marks:
             return
         # A shipment may be under way still, and be repeated, though its entity is gone.
         busy = {
-            outbox_id(source.fragment, subqueue)
+            outbox_id(source.id, subqueue)
             for outboxes in (self._under_way, self._waiting, self._resting)
             for source, subqueue in outboxes
         }
@@ -81,21 +83,21 @@ class Courier:
             if origin not in busy and not self._may_send(origin)
         )
         if engine.ledger.outdated:
-            host.checkpoint_wanted = True
-            self._runtime_of(host).wake(host)
+            fragment.checkpoint_wanted = True
+            self._runtime_of(fragment).wake(fragment)
 
     def _may_send(self, origin: int) -> bool:
         """Is the entity of an outbox there? Neither fragments nor owners are used twice."""
-        fragment, subqueue = outbox_of(origin)
-        host, owner = self._host_of(fragment), subqueue >> OWNER_BITS
-        if host is None:
+        fragment_id, subqueue = outbox_of(origin)
+        fragment, owner = self._host_of(fragment_id), subqueue >> OWNER_BITS
+        if fragment is None:
             return False
-        if owner == 0 or owner in host.subscriptions:
+        if owner == 0 or owner in fragment.subscriptions:
             return True
-        return host.engine is not None and owner in host.engine.queues
+        return fragment.engine is not None and owner in fragment.engine.queues
 
-    def _called(self, host: Host, subqueue: int) -> None:
-        outbox = host, subqueue
+    def _called(self, fragment: LoadedFragment, subqueue: int) -> None:
+        outbox = fragment, subqueue
         if outbox not in self._under_way and outbox not in self._resting:
             self._waiting[outbox] = None
             self._go_on()
@@ -115,38 +117,42 @@ class Courier:
             self._waiting[outbox] = None
         self._go_on()
 
-    def _collect(self, host: Host, subqueue: int) -> None:
-        passed_over = frozenset(self._full.get((host, subqueue), ()))
+    def _collect(self, fragment: LoadedFragment, subqueue: int) -> None:
+        passed_over = frozenset(self._full.get((fragment, subqueue), ()))
 
         def collect(engine: Engine, now: Instant, pages: Pages) -> object:
             return forwarding.collect(engine, subqueue, now, pages, passed_over)
 
-        done = partial(self._collected, host, subqueue, passed_over)
-        self._ask(host, collect, done, (host, subqueue))
+        done = partial(self._collected, fragment, subqueue, passed_over)
+        self._ask(fragment, collect, done, (fragment, subqueue))
 
     def _collected(
-        self, host: Host, subqueue: int, passed_over: Set[int], shipment: Shipment | None
+        self,
+        fragment: LoadedFragment,
+        subqueue: int,
+        passed_over: Set[int],
+        shipment: Shipment | None,
     ) -> None:
         if shipment is None:
             # One that was passed over may have been due to be asked again meanwhile.
-            is_due = not passed_over <= self._full.get((host, subqueue), set())
-            self._done((host, subqueue), has_more=is_due)
+            is_due = not passed_over <= self._full.get((fragment, subqueue), set())
+            self._done((fragment, subqueue), has_more=is_due)
             return
         if not shipment.messages:
-            self._done((host, subqueue), has_more=True)
+            self._done((fragment, subqueue), has_more=True)
             return
         destination = self._host_of(shipment.destination)
         if destination is None or destination.gone is not None:
             receipt = Receipt(0, EntityNotFound("the entity that it was forwarded to"))
-            self._received(host, subqueue, shipment, receipt)
+            self._received(fragment, subqueue, shipment, receipt)
             return
         messages = shipment.messages
 
         def accept(engine: Engine, now: Instant, pages: Pages) -> Receipt | Need:
-            outbox = outbox_id(host.fragment, subqueue)
+            outbox = outbox_id(fragment.id, subqueue)
             return forwarding.accept(engine, outbox, messages, now, pages)
 
-        done = partial(self._received, host, subqueue, shipment)
+        done = partial(self._received, fragment, subqueue, shipment)
         size = sum(len(raw) for _, raw in messages)
 
         def failed(error: ServiceBusError) -> None:
@@ -158,26 +164,28 @@ class Courier:
             destination,
             accept,
             done,
-            (host, subqueue),
+            (fragment, subqueue),
             size,
             failed if is_posted(subqueue) else None,
         )
 
-    def _received(self, host: Host, subqueue: int, shipment: Shipment, receipt: Receipt) -> None:
+    def _received(
+        self, fragment: LoadedFragment, subqueue: int, shipment: Shipment, receipt: Receipt
+    ) -> None:
         """The destination has taken some: they are gone here. One that it refused stays."""
         numbers = [message.number for message, _ in shipment.messages[: receipt.arrived]]
         destination, refusal = shipment.destination, receipt.refusal
         refused = full_at = None
-        go_on = partial(self._done, (host, subqueue), has_more=True)
+        go_on = partial(self._done, (fragment, subqueue), has_more=True)
         if refusal is not None and is_posted(subqueue) and _may_end(refusal):
             # It waits until there is room (semantics B §7), and the others pass it.
             full_at = shipment.messages[receipt.arrived][0].number
-            self._ask_again((host, subqueue), destination, isinstance(refusal, InternalError))
+            self._ask_again((fragment, subqueue), destination, isinstance(refusal, InternalError))
         elif refusal is not None and refusal.transient:
-            go_on = partial(self._later, (host, subqueue))
+            go_on = partial(self._later, (fragment, subqueue))
         elif refusal is not None:
             refused = shipment.messages[receipt.arrived][0].number
-            log.warning("message not forwarded", entity=host.name, error=str(refusal))
+            log.warning("message not forwarded", entity=fragment.name, error=str(refusal))
 
         def settle(engine: Engine, now: Instant, pages: Pages) -> object:
             need = forwarding.shipped(engine, subqueue, numbers, pages)
@@ -189,11 +197,11 @@ class Courier:
                 forwarding.has_room(engine, subqueue, destination)
             return need
 
-        self._ask(host, settle, lambda _: go_on(), (host, subqueue))
+        self._ask(fragment, settle, lambda _: go_on(), (fragment, subqueue))
 
     def _ask(
         self,
-        host: Host,
+        fragment: LoadedFragment,
         call: Callable[[Engine, Instant, Pages], object],
         done: Callable[..., None],
         outbox: Outbox,
@@ -201,18 +209,18 @@ class Courier:
         failed: Callable[[ServiceBusError], None] | None = None,
     ) -> None:
         def interrupted(error: ServiceBusError) -> None:
-            log.warning("forwarding interrupted", entity=host.name, error=str(error))
+            log.warning("forwarding interrupted", entity=fragment.name, error=str(error))
             if not isinstance(error, InternalError):
                 self._later(outbox)
-            elif host is outbox[0]:
+            elif fragment is outbox[0]:
                 # It calls again when it has been seen to, and is loaded.
                 self._done(outbox, has_more=False)
             else:
                 self._later(outbox, lasting=True)
 
-        runtime = self._runtime_of(host)
+        runtime = self._runtime_of(fragment)
         request = Call(
-            host, call, done, failed or interrupted, size, exclusive=False, grows=size > 0
+            fragment, call, done, failed or interrupted, size, exclusive=False, grows=size > 0
         )
         runtime.attend(request)
 

@@ -47,7 +47,7 @@ GIVEN_PER_TURN: Final = 2_048
 class Request(Protocol):
     """Something asked of one fragment. Answered after the commit it depends on."""
 
-    host: Host
+    fragment: LoadedFragment
     size: int
     """Bytes it keeps in memory while it waits."""
     pages: Pages | None
@@ -71,16 +71,19 @@ class Request(Protocol):
 
 
 class Chore:
-    """A request that nobody made; there is at most one of a name under way in a host."""
+    """A request that nobody made; there is at most one of a name under way in a fragment."""
 
-    __slots__ = ("_call", "_name", "exclusive", "host", "pages", "size")
+    __slots__ = ("_call", "_name", "exclusive", "fragment", "pages", "size")
 
     grows: Final = False
 
     def __init__(
-        self, host: Host, name: str, call: Callable[[Engine, Instant, Pages], Need | None]
+        self,
+        fragment: LoadedFragment,
+        name: str,
+        call: Callable[[Engine, Instant, Pages], Need | None],
     ) -> None:
-        self.host = host
+        self.fragment = fragment
         self.size = 0
         self.pages: Pages | None = Pages()
         self.exclusive = False
@@ -92,22 +95,22 @@ class Chore:
         need = self._call(engine, now, self.pages)
         if need is None:
             # Within the turn, so that what is left to do is found before the turn is over.
-            self.host.chores.discard(self._name)
+            self.fragment.chores.discard(self._name)
         return need
 
     def answer(self) -> None:
         pass
 
     def refuse(self, error: ServiceBusError) -> None:
-        self.host.chores.discard(self._name)
-        self.host.call_all()  # whoever waits for it has no other reason to be looked at
+        self.fragment.chores.discard(self._name)
+        self.fragment.call_all()  # whoever waits for it has no other reason to be looked at
 
 
-class Host:
+class LoadedFragment:
     """One fragment, and everything volatile about it that is not the engine's."""
 
-    def __init__(self, fragment: int, index: int, store: int, name: str, policy: Policy) -> None:
-        self.fragment = fragment
+    def __init__(self, fragment_id: int, index: int, store: int, name: str, policy: Policy) -> None:
+        self.id = fragment_id
         self.index = index
         self.store = store
         self.name = name
@@ -197,7 +200,7 @@ class Host:
         for subqueue in looked_at:
             line, queue = self.lines.get(subqueue), engine.queues.get(subqueue >> OWNER_BITS)
             if queue is not None and queue.forwards(subqueue):
-                engine.fragment.diverting[queue.owner] = queue
+                engine.shared.diverting[queue.owner] = queue
             if line is None or queue is None or not line.waiting:
                 continue
             window = queue.windows[subqueue]
@@ -214,7 +217,7 @@ class Host:
             self._add(found, "recall", _recall)
         if engine.topic is not None:
             self._add_for_topic(found, engine)
-        for subqueue in forwarding.diverted(engine.fragment):
+        for subqueue in forwarding.diverted(engine.shared):
             self._add(found, f"divert {subqueue}", partial(_divert, subqueue))
         return found
 
@@ -259,7 +262,7 @@ class Host:
         return engine.ledger.make_checkpoint()
 
 
-Output = tuple[Host, Callable[[], None]]
+Output = tuple[LoadedFragment, Callable[[], None]]
 """Something that leaves the process when its fragment's records are durable."""
 
 

@@ -16,7 +16,7 @@ from postbus.errors import ServiceBusError, StoreUnavailable
 from postbus.model.instant import Instant
 
 if TYPE_CHECKING:
-    from postbus.runtime.fragment import Host, Request
+    from postbus.runtime.fragment import LoadedFragment, Request
 
 FORESEEN_MAX: Final = 4_096
 """Ids in one read, or few more."""
@@ -84,11 +84,11 @@ class Held:
             request.pages = self.first.pages
         return [self.first, *self._behind]
 
-    def refusal(self, host: Host) -> ServiceBusError | None:
+    def refusal(self, fragment: LoadedFragment) -> ServiceBusError | None:
         """Those that came after the engine was thrown away may be ahead of these already."""
-        if host.engine is self._engine or host.gone is not None:
+        if fragment.engine is self._engine or fragment.gone is not None:
             return None
-        return StoreUnavailable(f"The messaging entity '{host.name}' was loaded anew.")
+        return StoreUnavailable(f"The messaging entity '{fragment.name}' was loaded anew.")
 
 
 def _seen_pages(need: Need) -> list[SeenPage]:

@@ -9,7 +9,6 @@ import structlog
 from postbus.broker import records
 from postbus.broker.duplicate_history import FILTER_BYTES, History
 from postbus.broker.engine import Engine, counted
-from postbus.broker.fragment import Fragment
 from postbus.broker.ledger import Layout, Ledger
 from postbus.broker.message import (
     DEAD_LETTER,
@@ -23,6 +22,7 @@ from postbus.broker.message import (
 )
 from postbus.broker.pages import Loaded, Need, Page, Pages
 from postbus.broker.policy import NOWHERE
+from postbus.broker.shared_state import SharedState
 from postbus.broker.window import WindowLimits
 from postbus.errors import (
     InternalError,
@@ -33,7 +33,7 @@ from postbus.errors import (
 )
 from postbus.model.instant import NEVER, Instant
 from postbus.runtime.engine_cache import all_counts
-from postbus.runtime.fragment import Host, Request
+from postbus.runtime.fragment import LoadedFragment, Request
 from postbus.runtime.paging import load_page
 from postbus.runtime.store_thread import StoreThread
 from postbus.store import batch
@@ -70,25 +70,25 @@ class Loader:
         self.checkpoints: dict[int, int] = {}
         """Where each fragment's index stands; belongs to the store's thread."""
 
-    def load_engine(self, host: Host, done: Done) -> None:
-        """Acquire the fragment, replay its tail, give the host its engine."""
+    def load_engine(self, fragment: LoadedFragment, done: Done) -> None:
+        """Acquire the fragment, replay its tail, give the fragment its engine."""
 
         def acquired(lease: Lease) -> None:
             try:
-                ledger = _ledger(host, lease, self._filter_bytes)
+                ledger = _ledger(fragment, lease, self._filter_bytes)
             except Exception as error:  # whatever it is, those who wait must be told
-                _refuse(host.name, done, error)
+                _refuse(fragment.name, done, error)
                 return
-            self._replay(host, lease, ledger, done)
+            self._replay(fragment, lease, ledger, done)
 
         def acquire() -> Lease:
-            lease = self._store.acquire(host.fragment, self._broker, 0)
-            self.checkpoints[host.fragment] = lease.checkpoint
+            lease = self._store.acquire(fragment.id, self._broker, 0)
+            self.checkpoints[fragment.id] = lease.checkpoint
             return lease
 
-        self._thread.submit(acquire, acquired, partial(_refuse, host.name, done))
+        self._thread.submit(acquire, acquired, partial(_refuse, fragment.name, done))
 
-    def _replay(self, host: Host, lease: Lease, ledger: Ledger, done: Done) -> None:
+    def _replay(self, fragment: LoadedFragment, lease: Lease, ledger: Ledger, done: Done) -> None:
         start = ledger.head
 
         def read(batches: list[StoredBatch]) -> None:
@@ -99,49 +99,49 @@ class Loader:
                         ledger.replay(records.decode(record), stored.base, position, header.at)
                     ledger.head = stored.base + header.record_count
             except Exception as error:  # as above
-                _refuse(host.name, done, error)
+                _refuse(fragment.name, done, error)
                 return
             if start < ledger.head < lease.head:
-                self._replay(host, lease, ledger, done)
+                self._replay(fragment, lease, ledger, done)
                 return
-            self._ready(host, lease, ledger, done)
+            self._ready(fragment, lease, ledger, done)
 
         self._thread.submit(
-            partial(self._store.read, host.fragment, ledger.head, REPLAY_BYTES),
+            partial(self._store.read, fragment.id, ledger.head, REPLAY_BYTES),
             read,
-            partial(_refuse, host.name, done),
+            partial(_refuse, fragment.name, done),
         )
 
-    def _ready(self, host: Host, lease: Lease, ledger: Ledger, done: Done) -> None:
+    def _ready(self, fragment: LoadedFragment, lease: Lease, ledger: Ledger, done: Done) -> None:
         if ledger.head != lease.head:
             _refuse(
-                host.name,
+                fragment.name,
                 done,
                 CorruptRow(f"the journal ends at {ledger.head}, its head is {lease.head}"),
             )
             return
-        prefix = host.fragment.to_bytes(4, "big") + (lease.epoch & 0xFFFFFFFF).to_bytes(4, "big")
-        fragment = Fragment(ledger, self._limits.copy(), prefix, self._new_secret())
-        engine = Engine(host.name, host.policy, fragment)
-        if host.sorter is not None:
-            engine.become_topic(host.subscriptions, host.sorter)
-        host.engine = engine
-        host.lease = lease
-        for subqueue, line in host.lines.items():
+        prefix = fragment.id.to_bytes(4, "big") + (lease.epoch & 0xFFFFFFFF).to_bytes(4, "big")
+        fragment_id = SharedState(ledger, self._limits.copy(), prefix, self._new_secret())
+        engine = Engine(fragment.name, fragment.policy, fragment_id)
+        if fragment.sorter is not None:
+            engine.become_topic(fragment.subscriptions, fragment.sorter)
+        fragment.engine = engine
+        fragment.lease = lease
+        for subqueue, line in fragment.lines.items():
             engine.set_receivers(subqueue, len(line.receivers))
         done(None)
 
-    def survey(self, hosts: list[Host], done: Done) -> None:
-        """Tell hosts without an engine what is in their fragments, and when one has work; in
+    def survey(self, fragments: list[LoadedFragment], done: Done) -> None:
+        """Tell fragments without an engine what is in their fragments, and when one has work; in
         slices, so that others have their turn between."""
-        now, later = hosts[:SURVEYED_AT_ONCE], hosts[SURVEYED_AT_ONCE:]
+        now, later = fragments[:SURVEYED_AT_ONCE], fragments[SURVEYED_AT_ONCE:]
 
         def read() -> list[tuple[Standing | None, int | None]]:
-            return [self._stands(host.fragment) for host in now]
+            return [self._stands(fragment.id) for fragment in now]
 
         def found(standings: list[tuple[Standing | None, int | None]]) -> None:
-            for host, (standing, due) in zip(now, standings, strict=True):
-                _learn(host, standing, due)
+            for fragment, (standing, due) in zip(now, standings, strict=True):
+                _learn(fragment, standing, due)
             if later:
                 self.survey(later, done)
             else:
@@ -149,34 +149,34 @@ class Loader:
 
         self._thread.submit(read, found, partial(_refuse, "(all)", done))
 
-    def _stands(self, fragment: int) -> tuple[Standing | None, int | None]:
-        standing = self._store.standing(fragment)
+    def _stands(self, fragment_id: int) -> tuple[Standing | None, int | None]:
+        standing = self._store.standing(fragment_id)
         due = None
         if standing is not None and standing.head == standing.checkpoint:
-            due = self._store.next_due(fragment, MAIN, SCHEDULED, -1)
+            due = self._store.next_due(fragment_id, MAIN, SCHEDULED, -1)
         return standing, due
 
-    async def first_part(self, host: Host, now: Instant) -> int:
+    async def first_part(self, fragment: LoadedFragment, now: Instant) -> int:
         """The first part of a history that is within its window, without loading the engine."""
-        standing = await self._thread.run(partial(self._store.standing, host.fragment))
+        standing = await self._thread.run(partial(self._store.standing, fragment.id))
         if standing is None or standing.head > standing.checkpoint:
             # What the journal has since goes into the last part, however old that is by now.
             return 0
-        history = _ledger(host, standing).history
+        history = _ledger(fragment, standing).history
         return 0 if history is None else history.expire(now)
 
     def load_pages(self, request: Request, need: Need, done: Done) -> None:
         """Read what the request needs into its pages."""
-        fragment = request.host.fragment
+        fragment_id = request.fragment.id
         if request.pages is None:
             request.pages = Pages()
-            if request.host.lease is not None:
-                request.pages.bring_up_to(request.host.lease.epoch, -1)
+            if request.fragment.lease is not None:
+                request.pages.bring_up_to(request.fragment.lease.epoch, -1)
         pages = request.pages
 
         def read() -> tuple[int, list[tuple[Page, Loaded]]]:
-            found = [(page, load_page(self._store, fragment, page)) for page in need.pages]
-            return self.checkpoints.get(fragment, -1), found
+            found = [(page, load_page(self._store, fragment_id, page)) for page in need.pages]
+            return self.checkpoints.get(fragment_id, -1), found
 
         def loaded(result: tuple[int, list[tuple[Page, Loaded]]]) -> None:
             checkpoint, found = result
@@ -187,35 +187,37 @@ class Loader:
                 pages.add(page, content)
             done(None)
 
-        self._thread.submit(read, loaded, partial(_refuse, request.host.name, done))
+        self._thread.submit(read, loaded, partial(_refuse, request.fragment.name, done))
 
 
-def _learn(host: Host, standing: Standing | None, due: int | None) -> None:
-    if host.engine is not None or host.waiting is not None or host.counts is not None:
+def _learn(fragment: LoadedFragment, standing: Standing | None, due: int | None) -> None:
+    if fragment.engine is not None or fragment.waiting is not None or fragment.counts is not None:
         return  # in use meanwhile, so more is known than was read
     if standing is not None and standing.head > standing.checkpoint:
-        host.wakes_at = 0
+        fragment.wakes_at = 0
         return
     try:
-        ledger = _ledger(host, standing or Standing(0, 0, b""))
+        ledger = _ledger(fragment, standing or Standing(0, 0, b""))
     except Exception as error:  # told to whoever uses it; the others must be surveyed
-        log.error("fragment cannot be read", entity=host.name, error=repr(error))
+        log.error("fragment cannot be read", entity=fragment.name, error=repr(error))
         return
-    host.counts = all_counts(ledger)
-    if ledger.count(MAIN, PUBLISHING) or any(_unfinished(host, ledger, n) for n in host.counts):
-        host.wakes_at = 0
+    fragment.counts = all_counts(ledger)
+    if ledger.count(MAIN, PUBLISHING) or any(
+        _unfinished(fragment, ledger, n) for n in fragment.counts
+    ):
+        fragment.wakes_at = 0
         return
-    host.wakes_at = min(host.wakes_at, NEVER if due is None else due)
+    fragment.wakes_at = min(fragment.wakes_at, NEVER if due is None else due)
 
 
-def _unfinished(host: Host, ledger: Ledger, owner: int) -> bool:
+def _unfinished(fragment: LoadedFragment, ledger: Ledger, owner: int) -> bool:
     """Was an owner's work cut short that does not wait for somebody to use the entity: messages on
     their way elsewhere, or about to be, or left by a subscription that is gone?"""
     first = owner << OWNER_BITS
     main, dead, posted = first | MAIN, first | DEAD_LETTER, first | TRANSFER_DEAD_LETTER
-    if owner and owner not in host.subscriptions:
+    if owner and owner not in fragment.subscriptions:
         return counted(ledger, owner) > 0
-    policy = host.subscriptions[owner][1] if owner else host.policy
+    policy = fragment.subscriptions[owner][1] if owner else fragment.policy
     return (
         any(ledger.count(each, OUTBOX) for each in (main, dead, posted))
         or (policy.forward_to != NOWHERE and ledger.count(main) > 0)
@@ -223,11 +225,13 @@ def _unfinished(host: Host, ledger: Ledger, owner: int) -> bool:
     )
 
 
-def _ledger(host: Host, standing: Lease | Standing, filter_bytes: int = FILTER_BYTES) -> Ledger:
-    window_ms = host.policy.duplicate_window_ms
+def _ledger(
+    fragment: LoadedFragment, standing: Lease | Standing, filter_bytes: int = FILTER_BYTES
+) -> Ledger:
+    window_ms = fragment.policy.duplicate_window_ms
     return Ledger(
         Layout(batch.HEADER_SIZE, batch.RECORD_PREFIX_SIZE),
-        host.index << 48,
+        fragment.index << 48,
         standing.checkpoint,
         standing.state,
         None if window_ms is None else History(window_ms, filter_bytes),

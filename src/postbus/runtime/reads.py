@@ -12,7 +12,7 @@ from postbus.broker.pages import Need
 from postbus.errors import ServiceBusError
 from postbus.model.instant import Instant
 from postbus.runtime.commits import safely
-from postbus.runtime.fragment import Host, Request
+from postbus.runtime.fragment import LoadedFragment, Request
 from postbus.runtime.holding import Held, Ordered
 from postbus.runtime.loading import Loader
 
@@ -26,7 +26,7 @@ class Reader:
         self,
         loader: Loader,
         hand_back: Callable[[list[Request]], None],
-        wake: Callable[[Host], None],
+        wake: Callable[[LoadedFragment], None],
     ) -> None:
         self._loader = loader
         self._hand_back = hand_back
@@ -34,7 +34,7 @@ class Reader:
         self._wake = wake
         self._loop = asyncio.get_running_loop()
         self._wanted: list[tuple[Request, Need]] = []
-        self._handed_back: list[Host] = []
+        self._handed_back: list[LoadedFragment] = []
         """Those of requests that the turn decides which is next, or is under way."""
         self.busy = 0
         """Reads under way."""
@@ -45,8 +45,8 @@ class Reader:
     def want(self, request: Request, need: Need, engine: Engine) -> None:
         """Have this read when the turn is over."""
         if isinstance(request, Ordered):
-            request.host.held = Held(request, need, engine)
-        request.host.wants += 1
+            request.fragment.held = Held(request, need, engine)
+        request.fragment.wants += 1
         self._wanted.append((request, need))
 
     def hold(self, held: Held, request: Request, engine: Engine, now: Instant) -> bool:
@@ -59,40 +59,40 @@ class Reader:
 
     def read(self) -> None:
         """The turn is over and on its way to the disk: a page shows what it has written."""
-        for host in self._handed_back:
-            host.wants -= 1
+        for fragment in self._handed_back:
+            fragment.wants -= 1
         self._handed_back.clear()
         wanted, self._wanted = self._wanted, []
         for request, need in wanted:
             self._read(request, need)
 
     def _read(self, request: Request, need: Need) -> None:
-        host, held = request.host, request.host.held
+        fragment, held = request.fragment, request.fragment.held
         if held is not None and held.first is request:
             need = held.begin()
         else:
             held = None
-        host.loads += 1
+        fragment.loads += 1
         self.busy += 1
 
         def loaded(error: ServiceBusError | None) -> None:
-            host.loads -= 1
+            fragment.loads -= 1
             self.busy -= 1
             back = [request]
             if held is not None:
                 back = held.release()
-                host.held = None
-                error = error or held.refusal(host)
+                fragment.held = None
+                error = error or held.refusal(fragment)
                 self.held_count -= len(back) - 1
                 self.held_bytes -= sum([each.size for each in back]) - request.size
             if error is None:
-                self._handed_back.append(host)
+                self._handed_back.append(fragment)
                 self._hand_back(back)
                 return
-            host.wants -= 1
+            fragment.wants -= 1
             for each in back:
-                safely(host, partial(each.refuse, error))
+                safely(fragment, partial(each.refuse, error))
             # Whoever waits for what was to be read has no other reason to be looked at.
-            self._loop.call_later(READ_AGAIN_S, self._wake, host)
+            self._loop.call_later(READ_AGAIN_S, self._wake, fragment)
 
         self._loader.load_pages(request, need, loaded)

@@ -10,19 +10,19 @@ from postbus.broker.message import OWNER_BITS
 from postbus.broker.pages import Need, Pages
 from postbus.errors import ServiceBusError
 from postbus.model.instant import Instant
-from postbus.runtime.fragment import Host
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.receivers import Parcel
 
 
 class Lose:
     """A connection broke: its locks end as if they had run out (R-SETTLE-10)."""
 
-    __slots__ = ("_tokens", "exclusive", "host", "pages", "size")
+    __slots__ = ("_tokens", "exclusive", "fragment", "pages", "size")
 
     grows: Final = False
 
-    def __init__(self, host: Host, tokens: list[tuple[int, bytes]]) -> None:
-        self.host = host
+    def __init__(self, fragment: LoadedFragment, tokens: list[tuple[int, bytes]]) -> None:
+        self.fragment = fragment
         self.size = 0
         self.pages: Pages | None = None
         self.exclusive = False
@@ -45,12 +45,12 @@ class Lose:
 class GiveBack:
     """A message was taken for a link that is gone by now: nobody has seen it."""
 
-    __slots__ = ("_parcel", "exclusive", "host", "pages", "size")
+    __slots__ = ("_parcel", "exclusive", "fragment", "pages", "size")
 
     grows: Final = False
 
-    def __init__(self, host: Host, parcel: Parcel) -> None:
-        self.host = host
+    def __init__(self, fragment: LoadedFragment, parcel: Parcel) -> None:
+        self.fragment = fragment
         self.size = len(parcel.raw)
         self.pages: Pages | None = None
         self.exclusive = False
@@ -81,15 +81,15 @@ class Call:
         "_failed",
         "_result",
         "exclusive",
+        "fragment",
         "grows",
-        "host",
         "pages",
         "size",
     )
 
     def __init__(
         self,
-        host: Host,
+        fragment: LoadedFragment,
         call: Callable[[Engine, Instant, Pages], Any],
         done: Callable[[Any], None],
         failed: Callable[[ServiceBusError], None],
@@ -97,7 +97,7 @@ class Call:
         exclusive: bool = True,
         grows: bool = False,
     ) -> None:
-        self.host = host
+        self.fragment = fragment
         self.size = size
         self.exclusive = exclusive
         self.grows = grows

@@ -34,7 +34,7 @@ from postbus.runtime.commits import (
 )
 from postbus.runtime.dispatch import serve
 from postbus.runtime.engine_cache import Residence, Retired
-from postbus.runtime.fragment import Host, Output, Request
+from postbus.runtime.fragment import LoadedFragment, Output, Request
 from postbus.runtime.loading import Loader
 from postbus.runtime.reads import Reader
 from postbus.runtime.store_thread import StoreThread
@@ -87,7 +87,7 @@ class Runtime:
         """Requests that wait for an engine to be loaded."""
         self._queued_bytes = 0
         """Of both."""
-        self._awake: dict[Host, None] = {}
+        self._awake: dict[LoadedFragment, None] = {}
         self._scheduled = False
         self._commits: deque[Commit] = deque()
         """Under way, the oldest first."""
@@ -105,7 +105,7 @@ class Runtime:
 
     def submit(self, request: Request) -> None:
         """Ask something of a fragment."""
-        request.host.used = True
+        request.fragment.used = True
         self.attend(request)
 
     def attend(self, request: Request) -> None:
@@ -114,9 +114,9 @@ class Runtime:
         self._queued_bytes += request.size
         self._schedule()
 
-    def wake(self, host: Host) -> None:
+    def wake(self, fragment: LoadedFragment) -> None:
         """Something changed that may let messages go out: credit, a timer."""
-        self._awake[host] = None
+        self._awake[fragment] = None
         self._schedule()
 
     @property
@@ -160,41 +160,41 @@ class Runtime:
         now = self._clock()
         requests: list[Request] = []
         outputs: list[Output] = []
-        hosts = self._decide(now, requests, outputs)
+        fragments = self._decide(now, requests, outputs)
         written: list[Written] = []
-        for host in hosts:
+        for fragment in fragments:
             try:
-                chores = serve(host, now, outputs)
+                chores = serve(fragment, now, outputs)
                 if not self._stopping:  # the next start goes on with them
                     self._inbox.extend(chores)
-                part = self._written(host, now)
+                part = self._written(fragment, now)
             except Exception as error:  # as in _decide
-                self._fault(host, error, requests, outputs)
+                self._fault(fragment, error, requests, outputs)
             else:
                 if part is not None:
                     written.append(part)
-                if host.called:
-                    self._awake[host] = None  # there is more to hand out
+                if fragment.called:
+                    self._awake[fragment] = None  # there is more to hand out
         if written:
-            self._commit(written, hosts, requests, outputs)
+            self._commit(written, fragments, requests, outputs)
         elif self._commits:
             # What it gives out may not be durable yet.
-            self._commits[-1].join(hosts, requests, outputs)
+            self._commits[-1].join(fragments, requests, outputs)
         else:
             self._exclusive = False
-            self._finish(hosts, outputs)
+            self._finish(fragments, outputs)
         self._reader.read()
         if self._inbox:
             self._schedule()
 
     def _decide(
         self, now: Instant, decided: list[Request], outputs: list[Output]
-    ) -> dict[Host, None]:
-        """Let the engines answer what is in the inbox; returns the hosts that took part."""
-        hosts, self._awake = self._awake, {}
-        for host in hosts:
-            if host.engine is None and host.gone is None and host.waiting is None:
-                self._load(host, [])
+    ) -> dict[LoadedFragment, None]:
+        """Let the engines answer what is in the inbox; returns the fragments that took part."""
+        fragments, self._awake = self._awake, {}
+        for fragment in fragments:
+            if fragment.engine is None and fragment.gone is None and fragment.waiting is None:
+                self._load(fragment, [])
         inbox = self._inbox
         bytes_left, toil_left = BYTES_PER_TURN, TOIL_PER_TURN
         full = None if self._store.has_room else StoreFull(NO_ROOM)
@@ -203,28 +203,28 @@ class Runtime:
                 break
             request = inbox.popleft()
             self._queued_bytes -= request.size
-            host = request.host
-            refusal = host.gone or (full if full is not None and request.grows else None)
+            fragment = request.fragment
+            refusal = fragment.gone or (full if full is not None and request.grows else None)
             if refusal is not None:
-                outputs.append((host, partial(request.refuse, refusal)))
+                outputs.append((fragment, partial(request.refuse, refusal)))
                 decided.append(request)  # or a commit that fails would leave it without an answer
                 continue
-            engine = host.engine
+            engine = fragment.engine
             if engine is None:
                 self._await_engine(request)
                 continue
-            hosts[host] = None
-            if host.held is not None and self._reader.hold(host.held, request, engine, now):
+            fragments[fragment] = None
+            if fragment.held is not None and self._reader.hold(fragment.held, request, engine, now):
                 continue
-            if request.pages is not None and host.lease is not None:
-                request.pages.bring_up_to(host.lease.epoch, engine.ledger.checkpoint)
+            if request.pages is not None and fragment.lease is not None:
+                request.pages.bring_up_to(fragment.lease.epoch, engine.ledger.checkpoint)
             try:
                 need = request.decide(engine, now)
             except ServiceBusError as error:
-                outputs.append((host, partial(request.refuse, error)))
+                outputs.append((fragment, partial(request.refuse, error)))
             except Exception as error:  # a fault of ours, or of the disk's: stop the fragment
                 decided.append(request)
-                self._fault(host, error, decided, outputs)
+                self._fault(fragment, error, decided, outputs)
                 continue
             else:
                 if need is not None:
@@ -233,20 +233,20 @@ class Runtime:
                 bytes_left -= request.size
                 if request.exclusive:
                     self._exclusive = True
-                outputs.append((host, request.answer))
-            toil_left -= engine.fragment.take_toil()
+                outputs.append((fragment, request.answer))
+            toil_left -= engine.shared.take_toil()
             decided.append(request)
         self._relieve()
-        return {host: None for host in hosts if host.engine is not None}
+        return {fragment: None for fragment in fragments if fragment.engine is not None}
 
     def _await_engine(self, request: Request) -> None:
-        host = request.host
+        fragment = request.fragment
         self._waiting += 1
         self._queued_bytes += request.size
-        if host.waiting is None:
-            self._load(host, [request])
+        if fragment.waiting is None:
+            self._load(fragment, [request])
         else:
-            host.waiting.append(request)
+            fragment.waiting.append(request)
 
     def _relieve(self) -> None:
         if self._resume and not self.congested:
@@ -256,19 +256,19 @@ class Runtime:
 
     # -- commit ----------------------------------------------------------------------------
 
-    def _written(self, host: Host, now: Instant) -> Written | None:
-        engine, lease = host.engine, host.lease
+    def _written(self, fragment: LoadedFragment, now: Instant) -> Written | None:
+        engine, lease = fragment.engine, fragment.lease
         if engine is None or lease is None:
             return None
         checkpoint: Checkpoint | None = None
-        if host.checkpoint_due(engine):
+        if fragment.checkpoint_due(engine):
             # It sums up all there is, so it must be of nothing that could still fail, and nothing
             # may change before it is written.
             self._exclusive = True
             if self._commits:
-                self._awake[host] = None
+                self._awake[fragment] = None
             else:
-                checkpoint = host.make_checkpoint(engine)
+                checkpoint = fragment.make_checkpoint(engine)
         ledger = engine.ledger
         if not ledger.pending and checkpoint is None:
             return None
@@ -276,18 +276,18 @@ class Runtime:
         if records:
             # Not on the store's thread: that would ask for the interpreter's lock while this one
             # goes on, and the disk would be idle until it is had.
-            data, _ = batch.pack(host.fragment, lease.epoch, base, now, records)
+            data, _ = batch.pack(fragment.id, lease.epoch, base, now, records)
         part = Part(lease, base, len(records), now, data, checkpoint)
-        return Written(host, engine, records, part)
+        return Written(fragment, engine, records, part)
 
     def _commit(
         self,
         written: list[Written],
-        hosts: dict[Host, None],
+        fragments: dict[LoadedFragment, None],
         requests: list[Request],
         outputs: list[Output],
     ) -> None:
-        commit = Commit(written, hosts, requests, outputs)
+        commit = Commit(written, fragments, requests, outputs)
         self._commits.append(commit)
         worth = max(AHEAD_REQUESTS_MIN, len(requests) // 2)
         self._ahead_at = min(worth, AHEAD_REQUESTS_MAX)
@@ -303,21 +303,21 @@ class Runtime:
         records = sum([each.part.count for each in commit.written])
         size = sum([len(each.part.batch) for each in commit.written])
         self._meter.committed(perf_counter() - commit.started, records, size)
-        fenced = [part for part in commit.written if part.host.fragment not in passed]
+        fenced = [part for part in commit.written if part.fragment.id not in passed]
         if fenced:
             self._lost(fenced, commit, StoreUnavailable("Another broker took the entity over."))
         for part in commit.written:
-            if part.host.fragment in passed:
+            if part.fragment.id in passed:
                 note_committed(part)
-        self._finish(commit.hosts, commit.outputs)
+        self._finish(commit.fragments, commit.outputs)
 
     def _not_committed(self, commit: Commit, error: BaseException) -> None:
         """The store refused it, or broke."""
         self._returned(commit)
         self._meter.failures += 1
-        log.error("commit failed", error=str(error), fragments=len(commit.written))
+        log.error("commit failed", error=str(error), fragment_ids=len(commit.written))
         self._lost(commit.written, commit, refusal_of(error))
-        self._finish(commit.hosts, commit.outputs)
+        self._finish(commit.fragments, commit.outputs)
 
     def _returned(self, commit: Commit) -> None:
         assert self._commits[0] is commit, "a store answers in order"
@@ -328,103 +328,107 @@ class Runtime:
     def _lost(self, parts: list[Written], commit: Commit, refusal: ServiceBusError) -> None:
         """These parts are not durable, nor is what was decided on top of them since."""
         for each in (commit, *self._commits):
-            refuse({part.host for part in parts}, each.requests, each.outputs, refusal)
+            refuse({part.fragment for part in parts}, each.requests, each.outputs, refusal)
         for part in parts:
-            if part.host.engine is part.engine:  # and not thrown away already, and loaded again
-                self.discard(part.host, refusal)
+            if part.fragment.engine is part.engine:  # and not thrown away already, and loaded again
+                self.discard(part.fragment, refusal)
 
     def _write(self, parts: list[Part]) -> frozenset[int]:
         """On the store's thread."""
         passed = self._store.commit(parts)
         for part in parts:
-            fragment = part.lease.fragment
-            if part.checkpoint is not None and fragment in passed:
-                self._loader.checkpoints[fragment] = part.checkpoint.offset
+            fragment_id = part.lease.fragment
+            if part.checkpoint is not None and fragment_id in passed:
+                self._loader.checkpoints[fragment_id] = part.checkpoint.offset
         return passed
 
-    def discard(self, host: Host, refusal: ServiceBusError) -> None:
+    def discard(self, fragment: LoadedFragment, refusal: ServiceBusError) -> None:
         """Forget the engine; the next use loads it from the store."""
-        host.engine = host.lease = host.counts = None
-        self._residence.moved_out(host)
-        host.chores.clear()
-        if host.timer is not None:
-            host.timer.cancel()
-            host.timer = None
+        fragment.engine = fragment.lease = fragment.counts = None
+        self._residence.moved_out(fragment)
+        fragment.chores.clear()
+        if fragment.timer is not None:
+            fragment.timer.cancel()
+            fragment.timer = None
         now = self._clock()
         # What cannot be read stays so until somebody has seen to it.
-        lasting = host.gone is not None or isinstance(refusal, InternalError)
-        host.wakes_at = NEVER if lasting else now + LOAD_AGAIN_MS
-        self._arm(host, now)
-        lost, host.on_lost = host.on_lost, {}
+        lasting = fragment.gone is not None or isinstance(refusal, InternalError)
+        fragment.wakes_at = NEVER if lasting else now + LOAD_AGAIN_MS
+        self._arm(fragment, now)
+        lost, fragment.on_lost = fragment.on_lost, {}
         for call in lost:
-            safely(host, partial(call, refusal))
+            safely(fragment, partial(call, refusal))
 
-    def _finish(self, hosts: dict[Host, None], outputs: list[Output]) -> None:
-        for host, output in outputs:
-            safely(host, output)
+    def _finish(self, fragments: dict[LoadedFragment, None], outputs: list[Output]) -> None:
+        for fragment, output in outputs:
+            safely(fragment, output)
         now = self._clock()  # the commit may have taken long, and timers count from here
-        for host in hosts:
-            self._arm(host, now)
+        for fragment in fragments:
+            self._arm(fragment, now)
         if self._residence.crowded:
             self._retired(self._residence.make_room(now), now)
         if self._inbox or self._awake:
             self._schedule()
 
     def _fault(
-        self, host: Host, error: Exception, requests: list[Request], outputs: list[Output]
+        self,
+        fragment: LoadedFragment,
+        error: Exception,
+        requests: list[Request],
+        outputs: list[Output],
     ) -> None:
         """The fragment cannot go on: nothing it decided in this turn has happened."""
-        log.error("fragment stopped", entity=host.name, fragment=host.fragment, exc_info=error)
-        refusal = InternalError(f"The messaging entity '{host.name}' cannot be read.")
+        log.error("fragment stopped", entity=fragment.name, fragment=fragment.id, exc_info=error)
+        refusal = InternalError(f"The messaging entity '{fragment.name}' cannot be read.")
         # What was decided before it is on its way to the disk, and stands.
-        refuse({host}, requests, outputs, refusal)
-        self.discard(host, refusal)
+        refuse({fragment}, requests, outputs, refusal)
+        self.discard(fragment, refusal)
 
     # -- time ------------------------------------------------------------------------------
 
-    def _arm(self, host: Host, now: Instant) -> None:
-        """Wake the host when its engine next wants to be called."""
-        engine = host.engine
-        deadline = host.wakes_at if engine is None else engine.next_deadline()
+    def _arm(self, fragment: LoadedFragment, now: Instant) -> None:
+        """Wake the fragment when its engine next wants to be called."""
+        engine = fragment.engine
+        deadline = fragment.wakes_at if engine is None else engine.next_deadline()
         if self._stopping or (engine is None and deadline >= NEVER):
             return
-        if host.timer is not None:
-            if host.timer_at <= deadline and not host.timer.cancelled():
+        if fragment.timer is not None:
+            if fragment.timer_at <= deadline and not fragment.timer.cancelled():
                 return
-            host.timer.cancel()
+            fragment.timer.cancel()
         delay = min(max(deadline - now, 1), 3_600_000)
-        host.timer_at = now + delay
-        host.timer = self._loop.call_later(delay / 1000, self._ring, host)
+        fragment.timer_at = now + delay
+        fragment.timer = self._loop.call_later(delay / 1000, self._ring, fragment)
 
-    def set_timer_again(self, host: Host) -> None:
+    def set_timer_again(self, fragment: LoadedFragment) -> None:
         """The clock was set, and a timer does not hear of that."""
-        if host.timer is not None:
-            host.timer.cancel()
-            host.timer = None
-            self._arm(host, self._clock())
+        if fragment.timer is not None:
+            fragment.timer.cancel()
+            fragment.timer = None
+            self._arm(fragment, self._clock())
 
-    def _ring(self, host: Host) -> None:
-        host.timer = None
-        if self._stopping or host.gone is not None:
+    def _ring(self, fragment: LoadedFragment) -> None:
+        fragment.timer = None
+        if self._stopping or fragment.gone is not None:
             return
         now = self._clock()
-        if host.engine is not None or host.wakes_at <= now:
-            self.wake(host)
+        if fragment.engine is not None or fragment.wakes_at <= now:
+            self.wake(fragment)
         else:
-            self._arm(host, now)
+            self._arm(fragment, now)
 
-    def survey(self, hosts: list[Host]) -> None:
+    def survey(self, fragments: list[LoadedFragment]) -> None:
         """Learn when fragments have work of their own, and what is in them, without loading them.
 
         One whose index is behind its journal can tell neither: it is loaded."""
 
         def surveyed(error: ServiceBusError | None) -> None:
-            for host in hosts:
-                self._arm(host, self._clock())
+            for fragment in fragments:
+                self._arm(fragment, self._clock())
             if error is not None and not self._stopping:
-                self._loop.call_later(LOAD_AGAIN_MS / 1000, self.survey, hosts)
+                self._loop.call_later(LOAD_AGAIN_MS / 1000, self.survey, fragments)
 
-        self._loader.survey(hosts, surveyed)
+        self._loader.survey(fragments, surveyed)
 
     # -- room ------------------------------------------------------------------------------
 
@@ -439,21 +443,21 @@ class Runtime:
         self._retired(self._residence.age(now), now)
 
     def _retired(self, retired: Retired, now: Instant) -> None:
-        for host in retired.forgotten:
-            self._awake.pop(host, None)
-            self._arm(host, now)
-        for host in retired.unwritten:
-            host.checkpoint_wanted = True
-            self.wake(host)
+        for fragment in retired.forgotten:
+            self._awake.pop(fragment, None)
+            self._arm(fragment, now)
+        for fragment in retired.unwritten:
+            fragment.checkpoint_wanted = True
+            self.wake(fragment)
 
     # -- the end ---------------------------------------------------------------------------
 
-    async def stop(self, hosts: list[Host]) -> None:
+    async def stop(self, fragments: list[LoadedFragment]) -> None:
         """Finish what is under way, write checkpoints, give the fragments up."""
         self._stopping = True
-        for host in hosts:
+        for fragment in fragments:
             await self.quiet()
-            engine, lease = host.engine, host.lease
+            engine, lease = fragment.engine, fragment.lease
             if engine is None or lease is None:
                 continue
             ledger = engine.ledger
@@ -465,9 +469,9 @@ class Runtime:
                 await self._writer.run(partial(self._store.release, lease))
             except ServiceBusError as error:
                 # Nothing is lost by it: the next start replays more.
-                log.warning("fragment not released", entity=host.name, error=str(error))
-            host.engine = host.lease = None
-            self._residence.moved_out(host)
+                log.warning("fragment not released", entity=fragment.name, error=str(error))
+            fragment.engine = fragment.lease = None
+            self._residence.moved_out(fragment)
 
     async def quiet(self) -> None:
         """Wait until everything that has arrived is answered."""
@@ -476,28 +480,28 @@ class Runtime:
 
     # -- loading ---------------------------------------------------------------------------
 
-    def _load(self, host: Host, waiting: list[Request]) -> None:
+    def _load(self, fragment: LoadedFragment, waiting: list[Request]) -> None:
         """The engine is not here, and somebody has use for it: fetch it, and let them wait."""
-        host.waiting = waiting
+        fragment.waiting = waiting
         self._loading += 1
 
         def loaded(error: ServiceBusError | None) -> None:
             self._loading -= 1
             self._waiting -= len(waiting)
-            host.waiting = None
+            fragment.waiting = None
             if error is not None:
                 self._queued_bytes -= sum([each.size for each in waiting])
                 for each in waiting:
-                    safely(host, partial(each.refuse, error))
-                self.discard(host, error)
+                    safely(fragment, partial(each.refuse, error))
+                self.discard(fragment, error)
                 self._relieve()
                 return
-            self._residence.moved_in(host, self._clock())
-            host.call_all()
+            self._residence.moved_in(fragment, self._clock())
+            fragment.call_all()
             self._inbox.extendleft(reversed(waiting))
-            self.wake(host)
+            self.wake(fragment)
 
-        self._loader.load_engine(host, loaded)
+        self._loader.load_engine(fragment, loaded)
 
     def _take_back(self, requests: list[Request]) -> None:
         """What these had to read is there."""

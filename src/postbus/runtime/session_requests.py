@@ -13,7 +13,7 @@ from postbus.broker.pages import Need, Pages
 from postbus.errors import ServiceBusError
 from postbus.model.instant import Instant
 from postbus.runtime.commits import safely
-from postbus.runtime.fragment import Host
+from postbus.runtime.fragment import LoadedFragment
 
 if TYPE_CHECKING:
     from postbus.runtime.session_line import SessionLine, SessionReceiver
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 class Accept:
     """A receiver asks for a session by its id: it gets it at once, or not at all."""
 
-    __slots__ = ("_outlet", "_session", "_session_id", "exclusive", "host", "pages", "size")
+    __slots__ = ("_outlet", "_session", "_session_id", "exclusive", "fragment", "pages", "size")
 
     grows: Final = False
 
-    def __init__(self, host: Host, outlet: SessionReceiver, session_id: str) -> None:
-        self.host = host
+    def __init__(self, fragment: LoadedFragment, outlet: SessionReceiver, session_id: str) -> None:
+        self.fragment = fragment
         self.size = 0
         self.pages: Pages | None = None
         self.exclusive = False
@@ -54,12 +54,12 @@ class Accept:
 class AcceptNext:
     """Find sessions for those who wait for one; there is at most one of these in a line."""
 
-    __slots__ = ("_found", "_line", "_subqueue", "exclusive", "host", "pages", "size")
+    __slots__ = ("_found", "_line", "_subqueue", "exclusive", "fragment", "pages", "size")
 
     grows: Final = False
 
-    def __init__(self, host: Host, subqueue: int, line: SessionLine) -> None:
-        self.host = host
+    def __init__(self, fragment: LoadedFragment, subqueue: int, line: SessionLine) -> None:
+        self.fragment = fragment
         self.size = 0
         self.pages: Pages | None = Pages()
         self.exclusive = False
@@ -78,37 +78,37 @@ class AcceptNext:
                 if not self._found:
                     return session
                 # Those who have one do not wait for what the next one needs.
-                self.host.called[self._subqueue] = None
+                self.fragment.called[self._subqueue] = None
                 break
             if session is None:
                 break
             self._line.hold(session, outlet)
             self._found.append((outlet, session))
-        self.host.chores.discard(self._line.search)
+        self.fragment.chores.discard(self._line.search)
         return None
 
     def answer(self) -> None:
         for outlet, session in self._found:
             # Each by itself: what goes wrong with one must not leave the others without an answer.
-            safely(self.host, partial(outlet.accepted, session))
+            safely(self.fragment, partial(outlet.accepted, session))
 
     def refuse(self, error: ServiceBusError) -> None:
-        self.host.chores.discard(self._line.search)
+        self.fragment.chores.discard(self._line.search)
         for outlet, _ in self._found:
             outlet.refused(error)
         # Whoever still waits has no other reason to be looked at.
-        self.host.called[self._subqueue] = None
+        self.fragment.called[self._subqueue] = None
 
 
 class Leave:
     """A receiver is gone: its session is free, and what it had not settled is there again."""
 
-    __slots__ = ("_session", "_subqueue", "exclusive", "host", "pages", "size")
+    __slots__ = ("_session", "_subqueue", "exclusive", "fragment", "pages", "size")
 
     grows: Final = False
 
-    def __init__(self, host: Host, subqueue: int, session: Session) -> None:
-        self.host = host
+    def __init__(self, fragment: LoadedFragment, subqueue: int, session: Session) -> None:
+        self.fragment = fragment
         self.size = 0
         self.pages: Pages | None = None
         self.exclusive = False

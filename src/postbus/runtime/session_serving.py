@@ -11,23 +11,27 @@ from postbus.broker.message import OWNER_BITS
 from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
 from postbus.model.instant import Instant
-from postbus.runtime.fragment import GIVEN_PER_TURN, Host, Output, Request
+from postbus.runtime.fragment import GIVEN_PER_TURN, LoadedFragment, Output, Request
 from postbus.runtime.receivers import SERVED_AT_ONCE, Parcel
 from postbus.runtime.session_line import SessionLine, SessionReceiver
 from postbus.runtime.session_requests import AcceptNext
 
 
 def serve_sessions(
-    host: Host, engine: Engine, looked_at: list[int], now: Instant, outputs: list[Output]
+    fragment: LoadedFragment,
+    engine: Engine,
+    looked_at: list[int],
+    now: Instant,
+    outputs: list[Output],
 ) -> list[Request]:
     """Hand out what is ready in the sessions that are held; returns the work that has come up.
 
-    Where there is more to hand out at once, the host has been called again.
+    Where there is more to hand out at once, the fragment has been called again.
     """
-    stirred = engine.fragment.stirred_sessions
+    stirred = engine.shared.stirred_sessions
     subqueues = dict.fromkeys(looked_at)
     for subqueue, session_id in stirred:
-        line = host.session_lines.get(subqueue)
+        line = fragment.session_lines.get(subqueue)
         outlet = None if line is None else line.of_session(session_id)
         if line is not None and outlet is not None:
             line.wanting[outlet] = None
@@ -38,33 +42,33 @@ def serve_sessions(
     room = GIVEN_PER_TURN
     for_more: list[int] = []
     for subqueue in subqueues:
-        line = host.session_lines.get(subqueue)
+        line = fragment.session_lines.get(subqueue)
         queue = engine.queues.get(subqueue >> OWNER_BITS)
         if line is None or queue is None or not queue.policy.receives:
             continue
         line.wanting.update(line.reading)
         line.reading.clear()
         if line.waiting:
-            found += _accept_next(host, subqueue, line)
+            found += _accept_next(fragment, subqueue, line)
         if room > 0:
-            room = _dispatch(host, line, queue, now, room, outputs, found)
+            room = _dispatch(fragment, line, queue, now, room, outputs, found)
             if line.wanting:
                 for_more.append(subqueue)
         elif line.wanting:
-            host.called[subqueue] = None  # the first in the next turn
-    host.called.update(dict.fromkeys(for_more))
+            fragment.called[subqueue] = None  # the first in the next turn
+    fragment.called.update(dict.fromkeys(for_more))
     return found
 
 
-def _accept_next(host: Host, subqueue: int, line: SessionLine) -> list[AcceptNext]:
-    if line.search in host.chores:
+def _accept_next(fragment: LoadedFragment, subqueue: int, line: SessionLine) -> list[AcceptNext]:
+    if line.search in fragment.chores:
         return []
-    host.chores.add(line.search)
-    return [AcceptNext(host, subqueue, line)]
+    fragment.chores.add(line.search)
+    return [AcceptNext(fragment, subqueue, line)]
 
 
 def _dispatch(
-    host: Host,
+    fragment: LoadedFragment,
     line: SessionLine,
     queue: Queue,
     now: Instant,
@@ -83,14 +87,14 @@ def _dispatch(
         served = min(outlet.capacity(), SERVED_AT_ONCE, left)
         taken = _take(queue, session, outlet, served, left, now)
         if taken:
-            outputs.append((host, partial(outlet.deliver, taken)))
+            outputs.append((fragment, partial(outlet.deliver, taken)))
             left -= sum([parcel.share for parcel in taken])
-            _read_ahead(host, queue, session, found)
+            _read_ahead(fragment, queue, session, found)
         if len(taken) == served or left <= 0:
             if outlet.capacity() > 0:
                 wanting[outlet] = None
             elif outlet.draining:
-                outputs.append((host, outlet.drained))
+                outputs.append((fragment, outlet.drained))
             continue
         head = session.window.head()
         if head is not None and head.raw is not None:
@@ -98,21 +102,23 @@ def _dispatch(
             left -= 1
         elif head is None and session.window.complete:
             if outlet.draining:
-                outputs.append((host, outlet.drained))
+                outputs.append((fragment, outlet.drained))
         else:
             line.reading[outlet] = None
-            _read_ahead(host, queue, session, found)
+            _read_ahead(fragment, queue, session, found)
     return left
 
 
-def _read_ahead(host: Host, queue: Queue, session: Session, found: list[Request]) -> None:
+def _read_ahead(
+    fragment: LoadedFragment, queue: Queue, session: Session, found: list[Request]
+) -> None:
     """Have read what comes next, where it is in the store."""
     place = f"{queue.main} {session.id}"
     if session.window.low:
-        found += host.begin(f"refill {place}", partial(_refill, queue.main, session.id))
+        found += fragment.begin(f"refill {place}", partial(_refill, queue.main, session.id))
     head = session.window.head()
     if head is not None and head.raw is None:
-        found += host.begin(f"bodies {place}", partial(_fetch_bodies, queue.main, session.id))
+        found += fragment.begin(f"bodies {place}", partial(_fetch_bodies, queue.main, session.id))
 
 
 def _take(

@@ -13,7 +13,7 @@ from postbus.broker.pages import Need, Pages
 from postbus.model.description import QueueCounts
 from postbus.model.instant import Instant
 from postbus.observe.meters import StoreMeter
-from postbus.runtime.fragment import Chore, Host
+from postbus.runtime.fragment import Chore, LoadedFragment
 from postbus.runtime.loading import Loader
 from postbus.runtime.runtime import Runtime
 from postbus.runtime.store_thread import StoreThread
@@ -80,13 +80,13 @@ class Upkeep:
         """Can a message be stored and read? Raises when not."""
         await self._thread.run(partial(self._store.probe, now))
 
-    async def drop(self, fragment: int) -> None:
+    async def drop(self, fragment_id: int) -> None:
         """Remove a deleted entity's fragment."""
-        while not await self._thread.run(partial(self._store.drop, fragment, DROP_SLICE)):
+        while not await self._thread.run(partial(self._store.drop, fragment_id, DROP_SLICE)):
             pass
-        await self._thread.run(partial(self._loader.checkpoints.pop, fragment, None))
-        self._trimmed_at_heads.pop(fragment, None)
-        self._dropped_below.pop(fragment, None)
+        await self._thread.run(partial(self._loader.checkpoints.pop, fragment_id, None))
+        self._trimmed_at_heads.pop(fragment_id, None)
+        self._dropped_below.pop(fragment_id, None)
 
     def has_grown(self, bytes_max: int) -> bool:
         """Has so much been written since the last yes that trimming should not wait?"""
@@ -96,69 +96,73 @@ class Upkeep:
         self._trimmed_at_bytes = written
         return True
 
-    def set_timer_again(self, host: Host) -> None:
-        self._runtime.set_timer_again(host)
+    def set_timer_again(self, fragment: LoadedFragment) -> None:
+        self._runtime.set_timer_again(fragment)
 
     def forget_idle(self) -> None:
         """Forget the engines that nobody uses."""
         self._runtime.forget_idle()
 
-    async def trim(self, host: Host, older_than: Instant, bytes_max: int) -> None:
+    async def trim(self, fragment: LoadedFragment, older_than: Instant, bytes_max: int) -> None:
         """Let go of journal past its retention, unless nothing was added to it since."""
-        head = 0 if host.engine is None else host.engine.ledger.head
-        if self._trimmed_at_heads.get(host.fragment) == head:
+        head = 0 if fragment.engine is None else fragment.engine.ledger.head
+        if self._trimmed_at_heads.get(fragment.id) == head:
             return
-        self._trimmed_at_heads[host.fragment] = head
-        await self._trim(host, older_than, bytes_max)
+        self._trimmed_at_heads[fragment.id] = head
+        await self._trim(fragment, older_than, bytes_max)
 
-    async def _trim(self, host: Host, older_than: Instant, bytes_max: int) -> None:
+    async def _trim(self, fragment: LoadedFragment, older_than: Instant, bytes_max: int) -> None:
         more = True
-        while more and host.gone is None:
+        while more and fragment.gone is None:
             trimmed = await self._thread.run(
-                partial(self._store.trim, host.fragment, older_than, bytes_max, TRIM_SLICE)
+                partial(self._store.trim, fragment.id, older_than, bytes_max, TRIM_SLICE)
             )
             more = trimmed.more
 
-    async def forget_ids(self, host: Host, now: Instant) -> None:
+    async def forget_ids(self, fragment: LoadedFragment, now: Instant) -> None:
         """Drop the ids that are past the window. They are not asked for from then on, whether the
         state in the store still has their segment or not."""
-        below = await self._first_kept(host, now)
-        if below <= self._dropped_below.get(host.fragment, 0):
+        below = await self._first_kept(fragment, now)
+        if below <= self._dropped_below.get(fragment.id, 0):
             return
-        drop = partial(self._store.drop_seen, host.fragment, below, SEEN_SLICE)
-        while host.gone is None and not await self._thread.run(drop):
+        drop = partial(self._store.drop_seen, fragment.id, below, SEEN_SLICE)
+        while fragment.gone is None and not await self._thread.run(drop):
             pass
-        self._dropped_below[host.fragment] = below
+        self._dropped_below[fragment.id] = below
 
-    async def _first_kept(self, host: Host, now: Instant) -> int:
-        if host.policy.duplicate_window_ms is None:
+    async def _first_kept(self, fragment: LoadedFragment, now: Instant) -> int:
+        if fragment.policy.duplicate_window_ms is None:
             return 0
-        engine = host.engine
+        engine = fragment.engine
         if engine is None:
-            return await self._loader.first_part(host, now)
+            return await self._loader.first_part(fragment, now)
         history = engine.ledger.history
         return 0 if history is None else history.expire(now)
 
-    async def tidy(self, host: Host, older_than: Instant, bytes_max: int) -> None:
+    async def tidy(self, fragment: LoadedFragment, older_than: Instant, bytes_max: int) -> None:
         """Trim, see that the next trim gets further, copy forward what few live bodies pin."""
-        resting = host.engine is None
-        if resting and host.counts is None:
+        resting = fragment.engine is None
+        if resting and fragment.counts is None:
             return  # on its way into memory, or out of reach
-        find_tail = partial(self._store.tail, host.fragment)
+        find_tail = partial(self._store.tail, fragment.id)
         before = await self._thread.run(find_tail) if resting else 0
-        await self._trim(host, older_than, bytes_max)
+        await self._trim(fragment, older_than, bytes_max)
         if self._store.is_spent:
             return  # or each look would throw engines away, and their receivers with them
-        engine = host.engine
+        engine = fragment.engine
         if engine is not None and engine.ledger.head > engine.ledger.checkpoint:
-            host.checkpoint_wanted = True
-            self._runtime.wake(host)
+            fragment.checkpoint_wanted = True
+            self._runtime.wake(fragment)
         below = await self._thread.run(find_tail)
         # An engine is loaded for it only where something has come up.
-        pinned = resting and below > before and _holds(host.counts)
-        if (host.engine is not None or pinned) and host.gone is None and "copy" not in host.chores:
-            host.chores.add("copy")
-            self._runtime.attend(Chore(host, "copy", partial(_copy_forward, below)))
+        pinned = resting and below > before and _holds(fragment.counts)
+        if (
+            (fragment.engine is not None or pinned)
+            and fragment.gone is None
+            and "copy" not in fragment.chores
+        ):
+            fragment.chores.add("copy")
+            self._runtime.attend(Chore(fragment, "copy", partial(_copy_forward, below)))
 
 
 def _copy_forward(below: int, engine: Engine, now: Instant, pages: Pages) -> Need | None:
@@ -194,7 +198,7 @@ class Kept(Protocol):
     """An entity, as far as its upkeep goes."""
 
     name: str
-    host: Host
+    fragment: LoadedFragment
 
     @property
     def retention(self) -> tuple[int, int]:
@@ -213,7 +217,7 @@ async def keep_up(
     upkeeps: list[Upkeep],
     clock: Callable[[], Instant],
     delete_idle: Callable[[], Awaitable[None]],
-    forget_marks: Callable[[Host], None],
+    forget_marks: Callable[[LoadedFragment], None],
     has_readers: Callable[[Kept], bool] = _is_read,
 ) -> None:
     """See to every entity that is in use, now and then. Runs until cancelled.
@@ -226,7 +230,7 @@ async def keep_up(
         looks += 1
         if ahead.has_changed():
             for entity in entities():
-                upkeeps[entity.host.store].set_timer_again(entity.host)
+                upkeeps[entity.fragment.store].set_timer_again(entity.fragment)
         is_thorough = looks % THOROUGH_EVERY == 0
         if is_thorough or looks == 1:
             smallest = min((entity.retention[1] for entity in entities()), default=0) << 20
@@ -243,9 +247,9 @@ async def keep_up(
             except Exception as error:  # as below
                 log.warning("idle entities not deleted", error=repr(error))
         for entity in entities():
-            host = entity.host
-            is_full = host.store in full
-            if host.engine is None and looks % (THOROUGH_EVERY if is_full else RESTING_EVERY):
+            fragment = entity.fragment
+            is_full = fragment.store in full
+            if fragment.engine is None and looks % (THOROUGH_EVERY if is_full else RESTING_EVERY):
                 continue
             hours, megabytes = entity.retention
             if is_full and not has_readers(entity):
@@ -254,12 +258,12 @@ async def keep_up(
             try:
                 if is_thorough:
                     entity.warn(now)
-                    forget_marks(host)
-                    await upkeeps[host.store].tidy(host, older_than, bytes_max)
-                    await upkeeps[host.store].forget_ids(host, now)
+                    forget_marks(fragment)
+                    await upkeeps[fragment.store].tidy(fragment, older_than, bytes_max)
+                    await upkeeps[fragment.store].forget_ids(fragment, now)
                 elif is_full:
-                    await upkeeps[host.store].tidy(host, older_than, bytes_max)
-                elif host.store in grown:
-                    await upkeeps[host.store].trim(host, older_than, bytes_max)
+                    await upkeeps[fragment.store].tidy(fragment, older_than, bytes_max)
+                elif fragment.store in grown:
+                    await upkeeps[fragment.store].trim(fragment, older_than, bytes_max)
             except Exception as error:  # upkeep goes on for the life of the process
                 log.warning("journal not trimmed", entity=entity.name, error=repr(error))

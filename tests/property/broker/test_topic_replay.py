@@ -133,7 +133,7 @@ class Actor:
         self.topic.turn(lambda: getattr(queue, verb)(token, now))
 
     def ship(self) -> None:
-        outboxes = list(self.topic.engine.fragment.outboxes)
+        outboxes = list(self.topic.engine.shared.outboxes)
         if not outboxes:
             return
         subqueue = self.chance.choice(outboxes)

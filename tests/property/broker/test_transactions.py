@@ -221,7 +221,7 @@ def test_all_of_it_happens_or_nothing(
         assert snapshot(place) == before and set(scene.queue.locks) == held
     else:
         check_all_happened(scene)
-    assert not place.engine.fragment.enlisted and not place.engine.fragment.transactions
+    assert not place.engine.shared.enlisted and not place.engine.shared.transactions
     after = snapshot(place)
     place.crash()
     assert snapshot(place) == after

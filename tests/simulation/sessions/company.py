@@ -52,9 +52,9 @@ class Company:
     def _live(self) -> Live:
         return self._world.lives[WORK]
 
-    def forget(self, fragment: int) -> None:
+    def forget(self, fragment_id: int) -> None:
         """The engine is gone, and every session is free."""
-        if fragment == WORK:
+        if fragment_id == WORK:
             for guest in self.guests:
                 guest.engine_lost()
             self.guests.clear()
@@ -182,7 +182,7 @@ class Company:
         def call(engine: Engine, now: int, pages: Pages) -> Any:
             state = session_operations.get_state(engine.own, session_id, now, pages)
             if not isinstance(state, Need):
-                self._world.absorb(self._world.hosts[WORK])
+                self._world.absorb(self._world.fragments[WORK])
                 shown = None if state is None else state.partition(b"|")[0].decode()
                 there = [each.name for each in self._stated() if each.session_id == session_id]
                 if [shown] != (there or [None]):

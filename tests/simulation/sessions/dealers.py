@@ -56,10 +56,12 @@ class Dealers:
     def begin(self) -> None:
         self._begin(self._chance.choice([WORK, WORK, ONCE, ONCE, FAR]))
 
-    def _begin(self, fragment: int) -> None:
+    def _begin(self, fragment_id: int) -> None:
         if len(self.open) < OPEN_AT_ONCE:
             number = self._connection.declare(self)
-            deal = Deal(f"t{len(self.all)}", fragment, self._world, self._connection.find(number))
+            deal = Deal(
+                f"t{len(self.all)}", fragment_id, self._world, self._connection.find(number)
+            )
             self.open.append(deal)
             self.all.append(deal)
 
@@ -68,10 +70,10 @@ class Dealers:
             self.begin()
         return self._chance.choice(self.open) if self.open else None
 
-    def _on(self, fragment: int) -> Deal | None:
-        if all(deal.fragment != fragment for deal in self.open):
-            self._begin(fragment)
-        found = [deal for deal in self.open if deal.fragment == fragment]
+    def _on(self, fragment_id: int) -> Deal | None:
+        if all(deal.fragment != fragment_id for deal in self.open):
+            self._begin(fragment_id)
+        found = [deal for deal in self.open if deal.fragment == fragment_id]
         return self._chance.choice(found) if found else None
 
     def commit(self) -> None:
@@ -122,14 +124,14 @@ class Dealers:
 
     def _ask(self, deal: Deal, operation: Any) -> None:
         world = self._world
-        host = world.hosts[deal.fragment]
+        fragment = world.fragments[deal.fragment]
 
         def decide(work: Transaction, engine: Engine, now: int, pages: Pages) -> Any:
-            world.absorb(host)
+            world.absorb(fragment)
             return operation(work, engine, now, pages)
 
         try:
-            deal.open.ask(host, decide, lambda _: None, lambda _: None)
+            deal.open.ask(fragment, decide, lambda _: None, lambda _: None)
         except ServiceBusError as error:
             world.note(deal.name, f"refused: {error}")
 

@@ -40,8 +40,8 @@ class WatchedTransaction(Transaction):
     world: World
 
     def commit(self, engine: Engine, now: int, pages: Pages) -> Need | None:
-        host = self.world.hosts[self.deal.fragment]
-        self.world.absorb(host)
+        fragment = self.world.fragments[self.deal.fragment]
+        self.world.absorb(fragment)
         before = len(engine.ledger.pending)
         try:
             need = super().commit(engine, now, pages)
@@ -55,16 +55,16 @@ class WatchedTransaction(Transaction):
             self.world.decided.setdefault(self.deal.fragment, []).append(self.deal)
         elif len(engine.ledger.pending) != before:
             raise Violation(ATOMIC, self.deal.name, "half of it done before something was read")
-        self.world.absorb(host)
+        self.world.absorb(fragment)
         return need
 
 
 class Deal:
     """What one transaction is to do, and what is known of it."""
 
-    def __init__(self, name: str, fragment: int, world: World, open_: OpenTransaction) -> None:
+    def __init__(self, name: str, fragment_id: int, world: World, open_: OpenTransaction) -> None:
         self.name = name
-        self.fragment = fragment
+        self.fragment = fragment_id
         self.open = open_
         work = WatchedTransaction()
         work.deal, work.world = self, world

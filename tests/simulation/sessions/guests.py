@@ -9,7 +9,7 @@ from postbus.broker.held_sessions import Session
 from postbus.broker.message import MAIN, Message
 from postbus.broker.pages import Need
 from postbus.errors import ServiceBusError, SessionCannotBeLocked
-from postbus.runtime.fragment import Host
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.receivers import Parcel
 from postbus.runtime.session_line import SessionLine
 from postbus.runtime.session_requests import Accept, Leave
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 class WatchedLine(SessionLine):
     """Says who is given a session."""
 
-    def __init__(self, world: World, host: Host) -> None:
-        super().__init__(MAIN, host.called)
+    def __init__(self, world: World, fragment: LoadedFragment) -> None:
+        super().__init__(MAIN, fragment.called)
         self._world = world
-        self._host = host
+        self._fragment = fragment
 
     def hold(self, session: Session, outlet: Any) -> None:
         world = self._world
-        live = world.absorb(self._host)
+        live = world.absorb(self._fragment)
         live.hold(session.id, outlet.holder, session.locked_until, world.now)
         world.note(None, f"guest {outlet.holder} is given {session.id!r}")
         super().hold(session, outlet)
@@ -40,12 +40,12 @@ class WatchedLine(SessionLine):
 class WatchedAccept(Accept):
     """A refusal is held against who has the session."""
 
-    def __init__(self, world: World, host: Host, guest: Any, session_id: str) -> None:
-        super().__init__(host, guest, session_id)
+    def __init__(self, world: World, fragment: LoadedFragment, guest: Any, session_id: str) -> None:
+        super().__init__(fragment, guest, session_id)
         self._world = world
 
     def decide(self, engine: Engine, now: int) -> Need | None:
-        live = self._world.absorb(self.host)
+        live = self._world.absorb(self.fragment)
         try:
             return super().decide(engine, now)
         except SessionCannotBeLocked:
@@ -58,12 +58,12 @@ class WatchedAccept(Accept):
 class WatchedLeave(Leave):
     """Nothing is written for it, so the model must be told."""
 
-    def __init__(self, world: World, host: Host, session: Session) -> None:
-        super().__init__(host, MAIN, session)
+    def __init__(self, world: World, fragment: LoadedFragment, session: Session) -> None:
+        super().__init__(fragment, MAIN, session)
         self._world = world
 
     def decide(self, engine: Engine, now: int) -> Need | None:
-        live = self._world.absorb(self.host)
+        live = self._world.absorb(self.fragment)
         if not live.is_free(self._session.id, now):
             live.leave(self._session.id, self._session.holder)
         return super().decide(engine, now)
@@ -77,11 +77,11 @@ class Guest:
 
     def __init__(self, world: World, holder: int, deletes: bool, credit: int) -> None:
         self._world = world
-        self.host = world.hosts[WORK]
+        self.fragment = world.fragments[WORK]
         self.holder = holder
         self.deletes = deletes
         self.credit = credit
-        self.line = self.host.session_lines[MAIN]
+        self.line = self.fragment.session_lines[MAIN]
         self.session: Session | None = None
         self.promised: Session | None = None
         self.gone = False
@@ -92,19 +92,19 @@ class Guest:
         return None if self.promised is None else self.promised.id
 
     def open(self, wanted: str | None) -> None:
-        world, host = self._world, self.host
-        host.line(MAIN).join(self)
+        world, fragment = self._world, self.fragment
+        fragment.line(MAIN).join(self)
         self._count()
         if wanted is not None:
-            world.runtime.submit(WatchedAccept(world, host, self, wanted))
+            world.runtime.submit(WatchedAccept(world, fragment, self, wanted))
             return
-        host.used = True
+        fragment.used = True
         self.line.wait(self)  # type: ignore[arg-type]
-        world.runtime.wake(host)
+        world.runtime.wake(fragment)
 
     def _count(self) -> None:
-        if self.host.engine is not None:
-            self.host.engine.set_receivers(MAIN, len(self.host.line(MAIN).receivers))
+        if self.fragment.engine is not None:
+            self.fragment.engine.set_receivers(MAIN, len(self.fragment.line(MAIN).receivers))
 
     # -- what it is told -----------------------------------------------------------------------
 
@@ -133,10 +133,10 @@ class Guest:
         self.gone = True
         self.session = None
         self.line.leave(self)  # type: ignore[arg-type]
-        self.host.line(MAIN).leave(self)
+        self.fragment.line(MAIN).leave(self)
         self._count()
         if self.promised is not None:
-            self._world.runtime.submit(WatchedLeave(self._world, self.host, self.promised))
+            self._world.runtime.submit(WatchedLeave(self._world, self.fragment, self.promised))
 
     def engine_lost(self) -> None:
         self.session = self.promised = None
@@ -147,10 +147,10 @@ class Guest:
     def wake(self) -> None:
         if self.session is not None:
             self.line.wants(self)  # type: ignore[arg-type]
-            self._world.runtime.wake(self.host)
+            self._world.runtime.wake(self.fragment)
 
     def capacity(self) -> int:
-        self._world.absorb(self.host)
+        self._world.absorb(self.fragment)
         return max(0, self.credit - self.reserved)
 
     def reserve(self, message: Message, raw: bytes) -> Parcel:

@@ -42,49 +42,49 @@ class Judge:
 
     def at_rest(self) -> None:
         """Everything that was under way has come to its end."""
-        for fragment in self._world.hosts:
-            self._same(fragment)
-            self._has_ended(fragment)
+        for fragment_id in self._world.fragments:
+            self._same(fragment_id)
+            self._has_ended(fragment_id)
         self._takers_served()
         self._guests_served()
         self._states()
         self._letters()
-        for fragment in self._world.windows:
-            self._windows(fragment)
+        for fragment_id in self._world.windows:
+            self._windows(fragment_id)
 
     def empty(self) -> None:
         """Everything was taken out."""
-        for fragment in self._world.hosts:
-            ledger = full_replay(self._world, fragment)
+        for fragment_id in self._world.fragments:
+            ledger = full_replay(self._world, fragment_id)
             if any(ledger.counts.values()) or ledger.size_bytes:
                 left = {place: n for place, n in ledger.counts.items() if n}
-                text = f"{left} left of {fragment}, {ledger.size_bytes} bytes"
+                text = f"{left} left of {fragment_id}, {ledger.size_bytes} bytes"
                 raise Violation(TOTALS, None, text)
 
-    def entries(self, fragment: int) -> list[Entry]:
-        return list(self._world.book.shelf(fragment).entries.values())
+    def entries(self, fragment_id: int) -> list[Entry]:
+        return list(self._world.book.shelf(fragment_id).entries.values())
 
     # -- the same from everywhere --------------------------------------------------------------
 
-    def _same(self, fragment: int) -> None:
+    def _same(self, fragment_id: int) -> None:
         found = {
             (row.subqueue, row.lane, row.number): (row, body)
-            for row, body in compare(self._world, fragment)
+            for row, body in compare(self._world, fragment_id)
         }
-        durable = self._world.book.shelf(fragment).entries
+        durable = self._world.book.shelf(fragment_id).entries
         if durable.keys() != found.keys():
             odd = sorted(durable.keys() ^ found.keys())
             raise Violation(MATCH, None, f"{odd} in one of the store and the records")
         for place, (row, body) in found.items():
             if name_of(body) != durable[place].name:
                 raise Violation(BODY, durable[place].name, f"{body!r} in {row.number}")
-        live = self._world.lives[fragment].shelf.entries
-        if self._world.hosts[fragment].engine is not None and live != durable:
+        live = self._world.lives[fragment_id].shelf.entries
+        if self._world.fragments[fragment_id].engine is not None and live != durable:
             raise Violation(REPLAY, None, "decided and written differ")
 
-    def _has_ended(self, fragment: int) -> None:
+    def _has_ended(self, fragment_id: int) -> None:
         world = self._world
-        for entry in self.entries(fragment):
+        for entry in self.entries(fragment_id):
             subqueue, lane, _ = entry.place
             if lane == SCHEDULED and entry.enqueued_at < world.now:
                 raise Violation(DUE, entry.name, f"due at {entry.enqueued_at}, now {world.now}")
@@ -99,8 +99,8 @@ class Judge:
     def _takers_served(self) -> None:
         world = self._world
         for taker in world.takers:
-            if taker.capacity() and world.policies[taker.host.fragment].receives:
-                live = world.lives[taker.host.fragment]
+            if taker.capacity() and world.policies[taker.fragment.id].receives:
+                live = world.lives[taker.fragment.id]
                 for entry in live.ready(taker.subqueue, None, world.now):
                     raise Violation(SERVED, entry.name, f"nobody gets it at {entry.place}")
 
@@ -149,8 +149,8 @@ class Judge:
     def _letters(self) -> None:
         book = self._world.book
         there: Counter[str] = Counter(book.consumed)
-        for fragment in self._world.hosts:
-            there.update(e.name for e in self.entries(fragment) if e.place[1] != STATE_LANE)
+        for fragment_id in self._world.fragments:
+            there.update(e.name for e in self.entries(fragment_id) if e.place[1] != STATE_LANE)
         dropped = Counter(book.dropped)
         for letter in self._world.letters.by_name.values():
             if there[letter.name] > 1:
@@ -173,16 +173,16 @@ class Judge:
 
     # -- windows -------------------------------------------------------------------------------
 
-    def _windows(self, fragment: int) -> None:
+    def _windows(self, fragment_id: int) -> None:
         """What was seen is known, and nothing else, to the engine and to one after a restart."""
-        engine = self._world.hosts[fragment].engine
-        ledgers = [(FULL, index_and_tail(self._world, fragment))]
+        engine = self._world.fragments[fragment_id].engine
+        ledgers = [(FULL, index_and_tail(self._world, fragment_id))]
         if engine is not None:
             ledgers.append((REPLAY, engine.ledger))
         for promise, ledger in ledgers:
-            self._knows(promise, fragment, ledger)
+            self._knows(promise, fragment_id, ledger)
 
-    def _knows(self, promise: str, fragment: int, ledger: Ledger) -> None:
+    def _knows(self, promise: str, fragment_id: int, ledger: Ledger) -> None:
         history, now = ledger.history, self._world.now
         assert isinstance(history, History)
         ids = sorted({each.message_id for each in self._world.letters.by_name.values()} - {""})
@@ -190,27 +190,27 @@ class Judge:
         pages = Pages()
         need = lookup(history, digests, now, pages)
         for page in need.pages if need is not None else ():
-            pages.add(page, load_page(self._world.book.store, fragment, page))
-        window = self._world.windows[fragment]
+            pages.add(page, load_page(self._world.book.store, fragment_id, page))
+        window = self._world.windows[fragment_id]
         known_ones = repeated(history, digests, now, pages)
         for message_id, digest, known in zip(ids, digests, known_ones, strict=True):
             first = window.first.get(message_id)
             windows = [0] if first is None else window.since(first)
             age = now - (first or 0)
             if known and age >= max(windows):
-                raise Violation(DROPPED, None, f"{message_id} of {fragment}: {promise}, {first}")
+                raise Violation(DROPPED, None, f"{message_id} of {fragment_id}: {promise}, {first}")
             at = history.recent.get(digest, pages.seen.get(digest))
             if known and at != first:
-                text = f"{message_id} of {fragment}: {promise}, at {at}, and not at {first}"
+                text = f"{message_id} of {fragment_id}: {promise}, at {at}, and not at {first}"
                 raise Violation(DROPPED, None, text)
             if not known and age < min(windows):
-                raise Violation(TWICE, None, f"{message_id} of {fragment}: {promise}, {first}")
+                raise Violation(TWICE, None, f"{message_id} of {fragment_id}: {promise}, {first}")
 
-    def waits_for(self, fragment: int, lane: int) -> list[Entry]:
+    def waits_for(self, fragment_id: int, lane: int) -> list[Entry]:
         """What is left there in a lane of the main queue, or in all of them."""
         return [
             entry
-            for entry in self.entries(fragment)
+            for entry in self.entries(fragment_id)
             if entry.place[0] == MAIN and entry.place[1] == lane
         ]
 

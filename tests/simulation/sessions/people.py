@@ -70,11 +70,11 @@ class People:
         self.weights[self.send] += 4
         self._verbs = [*chance.choices(VERBS, k=4), "complete"]
 
-    def forget(self, fragment: int) -> None:
+    def forget(self, fragment_id: int) -> None:
         """The engine is gone, and all locks with it."""
-        self._old += [held for held in self.held if held.fragment == fragment]
+        self._old += [held for held in self.held if held.fragment == fragment_id]
         del self._old[:-20]
-        self.held = [held for held in self.held if held.fragment != fragment]
+        self.held = [held for held in self.held if held.fragment != fragment_id]
 
     # -- senders -------------------------------------------------------------------------------
 
@@ -86,15 +86,15 @@ class People:
 
     def send(self) -> None:
         """On a link, and without waiting for what became of the last one."""
-        fragment = self._chance.choice([WORK, WORK, ONCE, ONCE, FAR])
+        fragment_id = self._chance.choice([WORK, WORK, ONCE, ONCE, FAR])
         sender = self._chance.randrange(SENDERS)
         for _ in range(self._chance.choice([1, 1, 1, 3])):
-            self._send(fragment, sender)
+            self._send(fragment_id, sender)
 
-    def _send(self, fragment: int, sender: int) -> None:
+    def _send(self, fragment_id: int, sender: int) -> None:
         if self._world.letters.enough:
             return
-        letters, messages = self._letters(fragment)
+        letters, messages = self._letters(fragment_id)
         for letter in letters:
             letter.sender = sender
 
@@ -108,25 +108,25 @@ class People:
         delivery: Any = SimpleNamespace(payload=b"".join(each.body for each in letters))
         refusals: Any = SimpleNamespace(rejected=lambda error, _: error)
         inlet: Any = SimpleNamespace(answered=lambda: None)
-        host = self._world.hosts[fragment]
-        self._world.runtime.submit(Send(host, messages, link, delivery, refusals, inlet))
+        fragment = self._world.fragments[fragment_id]
+        self._world.runtime.submit(Send(fragment, messages, link, delivery, refusals, inlet))
 
     def schedule(self) -> None:
         """Over the management node, which answers with numbers."""
         if self._world.letters.enough:
             return
-        fragment = self._chance.choice([WORK, ONCE, FAR])
+        fragment_id = self._chance.choice([WORK, ONCE, FAR])
         due = self._world.now + self._chance.choice([0, 50, 1_000, 9_000])
-        letters, messages = self._letters(fragment, due)
+        letters, messages = self._letters(fragment_id, due)
 
         def done(numbers: list[int]) -> None:
             acknowledge(letters)
             self.scheduled += [
-                (fragment, letter, n) for letter, n in zip(letters, numbers, strict=True)
+                (fragment_id, letter, n) for letter, n in zip(letters, numbers, strict=True)
             ]
 
         self._world.watch(
-            fragment,
+            fragment_id,
             lambda engine, now, pages: engine.send(messages, now, pages),
             done,
             lambda error: refused(letters, error),
@@ -134,9 +134,9 @@ class People:
 
     def cancel(self) -> None:
         if self.scheduled:
-            fragment, _, number = self._chance.choice(self.scheduled)
+            fragment_id, _, number = self._chance.choice(self.scheduled)
             self._world.watch(
-                fragment,
+                fragment_id,
                 lambda engine, _, pages: browse.cancel_scheduled(engine.own, [number], pages),
             )
 
@@ -165,11 +165,13 @@ class People:
             else:
                 world.refresh(taker, chance.choice([1, 5]))
             return
-        fragment = chance.choice([WORK, ONCE, ONCE, FAR, FAR])
+        fragment_id = chance.choice([WORK, ONCE, ONCE, FAR, FAR])
         subqueue = MAIN
-        if fragment == WORK or chance.random() < 0.3:
+        if fragment_id == WORK or chance.random() < 0.3:
             subqueue = chance.choice([DEAD_LETTER, DEAD_LETTER, TRANSFER_DEAD_LETTER])
-        world.attach(world.hosts[fragment], subqueue, chance.random() < 0.3, chance.randint(1, 9))
+        world.attach(
+            world.fragments[fragment_id], subqueue, chance.random() < 0.3, chance.randint(1, 9)
+        )
 
     def hang_up(self) -> None:
         """Go while something is on its way."""
@@ -183,7 +185,7 @@ class People:
             session_id = taker.session_id if isinstance(taker, Guest) else None
             message = parcel.message
             self.held.append(
-                Held(taker.host.fragment, taker.subqueue, parcel.token, name, message.number,
+                Held(taker.fragment.id, taker.subqueue, parcel.token, name, message.number,
                      session_id)
             )  # fmt: skip
 
@@ -245,14 +247,14 @@ class People:
 
     def fetch_deferred(self) -> None:
         if self.deferred:
-            fragment, session_id, number = self._chance.choice(self.deferred)
+            fragment_id, session_id, number = self._chance.choice(self.deferred)
             deletes = self._chance.random() < 0.3
-            self.receive_deferred(fragment, MAIN, session_id, number, deletes)
+            self.receive_deferred(fragment_id, MAIN, session_id, number, deletes)
 
     def receive_deferred(
-        self, fragment: int, subqueue: int, session_id: str | None, number: int, deletes: bool
+        self, fragment_id: int, subqueue: int, session_id: str | None, number: int, deletes: bool
     ) -> None:
-        live = self._world.lives[fragment]
+        live = self._world.lives[fragment_id]
 
         def call(engine: Engine, now: int, pages: Pages) -> Any:
             queue = engine.at(subqueue)
@@ -271,25 +273,25 @@ class People:
             for message, raw, *tokens in found:
                 name = self._check_body(message, raw)
                 for token in tokens:
-                    self.held.append(Held(fragment, subqueue, token, name, number, session_id))
+                    self.held.append(Held(fragment_id, subqueue, token, name, number, session_id))
 
-        self._world.watch(fragment, call, done)
+        self._world.watch(fragment_id, call, done)
 
     # -- administrators ------------------------------------------------------------------------
 
     def change(self) -> None:
         """An entity is updated: its locks are lost. One that others send to is full, or closed."""
         world, chance = self._world, self._chance
-        fragment = chance.choice(list(NAMES))
-        before = world.policies[fragment]
-        policy = random_policy(chance, fragment)
+        fragment_id = chance.choice(list(NAMES))
+        before = world.policies[fragment_id]
+        policy = random_policy(chance, fragment_id)
         if before.duplicate_window_ms is None or chance.random() < 0.7:
             policy = policy._replace(duplicate_window_ms=before.duplicate_window_ms)
         elif policy.duplicate_window_ms is None:
             policy = policy._replace(duplicate_window_ms=2 * before.duplicate_window_ms)
-        open_ = 0.7 if fragment == FAR else 0.9
+        open_ = 0.7 if fragment_id == FAR else 0.9
         sends, receives = chance.random() < open_, chance.random() < 0.9
-        world.set_policy(fragment, policy._replace(sends=sends, receives=receives))
+        world.set_policy(fragment_id, policy._replace(sends=sends, receives=receives))
 
 
 def acknowledge(letters: list[Letter]) -> None:

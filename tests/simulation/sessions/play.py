@@ -121,9 +121,9 @@ class Play(Playing):
         if self._chance.random() < 0.5:
             self.audit()
 
-    def _engine_lost(self, fragment: int) -> None:
-        self._people.forget(fragment)
-        self._company.forget(fragment)
+    def _engine_lost(self, fragment_id: int) -> None:
+        self._people.forget(fragment_id)
+        self._company.forget(fragment_id)
 
     def audit(self) -> None:
         # One that was full may have room again, and the courier rests before it looks.
@@ -140,21 +140,21 @@ class Play(Playing):
             guest.close()
         for taker in list(world.takers):
             world.detach(taker)
-        for fragment, policy in list(world.policies.items()):
+        for fragment_id, policy in list(world.policies.items()):
             window_ms = policy.duplicate_window_ms
             plain = Policy(dead_letter_on_expiry=True, duplicate_window_ms=window_ms)
-            world.set_policy(fragment, plain._replace(requires_session=fragment == WORK))
+            world.set_policy(fragment_id, plain._replace(requires_session=fragment_id == WORK))
         with self.quiet(patient=True):
             self._go_round()
-        for fragment, host in world.hosts.items():
+        for fragment_id, fragment in world.fragments.items():
             for subqueue in (MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER):
-                if fragment != WORK or subqueue != MAIN:
-                    world.attach(host, subqueue, True, 1_000_000)
+                if fragment_id != WORK or subqueue != MAIN:
+                    world.attach(fragment, subqueue, True, 1_000_000)
         for _ in range(_DRAIN_ROUNDS):
             self._take_out()
             world.machine.pass_time(10_000)
             self.rest()
-            if not any(self._judge.entries(fragment) for fragment in world.hosts):
+            if not any(self._judge.entries(fragment_id) for fragment_id in world.fragments):
                 break
         self.audit()
         self._judge.empty()
@@ -176,14 +176,14 @@ class Play(Playing):
     def _take_out(self) -> None:
         self.rest()
         world, judge = self._world, self._judge
-        for fragment in world.hosts:
-            for entry in [each for each in judge.entries(fragment) if each.place[1] == DEFERRED]:
+        for fragment_id in world.fragments:
+            for entry in [each for each in judge.entries(fragment_id) if each.place[1] == DEFERRED]:
                 subqueue, _, number = entry.place
-                in_session = fragment == WORK and subqueue == MAIN
+                in_session = fragment_id == WORK and subqueue == MAIN
                 guest = self._company.invite(entry.session_id, True, 0) if in_session else None
                 self.rest()
                 session_id = entry.session_id if in_session else None
-                self._people.receive_deferred(fragment, subqueue, session_id, number, True)
+                self._people.receive_deferred(fragment_id, subqueue, session_id, number, True)
                 self.rest()
                 if guest is not None:
                     guest.close()

@@ -12,7 +12,7 @@ from postbus.broker.message import MAIN, Message
 from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
 from postbus.errors import MessageLockLost, ServiceBusError, SessionLockLost
-from postbus.runtime.fragment import Host
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.receivers import Parcel
 from postbus.runtime.requests import GiveBack
 from postbus.store.ports import MessageStore
@@ -33,22 +33,22 @@ class WatchedRuntime(StageRuntime):
 
     stage: World
 
-    def _written(self, host: Host, now: int) -> Any:
-        self.stage.sealing(host)
-        written = super()._written(host, now)
-        self.stage.lives[host.fragment].sealed()
+    def _written(self, fragment: LoadedFragment, now: int) -> Any:
+        self.stage.sealing(fragment)
+        written = super()._written(fragment, now)
+        self.stage.lives[fragment.id].sealed()
         return written
 
 
 class WatchedGiveBack(GiveBack):
     """Nothing is written for it, so the model must be told."""
 
-    def __init__(self, world: World, host: Host, parcel: Parcel) -> None:
-        super().__init__(host, parcel)
+    def __init__(self, world: World, fragment: LoadedFragment, parcel: Parcel) -> None:
+        super().__init__(fragment, parcel)
         self._world = world
 
     def decide(self, engine: Engine, now: int) -> Need | None:
-        live = self._world.absorb(self.host)
+        live = self._world.absorb(self.fragment)
         try:
             need = super().decide(engine, now)
         except (MessageLockLost, SessionLockLost):
@@ -57,7 +57,7 @@ class WatchedGiveBack(GiveBack):
             raise
         if self._parcel.token is not None:
             live.unlock(self._parcel.token)
-        self._world.absorb(self.host)
+        self._world.absorb(self.fragment)
         return need
 
 
@@ -70,14 +70,14 @@ class World(Stage):
 
     def __init__(self, chance: random.Random, on_disk: bool) -> None:
         self.letters = Letters(chance, chance.choice([3, 12, 60]))
-        policies = {fragment: random_policy(chance, fragment) for fragment in NAMES}
+        policies = {fragment_id: random_policy(chance, fragment_id) for fragment_id in NAMES}
         if chance.random() < 0.3:
             window_ms = chance.choice(WINDOWS_MS)
             policies[WORK] = policies[WORK]._replace(duplicate_window_ms=window_ms)
-        self.lives = {fragment: Live(fragment == WORK) for fragment in NAMES}
+        self.lives = {fragment_id: Live(fragment_id == WORK) for fragment_id in NAMES}
         self.windows = {
-            fragment: Window(policy.duplicate_window_ms)
-            for fragment, policy in policies.items()
+            fragment_id: Window(policy.duplicate_window_ms)
+            for fragment_id, policy in policies.items()
             if policy.duplicate_window_ms is not None
         }
         self.decided: dict[int, list[Deal]] = {}
@@ -91,42 +91,42 @@ class World(Stage):
         return self.book
 
     def set_up(self) -> None:
-        work = self.hosts[WORK]
+        work = self.fragments[WORK]
         work.session_line(MAIN)  # which has losses of sessions told to it
         work.session_lines[MAIN] = WatchedLine(self, work)
-        for fragment in self.hosts:
-            self._forget(fragment)
+        for fragment_id in self.fragments:
+            self._forget(fragment_id)
         self.on_restart()
 
-    def engine_lost(self, host: Host, why: str) -> None:
-        self._forget(host.fragment)
-        super().engine_lost(host, why)
+    def engine_lost(self, fragment: LoadedFragment, why: str) -> None:
+        self._forget(fragment.id)
+        super().engine_lost(fragment, why)
 
-    def _forget(self, fragment: int) -> None:
-        self.lives[fragment].reset(self.book.shelf(fragment))
-        for place in [each for each in self.book.deals if each[0] == fragment]:
+    def _forget(self, fragment_id: int) -> None:
+        self.lives[fragment_id].reset(self.book.shelf(fragment_id))
+        for place in [each for each in self.book.deals if each[0] == fragment_id]:
             del self.book.deals[place]
-        self.decided.pop(fragment, None)
-        self.on_engine_lost(fragment)
+        self.decided.pop(fragment_id, None)
+        self.on_engine_lost(fragment_id)
 
     # -- what is decided -----------------------------------------------------------------------
 
-    def absorb(self, host: Host, but: int = 0) -> Live:
-        live = self.lives[host.fragment]
-        if host.engine is not None:
-            live.absorb(host.engine, self.now, but)
+    def absorb(self, fragment: LoadedFragment, but: int = 0) -> Live:
+        live = self.lives[fragment.id]
+        if fragment.engine is not None:
+            live.absorb(fragment.engine, self.now, but)
         return live
 
-    def sealing(self, host: Host) -> None:
-        self.absorb(host)
-        deals = self.decided.pop(host.fragment, [])
-        if host.engine is not None and deals:
-            place = host.fragment, host.engine.ledger.head
+    def sealing(self, fragment: LoadedFragment) -> None:
+        self.absorb(fragment)
+        deals = self.decided.pop(fragment.id, [])
+        if fragment.engine is not None and deals:
+            place = fragment.id, fragment.engine.ledger.head
             self.book.deals.setdefault(place, []).extend(deals)
 
     def watch(
         self,
-        fragment: int,
+        fragment_id: int,
         call: Callable[[Engine, int, Pages], Any],
         done: Callable[[Any], None] = lambda _: None,
         failed: Callable[[ServiceBusError], None] | None = None,
@@ -134,67 +134,67 @@ class World(Stage):
         """Ask, and hold what comes of it against the model."""
 
         def decide(engine: Engine, now: int, pages: Pages) -> Any:
-            self.absorb(self.hosts[fragment])
+            self.absorb(self.fragments[fragment_id])
             try:
                 return call(engine, now, pages)
             finally:
-                self.absorb(self.hosts[fragment])
+                self.absorb(self.fragments[fragment_id])
 
-        self.ask(fragment, decide, done, failed)
+        self.ask(fragment_id, decide, done, failed)
 
     # -- who receives --------------------------------------------------------------------------
 
     def taken(self, taker: Any, message: Message) -> None:
         """As it is decided, by a receiver or the holder of a session."""
-        live = self.absorb(taker.host, but=int(taker.deletes))
+        live = self.absorb(taker.fragment, but=int(taker.deletes))
         session_id = getattr(taker, "session_id", None)
         name = live.check_take(message, session_id, taker.holder, self.now)
         if taker.deletes:
-            self.absorb(taker.host)
+            self.absorb(taker.fragment)
         else:
             live.lock(message, name)
 
     def give_back(self, taker: Receiving, parcel: Parcel) -> None:
-        self.runtime.submit(WatchedGiveBack(self, taker.host, parcel))
+        self.runtime.submit(WatchedGiveBack(self, taker.fragment, parcel))
 
     # -- administrators ------------------------------------------------------------------------
 
-    def set_policy(self, fragment: int, policy: Policy) -> None:
+    def set_policy(self, fragment_id: int, policy: Policy) -> None:
         """Another description of an entity."""
-        self.policies[fragment] = self.hosts[fragment].policy = policy
-        window, window_ms = self.windows.get(fragment), policy.duplicate_window_ms
+        self.policies[fragment_id] = self.fragments[fragment_id].policy = policy
+        window, window_ms = self.windows.get(fragment_id), policy.duplicate_window_ms
         which = 0
         if window is not None and window_ms is not None:
             which = window.ask(window_ms)
 
         def call(engine: Engine, now: int, _: Pages) -> None:
             engine.own.update(policy, now)
-            self.lives[fragment].update()
+            self.lives[fragment_id].update()
             if window is not None:
                 window.set(which, now)
 
-        self.note(None, f"{NAMES[fragment]} is to be {policy}")
-        self.watch(fragment, call)
+        self.note(None, f"{NAMES[fragment_id]} is to be {policy}")
+        self.watch(fragment_id, call)
 
     def forget_ids(self) -> None:
-        """As `server.upkeep` does it: segments past the window are dropped, a slice at a time."""
-        host = self.hosts[self.chance.choice(list(self.windows))]
-        history = None if host.engine is None else host.engine.ledger.history
+        """As `runtime.upkeep` does it: segments past the window are dropped, a slice at a time."""
+        fragment = self.fragments[self.chance.choice(list(self.windows))]
+        history = None if fragment.engine is None else fragment.engine.ledger.history
         if history is not None:
             below, limit = history.expire(self.now), self.chance.choice([1, 2, 100])
-            store, fragment = self.book, host.fragment
+            store, fragment_id = self.book, fragment.id
             self.thread.submit(
-                lambda: store.drop_seen(fragment, below, limit), lambda _: None, lambda _: None
+                lambda: store.drop_seen(fragment_id, below, limit), lambda _: None, lambda _: None
             )
 
 
-def random_policy(chance: random.Random, fragment: int) -> Policy:
+def random_policy(chance: random.Random, fragment_id: int) -> Policy:
     return Policy(
         lock_ms=chance.choice([300, 10_000, 60_000]),
         max_delivery_count=chance.choice([1, 4, 10]),
         default_ttl_ms=chance.choice([None, None, None, None, 2_000]),
         dead_letter_on_expiry=True,
         size_bytes_max=chance.choice([SMALL, 1 << 20, 1 << 20]),
-        requires_session=fragment == WORK,
-        duplicate_window_ms=chance.choice(WINDOWS_MS) if fragment == ONCE else None,
+        requires_session=fragment_id == WORK,
+        duplicate_window_ms=chance.choice(WINDOWS_MS) if fragment_id == ONCE else None,
     )

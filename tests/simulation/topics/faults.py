@@ -96,10 +96,10 @@ def _overtaking(_: Any) -> Any:
 
 def _outbox_not_noted(placed: Any) -> Any:
     def faulty(queue: Queue, message: Message) -> None:
-        departing = dict(queue.fragment.departing)
+        departing = dict(queue.shared.departing)
         placed(queue, message)
         if message.subqueue != queue.main:
-            queue.fragment.departing = departing
+            queue.shared.departing = departing
 
     return faulty
 

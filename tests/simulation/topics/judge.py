@@ -44,35 +44,38 @@ class Judge:
 
     def at_rest(self) -> None:
         """Everything that was under way has come to its end."""
-        self._rows = {fragment: self._read(fragment) for fragment in self._world.hosts}
-        for fragment, rows in self._rows.items():
+        self._rows = {fragment_id: self._read(fragment_id) for fragment_id in self._world.fragments}
+        for fragment_id, rows in self._rows.items():
             for message in rows:
-                self._has_ended(fragment, message)
-            self._in_order(fragment, rows)
+                self._has_ended(fragment_id, message)
+            self._in_order(fragment_id, rows)
         self._served()
         self._each_once()
 
     def empty(self) -> None:
         """Everything was taken out."""
-        for fragment in self._world.hosts:
-            ledger = full_replay(self._world, fragment)
+        for fragment_id in self._world.fragments:
+            ledger = full_replay(self._world, fragment_id)
             if any(ledger.counts.values()) or ledger.size_bytes:
                 left = {place: n for place, n in ledger.counts.items() if n}
                 raise Violation(TOTALS, None, f"{left} left, {ledger.size_bytes} bytes")
 
     def deferred(self) -> list[tuple[int, Message]]:
-        found = [(fragment, full_replay(self._world, fragment)) for fragment in self._world.hosts]
+        found = [
+            (fragment_id, full_replay(self._world, fragment_id))
+            for fragment_id in self._world.fragments
+        ]
         return [
-            (fragment, message)
-            for fragment, ledger in found
+            (fragment_id, message)
+            for fragment_id, ledger in found
             for message in rows_of(ledger, nothing)
             if message.lane == DEFERRED
         ]
 
     # -- the same from everywhere --------------------------------------------------------------
 
-    def _read(self, fragment: int) -> list[Message]:
-        found = compare(self._world, fragment)
+    def _read(self, fragment_id: int) -> list[Message]:
+        found = compare(self._world, fragment_id)
         for row, body in found:
             if body != self._plan.root_of(row.message_id).body:
                 raise Violation(BODY, row.message_id, repr(body))
@@ -80,15 +83,15 @@ class Judge:
 
     # -- nothing under way ---------------------------------------------------------------------
 
-    def policy(self, fragment: int, owner: int) -> Policy:
+    def policy(self, fragment_id: int, owner: int) -> Policy:
         if owner:
             return self._plan.subscriptions[owner].policy
-        return self._world.policies[fragment]
+        return self._world.policies[fragment_id]
 
-    def _has_ended(self, fragment: int, message: Message) -> None:
+    def _has_ended(self, fragment_id: int, message: Message) -> None:
         owner, lane = message.subqueue >> OWNER_BITS, message.lane
-        name, place = message.message_id, f"{fragment}.{message.subqueue}"
-        if fragment == TOPIC and owner and self._plan.subscriptions[owner].deleted:
+        name, place = message.message_id, f"{fragment_id}.{message.subqueue}"
+        if fragment_id == TOPIC and owner and self._plan.subscriptions[owner].deleted:
             raise Violation(ENDS, name, f"not purged from {place}")
         if lane == OUTBOX and is_posted(message.subqueue) and self._is_full(END):
             return  # it waits for room (semantics B §7)
@@ -99,32 +102,32 @@ class Judge:
         if (
             message.subqueue & KIND_MASK == MAIN
             and lane == ACTIVE
-            and self.policy(fragment, owner).forward_to != NOWHERE
+            and self.policy(fragment_id, owner).forward_to != NOWHERE
         ):
             raise Violation(ENDS, name, f"did not set out from {place}")
 
-    def _is_full(self, fragment: int) -> bool:
-        return self._world.policies[fragment].size_bytes_max < 1 << 20
+    def _is_full(self, fragment_id: int) -> bool:
+        return self._world.policies[fragment_id].size_bytes_max < 1 << 20
 
     def _served(self) -> None:
         for taker in self._world.takers:
-            fragment, subqueue = taker.host.fragment, taker.subqueue
+            fragment_id, subqueue = taker.fragment.id, taker.subqueue
             owner = subqueue >> OWNER_BITS
-            policy = self.policy(fragment, owner)
+            policy = self.policy(fragment_id, owner)
             is_dead = subqueue & KIND_MASK == DEAD_LETTER
             target = policy.forward_dead_letters_to if is_dead else policy.forward_to
-            if target != NOWHERE or not taker.capacity() or fragment not in self._rows:
+            if target != NOWHERE or not taker.capacity() or fragment_id not in self._rows:
                 continue
-            engine = taker.host.engine
+            engine = taker.fragment.engine
             queue = None if engine is None else engine.queues.get(owner)
             locked = {} if queue is None else {each.number for each in queue.locks.values()}
-            for row in self._rows[fragment]:
+            for row in self._rows[fragment_id]:
                 if (row.subqueue, row.lane) != (subqueue, ACTIVE) or row.number in locked:
                     continue
                 if not row.expired(self._world.now):
                     raise Violation(SERVED, row.message_id, f"nobody gets it at {subqueue}")
 
-    def _in_order(self, fragment: int, rows: list[Message]) -> None:
+    def _in_order(self, fragment_id: int, rows: list[Message]) -> None:
         """Copies by the numbers of their messages, forwarded ones by those in their outbox."""
         last: dict[tuple[int, int], tuple[int, str]] = {}
         for row in rows:
@@ -133,13 +136,13 @@ class Judge:
                 continue
             if trail.origin >= 0:
                 key, number = (row.subqueue, trail.origin), trail.origin_number
-            elif fragment == TOPIC and trail.hops == 0:
+            elif fragment_id == TOPIC and trail.hops == 0:
                 key, number = (row.subqueue, -1), row.enqueue_number
             else:
                 continue
             before = last.get(key)
             if before is not None and before[0] > number:
-                text = f"{number} behind {before[0]} of {before[1]} in {fragment}.{row.subqueue}"
+                text = f"{number} behind {before[0]} of {before[1]} in {fragment_id}.{row.subqueue}"
                 raise Violation(ORDER, row.message_id, text)
             last[key] = number, row.message_id
 

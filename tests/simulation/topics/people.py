@@ -72,7 +72,7 @@ class People:
     def send_to_route(self) -> None:
         self._send(ROUTE, self._chance.choice([1, 2]), 0)
 
-    def _send(self, fragment: int, count: int, due: int) -> None:
+    def _send(self, fragment_id: int, count: int, due: int) -> None:
         chance, plan = self._chance, self._world.plan
         if len(plan.roots) + count > MESSAGES_MAX:
             return
@@ -80,16 +80,16 @@ class People:
         for _ in range(count):
             name, colour = f"m{len(plan.roots)}", chance.choice(COLOURS)
             body = f"{name}:{colour}:{'.' * chance.randrange(40)}".encode()
-            plan.roots[name] = Root(name, colour, body, fragment, len(plan.roots))
+            plan.roots[name] = Root(name, colour, body, fragment_id, len(plan.roots))
             messages.append(Message(body, name, None, -1, due))
         names = [message.message_id for message in messages]
 
         def failed(error: ServiceBusError) -> None:
-            if not isinstance(error, OutcomeUnknown) and fragment not in plan.gone:
+            if not isinstance(error, OutcomeUnknown) and fragment_id not in plan.gone:
                 self.refused.update(names)
 
         self._world.ask(
-            fragment,
+            fragment_id,
             lambda engine, now, _: engine.send(messages, now),
             lambda _: self.acknowledged.update(names),
             failed,
@@ -106,45 +106,47 @@ class People:
             else:
                 world.refresh(taker, chance.choice([1, 1, 5]))
             return
-        fragment = chance.choice([TOPIC, TOPIC, TOPIC, *world.hosts])
-        if fragment not in world.hosts:
+        fragment_id = chance.choice([TOPIC, TOPIC, TOPIC, *world.fragments])
+        if fragment_id not in world.fragments:
             return
         owner = 0
-        if fragment == TOPIC:
+        if fragment_id == TOPIC:
             standing = world.plan.standing()
             if not standing:
                 return
             owner = chance.choice(standing).owner
         subqueue = owner << OWNER_BITS | chance.choice([MAIN, MAIN, MAIN, DEAD_LETTER])
-        world.attach(world.hosts[fragment], subqueue, chance.random() < 0.2, chance.randint(1, 4))
+        world.attach(
+            world.fragments[fragment_id], subqueue, chance.random() < 0.2, chance.randint(1, 4)
+        )
 
     def delivered(self, taker: Taker, parcel: Parcel) -> None:
         name = parcel.message.message_id
         if parcel.raw != self._world.plan.root_of(name).body:
             raise Violation("no body is wrong or missing", name, f"{parcel.raw!r}")
         if parcel.token is not None:
-            self._held.append((taker.host.fragment, taker.subqueue, parcel.token))
+            self._held.append((taker.fragment.id, taker.subqueue, parcel.token))
 
     def settle(self) -> None:
         if not self._held:
             return
-        fragment, subqueue, token = self._held.pop(
+        fragment_id, subqueue, token = self._held.pop(
             -self._chance.randint(1, min(4, len(self._held)))
         )
         verb = self._chance.choice(["complete", "abandon", "dead_letter", "defer", "forget"])
         if verb != "forget":
             self._world.ask(
-                fragment,
+                fragment_id,
                 lambda engine, now, _: getattr(engine.at(subqueue), verb)(token, now),
                 lambda _: None,
             )
 
-    def take_deferred(self, fragment: int, message: Message) -> None:
+    def take_deferred(self, fragment_id: int, message: Message) -> None:
         def call(engine: Engine, now: int, pages: Pages) -> object:
             queue, numbers = engine.at(message.subqueue), [message.number]
             return browse.receive_deferred(queue, message.subqueue, numbers, True, 1, now, pages)
 
-        self._world.ask(fragment, call, lambda _: None)
+        self._world.ask(fragment_id, call, lambda _: None)
 
     def repair(self) -> None:
         send_again(self._world)
@@ -161,8 +163,8 @@ class People:
         made = Subscription(owner, colours, chance.random() < 0.15, chance.random() < 0.3, Policy())
         made.policy = self._policy(made, chance.random() < 0.8)
         world.plan.subscriptions[owner] = made
-        host = world.hosts[TOPIC]
-        host.subscriptions[owner] = f"news/{owner}", made.policy
+        fragment = world.fragments[TOPIC]
+        fragment.subscriptions[owner] = f"news/{owner}", made.policy
 
         def add(engine: Engine, *_: object) -> None:
             if owner not in engine.queues:
@@ -198,8 +200,8 @@ class People:
             return
         gone = self._chance.choice(standing)
         gone.deleted = True
-        host = world.hosts[TOPIC]
-        host.subscriptions.pop(gone.owner, None)
+        fragment = world.fragments[TOPIC]
+        fragment.subscriptions.pop(gone.owner, None)
         for taker in [each for each in world.takers if each.subqueue >> OWNER_BITS == gone.owner]:
             world.detach(taker)
         world.note(None, f"subscription {gone.owner} is to go")
@@ -238,25 +240,25 @@ class People:
     def set_subscription(self, subscription: Subscription, policy: Policy) -> None:
         owner = subscription.owner
         subscription.policy = policy
-        self._world.hosts[TOPIC].subscriptions[owner] = f"news/{owner}", policy
+        self._world.fragments[TOPIC].subscriptions[owner] = f"news/{owner}", policy
         self.update(TOPIC, owner, policy)
 
-    def set_policy(self, fragment: int, policy: Policy) -> None:
+    def set_policy(self, fragment_id: int, policy: Policy) -> None:
         world = self._world
-        world.policies[fragment] = policy
-        if fragment in world.hosts:
-            world.hosts[fragment].policy = policy
-            self.update(fragment, 0, policy)
+        world.policies[fragment_id] = policy
+        if fragment_id in world.fragments:
+            world.fragments[fragment_id].policy = policy
+            self.update(fragment_id, 0, policy)
 
-    def update(self, fragment: int, owner: int, policy: Policy) -> None:
+    def update(self, fragment_id: int, owner: int, policy: Policy) -> None:
         def call(engine: Engine, now: int, _: object) -> None:
             queue = engine.queues.get(owner)
             if queue is not None:
                 queue.update(policy, now)
 
-        self._world.note(None, f"{fragment}.{owner} is to be {policy}")
-        self._world.ask(fragment, call, lambda _: None)
+        self._world.note(None, f"{fragment_id}.{owner} is to be {policy}")
+        self._world.ask(fragment_id, call, lambda _: None)
 
     def delete_route(self) -> None:
-        if ROUTE in self._world.hosts:
+        if ROUTE in self._world.fragments:
             self._world.delete_route()

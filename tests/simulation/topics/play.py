@@ -83,18 +83,18 @@ class Play(Playing):
             self._people.set_subscription(
                 subscription, plain._replace(dead_letter_on_filter_errors=keeps)
             )
-        for fragment in world.hosts:
-            self._people.set_policy(fragment, plain)
-        for subqueue, fragment in self._everywhere():
-            world.attach(world.hosts[fragment], subqueue, True, 1_000_000)
+        for fragment_id in world.fragments:
+            self._people.set_policy(fragment_id, plain)
+        for subqueue, fragment_id in self._everywhere():
+            world.attach(world.fragments[fragment_id], subqueue, True, 1_000_000)
         for _ in range(_DRAIN_ROUNDS):
             self.rest()
-            for fragment, message in self._judge.deferred():
-                self._people.take_deferred(fragment, message)
+            for fragment_id, message in self._judge.deferred():
+                self._people.take_deferred(fragment_id, message)
             world.machine.pass_time(10_000)
             self.rest()
             if not any(
-                any(h.engine.ledger.counts.values()) for h in world.hosts.values() if h.engine
+                any(h.engine.ledger.counts.values()) for h in world.fragments.values() if h.engine
             ):
                 break
         self.audit()
@@ -103,9 +103,11 @@ class Play(Playing):
     def _everywhere(self) -> list[tuple[int, int]]:
         owners = {TOPIC: [each.owner for each in self._world.plan.standing()]}
         received = [
-            (owner << OWNER_BITS | kind, fragment)
-            for fragment in self._world.hosts
-            for owner in owners.get(fragment, [0])
+            (owner << OWNER_BITS | kind, fragment_id)
+            for fragment_id in self._world.fragments
+            for owner in owners.get(fragment_id, [0])
             for kind in (MAIN, DEAD_LETTER)
         ]
-        return received + [(TRANSFER_DEAD_LETTER, fragment) for fragment in self._world.hosts]
+        return received + [
+            (TRANSFER_DEAD_LETTER, fragment_id) for fragment_id in self._world.fragments
+        ]

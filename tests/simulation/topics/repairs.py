@@ -8,7 +8,7 @@ from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import NOWHERE
 from postbus.broker.queue import Queue
 from postbus.broker.resubmission import Back, Posted, Repair, Result, Target, resubmit
-from postbus.runtime.fragment import Host
+from postbus.runtime.fragment import LoadedFragment
 from tests.simulation.topics.plan import END, NAMES
 from tests.simulation.topics.world import World
 
@@ -16,14 +16,16 @@ from tests.simulation.topics.world import World
 def send_again(world: World) -> None:
     """Some of the dead letters of one entity, and a number that is none."""
     chance = world.chance
-    graves = [(host, queue) for host in world.hosts.values() for queue in _graves(host)]
+    graves = [
+        (fragment, queue) for fragment in world.fragments.values() for queue in _graves(fragment)
+    ]
     if not graves:
         return
-    host, queue = chance.choice(graves)
+    fragment, queue = chance.choice(graves)
     numbers = _dead_letters(queue)
     chosen = chance.sample(numbers, min(len(numbers), chance.choice([1, 2, 5])))
     repairs = [Repair(number, _same) for number in [*chosen, 1 << 40]]
-    elsewhere = host.fragment != END and chance.random() < 0.5
+    elsewhere = fragment.id != END and chance.random() < 0.5
     if elsewhere and queue.owner:
         world.plan.subscriptions[queue.owner].targets.add(END)
     subqueue = queue.dead_letters
@@ -37,12 +39,12 @@ def send_again(world: World) -> None:
             return []  # it would go round and round: what is sent again has all its hops
         return resubmit(found, subqueue, repairs, target, now, pages)
 
-    world.ask(host.fragment, call, lambda _: None)
+    world.ask(fragment.id, call, lambda _: None)
 
 
-def _graves(host: Host) -> list[Queue]:
+def _graves(fragment: LoadedFragment) -> list[Queue]:
     """The queues and subscriptions of an entity that have dead letters."""
-    queues = [] if host.engine is None else list(host.engine.queues.values())
+    queues = [] if fragment.engine is None else list(fragment.engine.queues.values())
     return [queue for queue in queues if queue.ledger.count(queue.dead_letters)]
 
 

@@ -28,15 +28,15 @@ class World(Stage):
         return Records(store, self.plan, self.history)
 
     def set_up(self) -> None:
-        topic = self.hosts[TOPIC]
+        topic = self.fragments[TOPIC]
         topic.sorter = PlanSorter(self.plan)
         for each in self.plan.standing():
             topic.subscriptions[each.owner] = f"news/{each.owner}", each.policy
 
     def delete_route(self) -> None:
         """As `namespace.delete_entity` does it; those that forward there go on trying."""
-        host = self.hosts.pop(ROUTE)
+        fragment = self.fragments.pop(ROUTE)
         self.plan.gone.add(ROUTE)
-        host.gone = EntityNotFound("route")
-        self.runtime.discard(host, host.gone)
-        self.takers = [taker for taker in self.takers if taker.host is not host]
+        fragment.gone = EntityNotFound("route")
+        self.runtime.discard(fragment, fragment.gone)
+        self.takers = [taker for taker in self.takers if taker.fragment is not fragment]

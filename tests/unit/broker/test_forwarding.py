@@ -12,7 +12,7 @@ from postbus.broker.message import DEAD_LETTER, MAIN, OUTBOX, OWNER_BITS, Messag
 from postbus.broker.policy import Policy
 from postbus.errors import EntityNotFound, QuotaExceeded
 from postbus.runtime.dispatch import serve
-from postbus.runtime.fragment import Host
+from postbus.runtime.fragment import LoadedFragment
 from postbus.store.memory.store import MemoryStore
 from tests.support.topics import Place, Sorter, outbox
 
@@ -212,7 +212,7 @@ def test_an_outbox_whose_first_page_is_all_shipped_is_not_empty(
     source.crash()
     assert source.ship_to(end) == 4
     assert end.names() == list("abcdefg") and outbox(source) == []
-    assert not source.engine.fragment.outboxes
+    assert not source.engine.shared.outboxes
 
 
 @pytest.mark.interpreted_only
@@ -306,10 +306,10 @@ def test_a_line_at_a_queue_that_forwards_gets_nothing() -> None:
     """Or the message that it holds would keep the divert going round."""
     place = Place()
     place.publish("a")
-    host = Host(place.fragment, 0, 0, "place", place.policy)
-    host.engine = place.engine
+    fragment = LoadedFragment(place.fragment, 0, 0, "place", place.policy)
+    fragment.engine = place.engine
     place.update(Policy(forward_to=2))
-    place.engine.fragment.stirred[MAIN] = None
+    place.engine.shared.stirred[MAIN] = None
 
     class Eager:
         deletes, holder, draining = False, 1, False
@@ -318,10 +318,10 @@ def test_a_line_at_a_queue_that_forwards_gets_nothing() -> None:
             raise AssertionError("nobody is to be asked")
 
     eager = Eager()
-    line = host.line(MAIN)
+    line = fragment.line(MAIN)
     line.join(eager)  # type: ignore[arg-type]
     line.wants(eager)  # type: ignore[arg-type]
-    serve(host, place.now, [])
+    serve(fragment, place.now, [])
     assert not place.queue.locks
 
 
@@ -344,7 +344,7 @@ def test_what_a_deleted_subscription_was_to_forward_stays_here_and_is_removed() 
     place.publish("a")
     place.unsubscribe(1)
     assert place.collect(1 << OWNER_BITS) is None
-    assert place.engine.fragment.outboxes == {}
+    assert place.engine.shared.outboxes == {}
     while place.purge_slice():
         pass
     assert place.queue.ledger.size_bytes == 0

@@ -124,7 +124,7 @@ def test_what_is_posted_behind_those_that_wait_comes_after_them() -> None:
     while (shipment := here.collect(VIA)) is not None:
         here.deliver(shipment, there)
     assert there.names() == ["full0", "full1", "full2", "later", "last"]
-    assert not here.engine.fragment.outboxes
+    assert not here.engine.shared.outboxes
 
 
 @pytest.mark.interpreted_only
@@ -180,4 +180,4 @@ def test_each_destination_gets_all_of_its_messages_once_and_in_order(
     while (shipment := here.collect(VIA)) is not None:
         assert here.deliver(shipment, places[shipment.destination]).refusal is None
     assert {number: place.names() for number, place in places.items()} == sent
-    assert outbox(here, kind=VIA) == [] and not here.engine.fragment.outboxes
+    assert outbox(here, kind=VIA) == [] and not here.engine.shared.outboxes

@@ -242,7 +242,7 @@ def test_one_verdict_changes_no_more_properties_than_a_turn_has_time_for() -> No
     with pytest.raises(MessageSizeExceeded, match="name fewer messages"):
         place.paged(lambda pages: transaction.commit(place.engine, place.now, pages))
     assert all(message is not None and message.token for message in messages)
-    assert place.engine.fragment.take_toil() >= VALUES_MAX, "and the turn ends by it"
+    assert place.engine.shared.take_toil() >= VALUES_MAX, "and the turn ends by it"
 
 
 def test_a_store_of_before_counts_down_to_nothing() -> None:

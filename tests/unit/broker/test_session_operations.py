@@ -175,17 +175,17 @@ def test_a_session_that_only_the_index_still_knows_is_not_offered() -> None:
 
 def test_whoever_waits_is_told_that_a_session_is_free() -> None:
     engine = SessionEngine()
-    stirred = engine.engine.fragment.stirred
+    stirred = engine.engine.shared.stirred
     engine.put("a", b"m")
     assert MAIN in stirred
     session = engine.accept("a")
     stirred.clear()
     engine.put("a", b"n")
     assert MAIN not in stirred
-    assert (MAIN, "a") in engine.engine.fragment.stirred_sessions
+    assert (MAIN, "a") in engine.engine.shared.stirred_sessions
     engine.leave(session)
     assert MAIN in stirred
-    assert not engine.engine.fragment.stirred_sessions
+    assert not engine.engine.shared.stirred_sessions
 
 
 # -- settling --------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ def test_leaving_makes_everything_available_at_once_and_counts_nothing() -> None
     engine.complete(second)
     engine.leave(session)
     engine.leave(session)  # harmless
-    assert not engine.engine.fragment.lost_sessions
+    assert not engine.engine.shared.lost_sessions
     again = engine.accept_next()
     assert again is not None and again.id == "a"
     message = engine.take(again)
@@ -290,7 +290,7 @@ def test_a_lock_that_runs_out_counts_for_what_was_delivered() -> None:
     assert engine.engine.next_deadline() == engine.now + LOCK_MS
     engine.now += LOCK_MS
     engine.turn(lambda: engine.engine.tick(engine.now))
-    assert engine.engine.fragment.lost_sessions == [(MAIN, "a", 7)]
+    assert engine.engine.shared.lost_sessions == [(MAIN, "a", 7)]
     assert session.lost and engine.take(session) is None
     for settle in (engine.queue.complete, engine.queue.abandon, engine.queue.release):
         with pytest.raises(SessionLockLost):
@@ -311,7 +311,7 @@ def test_locks_run_out_in_the_order_in_which_they_were_renewed() -> None:
     engine.renew("a")
     engine.now += LOCK_MS - 1_000
     engine.turn(lambda: engine.engine.tick(engine.now))
-    assert [name for _, name, _ in engine.engine.fragment.lost_sessions] == ["b", "c"]
+    assert [name for _, name, _ in engine.engine.shared.lost_sessions] == ["b", "c"]
 
 
 def test_only_its_holder_renews_a_lock_if_it_is_named() -> None:
@@ -331,7 +331,7 @@ def test_an_update_of_the_entity_ends_all_locks_and_counts_nothing() -> None:
     assert engine.take(session) is not None
     policy = engine.policy._replace(max_delivery_count=3)
     engine.turn(lambda: engine.queue.update(policy, engine.now))
-    assert engine.engine.fragment.lost_sessions == [(MAIN, "a", 3)]
+    assert engine.engine.shared.lost_sessions == [(MAIN, "a", 3)]
     again = engine.accept_next()
     assert again is not None
     message = engine.take(again)

@@ -10,7 +10,7 @@ from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
 from postbus.runtime.dispatch import serve
 from postbus.runtime.engine_cache import at_rest
-from postbus.runtime.fragment import Host, Output
+from postbus.runtime.fragment import LoadedFragment, Output
 from postbus.store.memory.store import MemoryStore
 from tests.support.sessions import LOCK_MS, SessionEngine
 from tests.support.topics import Place, Sorter
@@ -64,7 +64,7 @@ def test_what_a_subscription_with_sessions_leaves_is_removed() -> None:
     topic.paged(lambda pages: session_operations.set_state(queue, "a", b"state", topic.now, pages))
     assert topic.engine.ledger.count(queue.main, STATE) == 1
     topic.unsubscribe(1)
-    assert session.lost and not topic.engine.fragment.stirred_sessions
+    assert session.lost and not topic.engine.shared.stirred_sessions
     while topic.purge_slice():
         pass
     assert topic.engine.ledger.counts == {} and topic.engine.ledger.size_bytes == 0
@@ -72,23 +72,23 @@ def test_what_a_subscription_with_sessions_leaves_is_removed() -> None:
 
 def test_a_turn_tells_of_the_sessions_that_were_lost() -> None:
     engine = SessionEngine()
-    host = Host(7, 0, 0, "orders", engine.policy)
-    host.engine = engine.engine
+    fragment = LoadedFragment(7, 0, 0, "orders", engine.policy)
+    fragment.engine = engine.engine
     engine.put("a", b"m")
     engine.accept("a", holder=5)
-    assert not at_rest(host, engine.now)
+    assert not at_rest(fragment, engine.now)
     told: list[tuple[int, str, int]] = []
-    host.on_session_lost = lambda *lost: told.append(lost)
+    fragment.on_session_lost = lambda *lost: told.append(lost)
     outputs: list[Output] = []
-    serve(host, engine.now + LOCK_MS - 1, outputs)
+    serve(fragment, engine.now + LOCK_MS - 1, outputs)
     assert outputs == []
-    serve(host, engine.now + LOCK_MS, outputs)
+    serve(fragment, engine.now + LOCK_MS, outputs)
     assert told == []  # not before the commit
     for _, output in outputs:
         output()
     assert told == [(MAIN, "a", 5)]
-    assert not engine.engine.fragment.lost_sessions
-    serve(host, engine.now + LOCK_MS, [])
+    assert not engine.engine.shared.lost_sessions
+    serve(fragment, engine.now + LOCK_MS, [])
     assert told == [(MAIN, "a", 5)]
 
 

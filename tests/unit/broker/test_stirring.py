@@ -8,7 +8,7 @@ from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
 from postbus.broker.window import WindowLimits
 from postbus.runtime.dispatch import serve
-from postbus.runtime.fragment import Host, Output
+from postbus.runtime.fragment import LoadedFragment, Output
 from postbus.runtime.paging import load_page
 from postbus.runtime.receivers import Parcel
 from tests.support.engine import FRAGMENT, Engine
@@ -40,7 +40,7 @@ def test_a_message_beyond_a_window_full_of_locked_ones_is_noticed() -> None:
     engine = Engine(limits=WindowLimits(messages_max=2))
     engine.send(b"1", b"2")
     assert engine.receive() and engine.receive()
-    stirred = engine.engine.fragment.stirred
+    stirred = engine.engine.shared.stirred
     stirred.clear()
     engine.send(b"3")
     assert MAIN in stirred, "the window has to be filled for whoever waits"
@@ -55,15 +55,15 @@ def test_a_head_that_leaves_while_its_body_is_read_lets_the_next_be_looked_for()
     engine.delete_batch(1)
     for page in need.pages:
         pages.add(page, load_page(engine.store, FRAGMENT, page))
-    engine.engine.fragment.stirred.clear()
+    engine.engine.shared.stirred.clear()
     assert chores.fetch_bodies(engine.queue, MAIN, pages) is None
-    assert MAIN in engine.engine.fragment.stirred
+    assert MAIN in engine.engine.shared.stirred
 
 
 def test_new_properties_let_everybody_be_looked_at() -> None:
     engine = Engine(Policy(receives=False))
     engine.send(b"1")
-    stirred = engine.engine.fragment.stirred
+    stirred = engine.engine.shared.stirred
     stirred.clear()
     engine.turn(lambda: engine.queue.update(Policy(), engine.now))
     assert {MAIN, DEAD_LETTER} <= stirred.keys()
@@ -72,14 +72,14 @@ def test_new_properties_let_everybody_be_looked_at() -> None:
 def test_what_expires_in_one_line_is_handed_out_in_the_other() -> None:
     engine = Engine(Policy(dead_letter_on_expiry=True))
     engine.send(b"1", ttl=10)
-    host = Host(FRAGMENT, 0, 0, "orders", engine.policy)
-    host.engine = engine.engine
+    fragment = LoadedFragment(FRAGMENT, 0, 0, "orders", engine.policy)
+    fragment.engine = engine.engine
     receivers = {subqueue: Waiting() for subqueue in (DEAD_LETTER, MAIN)}
     for subqueue, receiver in receivers.items():
-        host.line(subqueue).join(receiver)
-        host.line(subqueue).wants(receiver)
+        fragment.line(subqueue).join(receiver)
+        fragment.line(subqueue).wants(receiver)
     engine.now += 10
     outputs: list[Output] = []
-    serve(host, engine.now, outputs)
+    serve(fragment, engine.now, outputs)
     assert engine.queue.ledger.count(DEAD_LETTER) == 1
-    assert DEAD_LETTER in host.called
+    assert DEAD_LETTER in fragment.called

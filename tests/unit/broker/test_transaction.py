@@ -156,7 +156,7 @@ def test_a_lock_runs_out_though_its_message_is_enlisted_and_then_nothing_is_comm
         commit(place, transaction)
     transaction.roll_back(place.engine)
     assert place.names() == ["a"] and place.receive() is not None
-    assert not place.engine.fragment.enlisted and not place.engine.fragment.transactions
+    assert not place.engine.shared.enlisted and not place.engine.shared.transactions
 
 
 def test_an_engine_that_was_loaded_again_knows_nothing_of_the_transaction() -> None:
@@ -338,7 +338,7 @@ def test_a_destination_that_is_passed_over_does_not_hold_the_others_up(
     here.settle(TRANSFER_DEAD_LETTER, found, receipt)
     assert len(outbox(here, kind=TRANSFER_DEAD_LETTER)) == 10
     assert here.collect_but(TRANSFER_DEAD_LETTER, THERE) is None
-    assert TRANSFER_DEAD_LETTER in here.engine.fragment.outboxes
+    assert TRANSFER_DEAD_LETTER in here.engine.shared.outboxes
 
 
 def test_what_its_destination_refuses_is_kept_with_the_reason() -> None:
@@ -349,7 +349,7 @@ def test_what_its_destination_refuses_is_kept_with_the_reason() -> None:
     here.crash()
     [message] = here.rows(kind=TRANSFER_DEAD_LETTER)
     assert message.reason == "EntityDisabled" and "disabled" in (message.description or "")
-    assert not here.engine.fragment.outboxes and here.names(kind=DEAD_LETTER) == []
+    assert not here.engine.shared.outboxes and here.names(kind=DEAD_LETTER) == []
     assert here.receive_and_delete(TRANSFER_DEAD_LETTER) == b"a:body"
 
 

@@ -70,7 +70,7 @@ def test_a_session_that_is_lost_takes_the_transaction_with_it(how: str) -> None:
         commit(engine, transaction)
     transaction.roll_back(engine.engine)
     assert engine.take_all(engine.accept("s", 2)) == ["1"]
-    assert not engine.engine.fragment.enlisted
+    assert not engine.engine.shared.enlisted
 
 
 @pytest.mark.parametrize("checkpoint_every", [0, 1])

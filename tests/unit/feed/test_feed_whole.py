@@ -66,12 +66,14 @@ async def assert_whole(desk: Desk) -> None:
     everything = stored(desk)
 
     async def as_batches(answer: Any) -> Found:
-        body = b"".join([bytes(piece) async for piece in desk.feed.batches(desk.host, answer)])
+        body = b"".join([bytes(piece) async for piece in desk.feed.batches(desk.fragment, answer)])
         assert len(body) == answer.size
         return [(each.offset, each.data) for each in client.records(body)]
 
     async def as_lines(answer: Any) -> Found:
-        lines = b"".join([each async for each in desk.feed.lines(desk.entity, desk.host, answer)])
+        lines = b"".join(
+            [each async for each in desk.feed.lines(desk.entity, desk.fragment, answer)]
+        )
         events = [json.loads(line) for line in lines.splitlines()]
         return [(each["offset"], each["sequenceNumber"]) for each in events]
 
@@ -135,8 +137,8 @@ def _from_the_next_batch(_: Any) -> Any:
 
 
 def _part_one_short(read_part: Any) -> Any:
-    async def faulty(feed: Any, host: Any, asked: Any, position: int) -> Any:
-        return (await read_part(feed, host, asked, position))[:-1]
+    async def faulty(feed: Any, fragment: Any, asked: Any, position: int) -> Any:
+        return (await read_part(feed, fragment, asked, position))[:-1]
 
     return faulty
 

@@ -32,7 +32,7 @@ from postbus.feed.readers import KEPT_MS, SILENT_MS, FeedReaders, Progress
 from postbus.feed.service import Feed, Query
 from postbus.model.address import resolve_path
 from postbus.namespace.entities import QueueEntity
-from postbus.runtime.fragment import Host
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.store_thread import StoreThread
 from postbus.settings import Settings
 from postbus.store import batch
@@ -55,13 +55,13 @@ class Desk:
         loop = asyncio.get_running_loop()
         record = EntityRecord("orders", "queue", {}, 0, 0, (FragmentRecord(FRAGMENT, 0, 0),))
         self.entity = QueueEntity(record, Settings(), 0)
-        self.host: Host = self.entity.host
+        self.fragment: LoadedFragment = self.entity.fragment
         self.store = store
         self.writer = Writer(store)
         self.namespace: Any = SimpleNamespace(
             name="ns",
             entity=lambda name: self.entity if name == "orders" else None,
-            entities=lambda: [] if self.host.gone else [self.entity],
+            entities=lambda: [] if self.fragment.gone else [self.entity],
         )
         self.threads = [StoreThread("feed", loop)]
         self.feed = Feed(self.namespace, [store.journal_reader()], self.threads)
@@ -75,13 +75,13 @@ class Desk:
     def commit(self, *bodies: bytes, at: int = T0) -> list[Row]:
         """As a commit of the runtime is noted."""
         rows = self.writer.send(*bodies, at=at)
-        for tell in list(self.host.on_records):
+        for tell in list(self.fragment.on_records):
             tell()
         return rows
 
     async def ask(self, start: int, size: int = 1 << 20, wait_ms: int = 0) -> Any:
         query = Query(start, None, size, wait_ms)
-        return await self.feed.ask(self.host, query, self.gone, self.check)
+        return await self.feed.ask(self.fragment, query, self.gone, self.check)
 
     def waits(self, start: int) -> asyncio.Task[Any]:
         return asyncio.ensure_future(self.ask(start, wait_ms=60_000))
@@ -92,15 +92,15 @@ class Desk:
             await self.threads[0].run(lambda: None)
 
     def delete(self) -> None:
-        self.host.gone = EntityNotFound("orders")
-        lost, self.host.on_lost = self.host.on_lost, {}
+        self.fragment.gone = EntityNotFound("orders")
+        lost, self.fragment.on_lost = self.fragment.on_lost, {}
         for call in lost:
-            call(self.host.gone)
+            call(self.fragment.gone)
 
 
-def other_host(number: int) -> Host:
+def other_host(number: int) -> LoadedFragment:
     record = EntityRecord(f"q{number}", "queue", {}, 0, 0, (FragmentRecord(number + 9, 0, 0),))
-    return QueueEntity(record, Settings(), 0).host
+    return QueueEntity(record, Settings(), 0).fragment
 
 
 def record(number: int, kind: Kind = Kind.ENQUEUED, size: int = 10) -> bytes:
@@ -121,7 +121,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
 
 
 async def read(desk: Desk, answer: Any) -> bytes:
-    return b"".join([piece async for piece in desk.feed.batches(desk.host, answer)])
+    return b"".join([piece async for piece in desk.feed.batches(desk.fragment, answer)])
 
 
 async def test_what_was_committed_is_read_in_slices(
@@ -131,7 +131,7 @@ async def test_what_was_committed_is_read_in_slices(
     for number in range(10):
         desk.commit(b"%d" % number * 100)
     answer = await desk.ask(0)
-    pieces = [piece async for piece in desk.feed.batches(desk.host, answer)]
+    pieces = [piece async for piece in desk.feed.batches(desk.fragment, answer)]
     assert len(pieces) == 10
     assert b"".join(pieces) == b"".join([each.data for each in desk.store.read(1, 0, 1 << 30)])
     assert (answer.next, answer.size) == (10, sum(map(len, pieces)))
@@ -144,7 +144,7 @@ async def test_a_batch_that_is_larger_than_a_slice_is_read_in_parts(
     for size in (50, 1_000, 60, 600 - batch.HEADER_SIZE - batch.RECORD_PREFIX_SIZE):
         desk.commit(b"x" * size)
     answer = await desk.ask(0)
-    pieces = [bytes(piece) async for piece in desk.feed.batches(desk.host, answer)]
+    pieces = [bytes(piece) async for piece in desk.feed.batches(desk.fragment, answer)]
     assert max(map(len, pieces)) == 300
     assert b"".join(pieces) == b"".join([each.data for each in desk.store.read(1, 0, 1 << 30)])
     assert answer.size == sum(map(len, pieces))
@@ -156,10 +156,10 @@ async def test_no_reader_loads_an_engine_or_counts_as_use(desk: Desk) -> None:
     desk.commit(b"1")
     await waiting
     await desk.feed.journals(desk.entity)
-    assert desk.host.engine is None
-    assert not desk.host.used
+    assert desk.fragment.engine is None
+    assert not desk.fragment.used
     assert desk.entity.accessed_at == 0
-    assert not desk.host.on_records and not desk.host.on_lost, "nothing is left behind"
+    assert not desk.fragment.on_records and not desk.fragment.on_lost, "nothing is left behind"
 
 
 async def test_a_wait_sees_a_commit_that_comes_between_its_look_and_its_wait(desk: Desk) -> None:
@@ -173,7 +173,7 @@ async def test_a_wait_sees_a_commit_that_comes_between_its_look_and_its_wait(des
         found = look(*asked)
         if looks == 1:
             desk.writer.send(b"1")
-            loop.call_soon_threadsafe(lambda: [tell() for tell in list(desk.host.on_records)])
+            loop.call_soon_threadsafe(lambda: [tell() for tell in list(desk.fragment.on_records)])
         return found
 
     loop = asyncio.get_running_loop()
@@ -185,7 +185,7 @@ async def test_a_wait_sees_a_commit_that_comes_between_its_look_and_its_wait(des
 async def test_a_wait_goes_on_when_only_the_engine_is_gone(desk: Desk) -> None:
     waiting = desk.waits(0)
     await desk.settle()
-    lost, desk.host.on_lost = desk.host.on_lost, {}
+    lost, desk.fragment.on_lost = desk.fragment.on_lost, {}
     for call in lost:
         call(StoreUnavailable("not now"))
     await desk.settle()
@@ -250,7 +250,7 @@ async def test_a_journal_that_is_trimmed_while_a_slow_client_reads_ends_the_repl
     for number in range(4):
         desk.commit(b"%d" % number)
     desk.writer.checkpoint()
-    pieces = desk.feed.batches(desk.host, await desk.ask(0))
+    pieces = desk.feed.batches(desk.fragment, await desk.ask(0))
     assert await anext(pieces)
     desk.store.trim(1, NEVER_GONE * 100, 0, 10)
     with pytest.raises(ServerBusy, match="was trimmed while it was read"):
@@ -272,9 +272,9 @@ async def test_a_reply_has_no_gap_where_a_live_body_holds_its_first_batch(
     desk.commit(record(5))
     assert [each.base for each in desk.store.read(1, 0, 1 << 30)] == [0, 4], "one is held in place"
     if as_lines:
-        pieces = desk.feed.lines(desk.entity, desk.host, answer)
+        pieces = desk.feed.lines(desk.entity, desk.fragment, answer)
     else:
-        pieces = desk.feed.batches(desk.host, answer)
+        pieces = desk.feed.batches(desk.fragment, answer)
     with pytest.raises(ServerBusy, match="was trimmed while it was read"):
         await anext(pieces)
 
@@ -291,7 +291,7 @@ async def test_only_a_few_put_large_batches_into_lines_at_once(
     assert [each.size > 300 for each in all_of.slices] == [True, False]
 
     def lines(answer: Any) -> AsyncGenerator[bytes]:
-        return desk.feed.lines(desk.entity, desk.host, answer)
+        return desk.feed.lines(desk.entity, desk.fragment, answer)
 
     holding = [lines(all_of) for _ in range(feed_module.LARGE_LINES_MAX)]
     for each in holding:
@@ -320,7 +320,9 @@ async def test_lines_come_in_pieces_of_bounded_size_and_none_is_missing(
     # Some calls find nothing but housekeeping, and others follow.
     desk.commit(*(record(n, Kind.COPIED) for n in range(1, 10)), record(10, size=900))
     desk.commit(*(record(n, size=900) for n in range(11, 20)))
-    pieces = [piece async for piece in desk.feed.lines(desk.entity, desk.host, await desk.ask(0))]
+    pieces = [
+        piece async for piece in desk.feed.lines(desk.entity, desk.fragment, await desk.ask(0))
+    ]
     offsets = [json.loads(line)["offset"] for piece in pieces for line in piece.splitlines()]
     assert offsets == list(range(9, 19))
     assert len(pieces) == 10, "each of these lines is a piece of its own"
@@ -332,13 +334,13 @@ async def test_so_many_answers_are_sent_at_once_and_the_rest_wait_for_a_place(
     monkeypatch.setattr(feed_module, "PLACE_WITHIN_S", 0.05)
     desk.commit(b"1")
     answer = await desk.ask(0)
-    hosts = [other_host(number) for number in range(feed_module.ANSWERS_MAX)]
-    for host in hosts:
-        await desk.feed.begin(desk.entity, host, answer)
+    fragments = [other_host(number) for number in range(feed_module.ANSWERS_MAX)]
+    for fragment in fragments:
+        await desk.feed.begin(desk.entity, fragment, answer)
     with pytest.raises(ServerBusy):
-        await desk.feed.begin(desk.entity, desk.host, answer)
-    desk.feed.end(hosts[0])
-    await desk.feed.begin(desk.entity, desk.host, answer)
+        await desk.feed.begin(desk.entity, desk.fragment, answer)
+    desk.feed.end(fragments[0])
+    await desk.feed.begin(desk.entity, desk.fragment, answer)
     assert desk.entity.meter.feed_reads == feed_module.ANSWERS_MAX + 1
     assert desk.entity.meter.feed_bytes == answer.size * (feed_module.ANSWERS_MAX + 1)
 
@@ -349,18 +351,18 @@ async def test_the_readers_of_one_entity_leave_places_for_those_of_others(
     monkeypatch.setattr(feed_module, "PLACE_WITHIN_S", 0.05)
     answer = await desk.ask(0)
     for _ in range(feed_module.PER_FRAGMENT_MAX):
-        await desk.feed.begin(desk.entity, desk.host, answer)
+        await desk.feed.begin(desk.entity, desk.fragment, answer)
     waits = [
-        desk.feed.begin(desk.entity, desk.host, answer) for _ in range(feed_module.ANSWERS_MAX)
+        desk.feed.begin(desk.entity, desk.fragment, answer) for _ in range(feed_module.ANSWERS_MAX)
     ]
     refused = await asyncio.gather(*waits, return_exceptions=True)
     assert {type(each) for each in refused} == {ServerBusy}, "and none took a place with it"
     other = other_host(2)
     await desk.feed.begin(desk.entity, other, answer)
-    desk.feed.end(desk.host)
-    await desk.feed.begin(desk.entity, desk.host, answer)
-    for host in [other, *[desk.host] * feed_module.PER_FRAGMENT_MAX]:
-        desk.feed.end(host)
+    desk.feed.end(desk.fragment)
+    await desk.feed.begin(desk.entity, desk.fragment, answer)
+    for fragment in [other, *[desk.fragment] * feed_module.PER_FRAGMENT_MAX]:
+        desk.feed.end(fragment)
     assert not desk.feed._places_of, "a fragment that nobody reads takes no memory"
 
 
@@ -371,7 +373,7 @@ async def test_a_part_of_an_entity_has_no_feed_of_its_own(desk: Desk, path: str)
     with pytest.raises(EntityNotFound):
         desk.feed.find(resolve_path("absent"))
     with pytest.raises(EntityNotFound):
-        desk.feed.host(desk.entity, 1)
+        desk.feed.fragment(desk.entity, 1)
 
 
 async def test_a_store_in_memory_is_read_on_its_own_thread() -> None:
@@ -381,7 +383,7 @@ async def test_a_store_in_memory_is_read_on_its_own_thread() -> None:
 async def test_a_commit_of_the_runtime_tells_readers_and_its_head() -> None:
     bed = Bed()
     told: list[int | None] = []
-    bed.host.on_records[lambda: told.append(bed.host.head)] = None
+    bed.fragment.on_records[lambda: told.append(bed.fragment.head)] = None
     await bed.send(b"1")
     await bed.send(b"2")
     assert told == [1, 2]
@@ -492,7 +494,7 @@ async def test_a_lag_is_known_as_far_as_the_head_is(desk: Desk) -> None:
     register = Register(desk)
     await register.put("a", 2)
     assert register.readers.lags(desk.entity) == {}
-    desk.host.head = 9
+    desk.fragment.head = 9
     assert register.readers.lags(desk.entity) == {"a": 7}
     await register.put("a", 12)
     assert register.readers.lags(desk.entity) == {"a": 0}

@@ -39,7 +39,7 @@ from tests.support.transacting import Transacting
 
 OURS = ("postbus.amqp", "postbus.server", "uvicorn", "websockets", "httptools", "ssl")
 # What the process has or is given for good, whoever comes.
-KEPT = {"Host", "EntityMeter", "Sections", "SSLContext", "TLSVersion", "Options"}
+KEPT = {"LoadedFragment", "EntityMeter", "Sections", "SSLContext", "TLSVersion", "Options"}
 VISITS_COUNT = 4
 GET = b"GET /%b HTTP/1.1\r\nHost: localhost\r\n\r\n"
 

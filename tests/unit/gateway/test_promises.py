@@ -57,7 +57,7 @@ class Connection:
     def attach(self) -> Link:
         entity = SimpleNamespace(
             path="orders",
-            host=self._bed.host,
+            fragment=self._bed.fragment,
             name="orders",
             prefetch=SimpleNamespace(credited=lambda _: None),
             touch=lambda _: None,

@@ -17,7 +17,7 @@ from postbus.gateway.session_filter import SessionFilter
 from postbus.gateway.session_link import SessionOutlet
 from postbus.messages.envelope import read_message
 from postbus.observe.meters import EntityMeter
-from postbus.runtime.fragment import Host
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.session_requests import AcceptNext
 from tests.unit.runtime.test_runtime import Bed, settled
 
@@ -73,7 +73,7 @@ class Client:
         )
         entity = SimpleNamespace(
             path="orders",
-            host=bed.host,
+            fragment=bed.fragment,
             prefetch=SimpleNamespace(credited=lambda _: None),
             touch=lambda _: None,
             meter=EntityMeter(),
@@ -108,7 +108,7 @@ class Client:
 @pytest.fixture
 async def bed() -> Any:
     bed = Bed()
-    bed.host.policy = Policy(requires_session=True, lock_ms=LOCK_MS)
+    bed.fragment.policy = Policy(requires_session=True, lock_ms=LOCK_MS)
     yield bed
     bed.store.open.set()
     await bed.thread.stop()
@@ -146,9 +146,9 @@ async def test_who_has_nothing_to_settle_hears_of_a_lost_session_when_it_wants_m
     client = Client(bed, "mine")
     await settled()
     bed.now += LOCK_MS
-    bed.runtime.wake(bed.host)
+    bed.runtime.wake(bed.fragment)
     await settled()
-    assert client.told is None and bed.host.session_line(MAIN).held_count == 0
+    assert client.told is None and bed.fragment.session_line(MAIN).held_count == 0
     client.grant(1)
     assert isinstance(client.told, SessionLockLost)
 
@@ -227,8 +227,8 @@ def test_one_receiver_that_cannot_be_told_does_not_keep_the_others_from_it() -> 
     def fails(session: str) -> None:
         raise RuntimeError(session)
 
-    host = Host(1, 0, 0, "orders", Policy())
-    asked: Any = AcceptNext(host, MAIN, host.session_line(MAIN))
+    fragment = LoadedFragment(1, 0, 0, "orders", Policy())
+    asked: Any = AcceptNext(fragment, MAIN, fragment.session_line(MAIN))
     asked._found += [(SimpleNamespace(accepted=fails), "a")]
     asked._found += [(SimpleNamespace(accepted=told.append), "b")]
     asked.answer()

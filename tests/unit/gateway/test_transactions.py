@@ -26,7 +26,7 @@ from postbus.errors import (
     TransactionUnknown,
 )
 from postbus.gateway.transactions import OpenTransaction, Transactions
-from postbus.runtime.fragment import Host
+from postbus.runtime.fragment import LoadedFragment
 from tests.unit.runtime.test_runtime import Bed, settled
 
 SIZE = 100
@@ -59,11 +59,11 @@ class Desk:
         return self.ask(transaction, enlist)
 
     def ask(
-        self, transaction: OpenTransaction, operation: Any, host: Host | None = None
+        self, transaction: OpenTransaction, operation: Any, fragment: LoadedFragment | None = None
     ) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         transaction.ask(
-            host or self.bed.host, operation, future.set_result, future.set_exception, SIZE
+            fragment or self.bed.fragment, operation, future.set_result, future.set_exception, SIZE
         )
         return future
 
@@ -74,13 +74,13 @@ class Desk:
 
     @property
     def stored(self) -> int:
-        engine = self.bed.host.engine
+        engine = self.bed.fragment.engine
         return 0 if engine is None else engine.ledger.count(0)
 
     @property
     def enlisted(self) -> int:
-        engine = self.bed.host.engine
-        return 0 if engine is None else len(engine.fragment.transactions)
+        engine = self.bed.fragment.engine
+        return 0 if engine is None else len(engine.shared.transactions)
 
 
 @pytest.fixture
@@ -102,8 +102,8 @@ async def test_a_discharge_waits_for_the_operations_before_it(desk: Desk) -> Non
     assert not any(each.done() for each in sends)
     await done
     assert all(each.done() for each in sends) and desk.stored == 3
-    assert desk.bed.host.meter is not None
-    assert desk.bed.host.meter.transactions_committed == 1
+    assert desk.bed.fragment.meter is not None
+    assert desk.bed.fragment.meter.transactions_committed == 1
     with pytest.raises(TransactionUnknown):
         desk.all.find(transaction.id)
     with pytest.raises(TransactionUnknown):
@@ -193,8 +193,8 @@ async def test_a_commit_that_the_store_does_not_take_is_a_rollback(desk: Desk) -
         await desk.discharge(transaction)
     await desk.bed.send(b"y")
     assert desk.stored == 1
-    assert desk.bed.host.meter is not None
-    assert desk.bed.host.meter.transactions_rolled_back == 1
+    assert desk.bed.fragment.meter is not None
+    assert desk.bed.fragment.meter.transactions_rolled_back == 1
 
 
 async def test_a_commit_whose_outcome_nobody_knows_is_not_called_a_rollback(desk: Desk) -> None:
@@ -204,8 +204,8 @@ async def test_a_commit_whose_outcome_nobody_knows_is_not_called_a_rollback(desk
     with pytest.raises(OutcomeUnknown) as told:
         await desk.discharge(transaction)
     assert told.value.condition == "com.microsoft:timeout"
-    assert desk.bed.host.meter is not None
-    assert desk.bed.host.meter.transactions_rolled_back == 0
+    assert desk.bed.fragment.meter is not None
+    assert desk.bed.fragment.meter.transactions_rolled_back == 0
 
 
 async def test_the_first_refusal_that_spoils_it_is_what_the_commit_says(desk: Desk) -> None:
@@ -220,7 +220,7 @@ async def test_the_first_refusal_that_spoils_it_is_what_the_commit_says(desk: De
 
 
 async def test_an_entity_counts_once_something_was_done_there(desk: Desk) -> None:
-    other = Host(2, 0, 0, "invoices", desk.bed.host.policy)
+    other = LoadedFragment(2, 0, 0, "invoices", desk.bed.fragment.policy)
     transaction = desk.declare()
     with pytest.raises(MessageNotFound):
         await desk.ask(transaction, refuse, other)

@@ -38,7 +38,7 @@ class Client:
     """One request over HTTP."""
 
     def __init__(self, bed: Bed, deletes: bool = False, subqueue: int = MAIN) -> None:
-        self.poll = LongPoll(bed.host, subqueue, bed.runtime, deletes)
+        self.poll = LongPoll(bed.fragment, subqueue, bed.runtime, deletes)
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def ask(self, wait_ms: int = LONG_MS) -> asyncio.Task[ReceivedMessage | None]:
@@ -60,7 +60,7 @@ def send(bed: Bed, *bodies: bytes) -> asyncio.Future[Any]:
 async def counts(bed: Bed) -> tuple[int, int, int]:
     """Messages, locks and places in the line."""
     found = await bed.ask(lambda queue, now, pages: (queue.ledger.count(MAIN), len(queue.locks)))
-    return (*found, len(bed.host.lines[MAIN].receivers))
+    return (*found, len(bed.fragment.lines[MAIN].receivers))
 
 
 @pytest.mark.parametrize("deletes", [False, True])
@@ -81,11 +81,11 @@ async def test_a_wait_ends_when_a_message_comes(bed: Bed) -> None:
     waiting = Client(bed).ask()
     await settled()
     assert not waiting.done()
-    assert bed.host.engine is not None and bed.host.engine.own.receivers[MAIN] == 1
+    assert bed.fragment.engine is not None and bed.fragment.engine.own.receivers[MAIN] == 1
     await send(bed, b"late")
     received = await asyncio.wait_for(waiting, 10)
     assert received is not None and received.message.body == b"late"
-    assert bed.host.engine.own.receivers[MAIN] == 0
+    assert bed.fragment.engine.own.receivers[MAIN] == 0
 
 
 async def test_nothing_is_told_before_its_commit(bed: Bed) -> None:
@@ -106,7 +106,7 @@ async def test_a_wait_that_is_over_before_the_commit_still_gets_its_message(bed:
     waiting = Client(bed, deletes=True).ask(wait_ms=1)
     await asyncio.sleep(0.05)
     assert not waiting.done()
-    assert not bed.host.lines[MAIN].receivers
+    assert not bed.fragment.lines[MAIN].receivers
     bed.store.open.set()
     received = await asyncio.wait_for(waiting, 10)
     assert received is not None and received.message.body == b"1"
@@ -115,7 +115,7 @@ async def test_a_wait_that_is_over_before_the_commit_still_gets_its_message(bed:
 async def test_a_wait_for_nothing_ends(bed: Bed) -> None:
     assert await Client(bed).body(wait_ms=5) is None
     assert await counts(bed) == (0, 0, 0)
-    assert bed.host.on_lost == {}
+    assert bed.fragment.on_lost == {}
 
 
 async def test_who_does_not_wait_is_told_at_once_that_there_is_nothing(bed: Bed) -> None:
@@ -131,7 +131,7 @@ async def test_who_does_not_wait_hears_when_the_store_does_not_tell(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(long_poll, "NOTHING_WITHIN_S", 0.02)
-    monkeypatch.setattr(bed.runtime, "wake", lambda host: None)
+    monkeypatch.setattr(bed.runtime, "wake", lambda fragment: None)
     with pytest.raises(ServerBusy):
         await Client(bed).body(wait_ms=0)
 
@@ -215,14 +215,14 @@ async def test_a_failed_commit_ends_the_wait(bed: Bed) -> None:
     with pytest.raises(StoreUnavailable, match="disk full"):
         await asyncio.wait_for(waiting, 10)
     assert await Client(bed).body() == b"1"
-    assert bed.host.on_lost == {}
+    assert bed.fragment.on_lost == {}
 
 
 async def test_a_deleted_entity_ends_the_wait(bed: Bed) -> None:
     waiting = Client(bed).ask()
     await settled()
-    bed.host.gone = EntityNotFound("orders")
-    bed.runtime.discard(bed.host, bed.host.gone)
+    bed.fragment.gone = EntityNotFound("orders")
+    bed.runtime.discard(bed.fragment, bed.fragment.gone)
     with pytest.raises(EntityNotFound):
         await asyncio.wait_for(waiting, 10)
 

@@ -50,17 +50,17 @@ class Office:
         self.bed = Bed()
         self.refusal: Unauthorized | None = None
         """What somebody is told whose key is gone."""
-        host = self.bed.host
-        fragments = (FragmentRecord(host.fragment, 0, 0),)
+        fragment = self.bed.fragment
+        fragments = (FragmentRecord(fragment.id, 0, 0),)
         record = EntityRecord("orders", "queue", {}, 0, 0, fragments)
         self.entity: Any = SmallQueue(record, Settings(), 0)
-        self.entity.host = host
-        host.meter = self.entity.meter
+        self.entity.fragment = fragment
+        fragment.meter = self.entity.meter
         namespace: Any = SimpleNamespace(
             name="ns",
             settings=Settings(),
             at=lambda address: self.entity if address.entity == "orders" else None,
-            runtime=lambda host: self.bed.runtime,
+            runtime=lambda fragment: self.bed.runtime,
         )
         self.mailbox = Mailbox(namespace, lambda: self.bed.now)
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -13,7 +13,7 @@ from postbus.broker.message import MAIN, OUTBOX, OWNER_BITS, Message
 from postbus.broker.policy import Policy
 from postbus.runtime import dispatch, session_serving
 from postbus.runtime.dispatch import serve
-from postbus.runtime.fragment import Host, Output
+from postbus.runtime.fragment import LoadedFragment, Output
 from postbus.runtime.receivers import Parcel
 from tests.support.topics import Place, Sorter
 
@@ -27,10 +27,10 @@ class Crowd:
         self.place = Place(sorter=Sorter())
         for owner in range(1, subscriptions + 1):
             self.place.subscribe(owner, policy)
-        self.host = Host(self.place.fragment, 0, 0, "topic", Policy())
-        self.host.engine = self.place.engine
+        self.fragment = LoadedFragment(self.place.fragment, 0, 0, "topic", Policy())
+        self.fragment.engine = self.place.engine
         self.told: list[int] = []
-        self.host.on_outbox = self.told.append
+        self.fragment.on_outbox = self.told.append
 
     def only(self, owner: int) -> None:
         """Have this one get what is published, and no other."""
@@ -46,7 +46,7 @@ class Crowd:
     def turn(self) -> list[str]:
         """Returns the chores that have come up."""
         outputs: list[Output] = []
-        found = self.place.turn(lambda: serve(self.host, self.place.now, outputs))
+        found = self.place.turn(lambda: serve(self.fragment, self.place.now, outputs))
         for _, output in outputs:
             output()
         self.place.engine.next_deadline()
@@ -101,7 +101,7 @@ def test_a_courier_is_told_of_an_outbox_when_something_was_added_and_not_in_ever
     crowd.turn()
     assert crowd.told[3:] == [2 << OWNER_BITS]
     crowd.place.crash()
-    crowd.host.engine = crowd.place.engine
+    crowd.fragment.engine = crowd.place.engine
     crowd.told.clear()
     crowd.turn()
     assert sorted(crowd.told) == [owner << OWNER_BITS for owner in (1, 2, 3)], "none is left behind"
@@ -120,7 +120,7 @@ def test_every_queue_with_expired_messages_is_swept_when_somebody_receives_from_
     for owner in (1, 2):
         queue, now = crowd.place.at(owner), crowd.place.now
         crowd.place.paged(lambda pages, queue=queue, now=now: chores.sweep(queue, now, now, pages))
-    crowd.host.chores.clear()
+    crowd.fragment.chores.clear()
     assert crowd.turn() == []
     assert [crowd.place.names(owner) for owner in (1, 2, 3)] == [[], [], ["a"]]
     crowd.place.engine.set_receivers(3 << OWNER_BITS, 1)
@@ -188,8 +188,8 @@ def test_a_turn_hands_out_so_many_over_all_lines_and_all_have_their_turn(
     crowd.place.publish(*(str(number) for number in range(25)))
     receivers = {owner: Greedy() for owner in range(1, 5)}
     for owner, receiver in receivers.items():
-        crowd.host.line(owner << OWNER_BITS).join(receiver)
-        crowd.host.line(owner << OWNER_BITS).wants(receiver)
+        crowd.fragment.line(owner << OWNER_BITS).join(receiver)
+        crowd.fragment.line(owner << OWNER_BITS).wants(receiver)
     totals: list[int] = []
     while not totals or totals[-1] < 100:
         crowd.turn()
@@ -211,7 +211,7 @@ def test_sessions_share_what_a_turn_hands_out_and_all_have_their_turn(
     for owner, receiver in enumerate(receivers, 1):
         queue = crowd.place.at(owner)
         receiver.session = session_operations.accept(queue, "s", 1, crowd.place.now)
-        line = crowd.host.session_line(queue.main)
+        line = crowd.fragment.session_line(queue.main)
         line.hold(receiver.session, receiver)
         line.wants(receiver)
     messages = [Message(b"body", str(number), "s") for number in range(25)]

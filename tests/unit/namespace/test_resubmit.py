@@ -34,16 +34,16 @@ class Cemetery:
 
     def __init__(self) -> None:
         self.bed = Bed()
-        host = self.bed.host
-        record = EntityRecord("orders", "queue", {}, 0, 0, (FragmentRecord(host.fragment, 0, 0),))
+        fragment = self.bed.fragment
+        record = EntityRecord("orders", "queue", {}, 0, 0, (FragmentRecord(fragment.id, 0, 0),))
         self.entity: Any = QueueEntity(record, Settings(), 0)
-        self.entity.host = host
-        host.meter = self.entity.meter
+        self.entity.fragment = fragment
+        fragment.meter = self.entity.meter
         namespace: Any = SimpleNamespace(
             name="ns",
             settings=Settings(),
             at=lambda address: self.entity,
-            runtime=lambda host: self.bed.runtime,
+            runtime=lambda fragment: self.bed.runtime,
         )
         self.office = Resubmitting(namespace, lambda: self.bed.now)
 
@@ -70,7 +70,7 @@ class Cemetery:
 
     def counts(self) -> tuple[int, int]:
         """How many are in the queue, and how many are dead."""
-        engine = self.bed.host.engine
+        engine = self.bed.fragment.engine
         assert engine is not None
         return engine.ledger.count(MAIN), engine.ledger.count(DEAD_LETTER)
 
@@ -91,7 +91,7 @@ async def test_a_long_request_is_carried_out_slice_by_slice_in_order(cemetery: C
     assert cemetery.bed.store.commits == before + 3
     assert cemetery.counts() == (10, 0)
     assert cemetery.entity.meter.resubmissions == 10
-    engine = cemetery.bed.host.engine
+    engine = cemetery.bed.fragment.engine
     assert engine is not None
     rows = engine.ledger.delta.lane(MAIN, 0)
     found = [message for _, message in sorted(rows.items()) if message is not None]

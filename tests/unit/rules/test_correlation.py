@@ -40,12 +40,12 @@ def test_each_system_property_is_compared(field: str, name: str) -> None:
 
 def test_all_conditions_must_hold() -> None:
     chosen = CorrelationFilter(
-        label="Important", reply_to="john@host", properties={"color": text("Red")}
+        label="Important", reply_to="john@fragment", properties={"color": text("Red")}
     )
-    assert selects(chosen, Sample({"Color": "Red"}, Label="Important", ReplyTo="john@host"))
+    assert selects(chosen, Sample({"Color": "Red"}, Label="Important", ReplyTo="john@fragment"))
     assert not selects(chosen, Sample({"color": "Red"}, Label="Important"))
-    assert not selects(chosen, Sample({"color": "red"}, Label="Important", ReplyTo="john@host"))
-    assert not selects(chosen, Sample({}, Label="Important", ReplyTo="john@host"))
+    assert not selects(chosen, Sample({"color": "red"}, Label="Important", ReplyTo="john@fragment"))
+    assert not selects(chosen, Sample({}, Label="Important", ReplyTo="john@fragment"))
 
 
 @pytest.mark.parametrize(

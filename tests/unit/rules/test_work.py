@@ -203,6 +203,6 @@ def test_a_message_that_took_long_leaves_no_room_in_its_turn() -> None:
         place.engine.send([message_with(a=LONG, n=n)], place.now)
     assert topic.room < 0 < COPIES_AT_ONCE
     assert topic.behind, "the others are kept for the next turn"
-    assert place.engine.fragment.take_toil() > 5_000
-    assert place.engine.fragment.take_toil() == 0
+    assert place.engine.shared.take_toil() > 5_000
+    assert place.engine.shared.take_toil() == 0
     place.commit()

@@ -13,7 +13,7 @@ from postbus.broker.records import Kind
 from postbus.observe.meters import EntityMeter
 from postbus.runtime.accounting import account
 
-pytestmark = pytest.mark.interpreted_only  # a stand-in for the host is not taken for one
+pytestmark = pytest.mark.interpreted_only  # a stand-in for the fragment is not taken for one
 
 COUNTS = {
     Kind.ENQUEUED: {"sends"},
@@ -37,8 +37,8 @@ COUNTS = {
 
 def counted(kinds: list[Kind]) -> dict[str, int]:
     meter = EntityMeter()
-    host: Any = SimpleNamespace(meters={}, meter=meter)
-    account(host, [bytes([kind, 0, 0]) for kind in kinds])
+    fragment: Any = SimpleNamespace(meters={}, meter=meter)
+    account(fragment, [bytes([kind, 0, 0]) for kind in kinds])
     values = {name: getattr(meter, name) for name in EntityMeter.__slots__}
     return {name: value for name, value in values.items() if isinstance(value, int) and value}
 
@@ -59,12 +59,12 @@ def test_dead_letters_are_counted_by_reason_among_other_records() -> None:
     own = Message(None, "m")
     own.reason = "BadOrder"
     meter = EntityMeter()
-    host: Any = SimpleNamespace(meters={}, meter=meter)
+    fragment: Any = SimpleNamespace(meters={}, meter=meter)
     written = [
         records.encode(Kind.COMPLETED, Message(None, "m"), 0, 0, 1),
         *(records.encode(Kind.DEAD_LETTERED, each, 0, 0, 2) for each in (dead, own, own)),
     ]
-    account(host, written)
+    account(fragment, written)
     assert meter.completions == 1
     assert sorted(meter.dead_letters.values()) == [1, 2]
     assert meter.dead_letters["MaxDeliveryCountExceeded"] == 1
@@ -74,8 +74,8 @@ def test_records_of_a_subscription_are_its_own() -> None:
     copy = Message(None, "m")
     copy.subqueue = 3 << OWNER_BITS
     topic, subscription = EntityMeter(), EntityMeter()
-    host: Any = SimpleNamespace(meters={3: subscription}, meter=topic)
-    account(host, [records.encode(Kind.COMPLETED, copy, copy.subqueue, 0, 1)])
-    account(host, [records.encode(Kind.ABANDONED, Message(None, "m"), 0, 0, 1)])
+    fragment: Any = SimpleNamespace(meters={3: subscription}, meter=topic)
+    account(fragment, [records.encode(Kind.COMPLETED, copy, copy.subqueue, 0, 1)])
+    account(fragment, [records.encode(Kind.ABANDONED, Message(None, "m"), 0, 0, 1)])
     assert (topic.completions, topic.abandons) == (0, 1)
     assert (subscription.completions, subscription.abandons) == (1, 0)

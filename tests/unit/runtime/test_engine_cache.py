@@ -21,7 +21,7 @@ from postbus.model.instant import NEVER
 from postbus.observe.meters import StoreMeter
 from postbus.runtime import runtime as runtime_module
 from postbus.runtime.engine_cache import Residence
-from postbus.runtime.fragment import Host
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.loading import Loader
 from postbus.runtime.requests import Call
 from postbus.runtime.runtime import Runtime
@@ -52,8 +52,8 @@ class Bed:
                 StoreMeter(),
                 Residence(BOUND, IDLE_MS),
             )
-        self.hosts = [Host(n, 0, 0, f"q{n}", Policy()) for n in range(1, queues + 1)]
-        self.host = self.hosts[0]
+        self.fragments = [LoadedFragment(n, 0, 0, f"q{n}", Policy()) for n in range(1, queues + 1)]
+        self.fragment = self.fragments[0]
 
     def run(self, steps_max: int = 1_000_000) -> None:
         """Let the loop and the store do all there is to do; time stands still."""
@@ -77,20 +77,24 @@ class Bed:
             self.runtime.forget_idle()
             self.run()
 
-    def ask(self, call: Callable[[Queue, int, Pages], Any], host: Host | None = None) -> Any:
+    def ask(
+        self, call: Callable[[Queue, int, Pages], Any], fragment: LoadedFragment | None = None
+    ) -> Any:
         answers: list[Any] = []
 
         def on_queue(engine: Engine, now: int, pages: Pages) -> Any:
             return call(engine.own, now, pages)
 
-        self.runtime.submit(Call(host or self.host, on_queue, answers.append, answers.append))
+        self.runtime.submit(
+            Call(fragment or self.fragment, on_queue, answers.append, answers.append)
+        )
         self.run()
         [answer] = answers
         return answer
 
-    def send(self, host: Host | None = None, scheduled_at: int = 0) -> list[int]:
+    def send(self, fragment: LoadedFragment | None = None, scheduled_at: int = 0) -> list[int]:
         message = Message(b"body", "id", scheduled_at=scheduled_at)
-        numbers: list[int] = self.ask(lambda queue, now, _: queue.send([message], now), host)
+        numbers: list[int] = self.ask(lambda queue, now, _: queue.send([message], now), fragment)
         return numbers
 
     def lock(self) -> None:
@@ -98,7 +102,7 @@ class Bed:
 
 
 def loaded(bed: Bed) -> int:
-    return sum(host.engine is not None for host in bed.hosts)
+    return sum(fragment.engine is not None for fragment in bed.fragments)
 
 
 class Taker:
@@ -123,21 +127,21 @@ class Taker:
 
 def test_two_thousand_queues_that_were_used_leave_no_more_loaded_than_the_bound() -> None:
     bed = Bed(queues=2_000)
-    for host in bed.hosts:
-        bed.send(host)
+    for fragment in bed.fragments:
+        bed.send(fragment)
         assert bed.runtime.loaded == loaded(bed) <= BOUND + BOUND // 8
     bed.runtime.forget_idle()
     bed.run()
     assert loaded(bed) <= BOUND
-    for host in bed.hosts:  # and each of them has its message
-        assert bed.ask(lambda queue, now, _: queue.ledger.count(MAIN, ACTIVE), host) == 1
+    for fragment in bed.fragments:  # and each of them has its message
+        assert bed.ask(lambda queue, now, _: queue.ledger.count(MAIN, ACTIVE), fragment) == 1
 
 
 def test_two_thousand_queues_asked_for_at_once_leave_no_more_loaded_than_the_bound() -> None:
     bed = Bed(queues=2_000)
     counts: list[int] = []
-    for host in bed.hosts:
-        call = Call(host, lambda queue, now, _: queue.ledger.count(MAIN), counts.append, _fail)
+    for fragment in bed.fragments:
+        call = Call(fragment, lambda queue, now, _: queue.ledger.count(MAIN), counts.append, _fail)
         bed.runtime.submit(call)
     bed.run()
     assert counts == [0] * 2_000
@@ -148,25 +152,25 @@ def test_two_thousand_queues_asked_for_at_once_leave_no_more_loaded_than_the_bou
 
 def test_those_that_were_not_used_for_longest_leave_first() -> None:
     bed = Bed(queues=BOUND + 1)
-    for host in bed.hosts[:BOUND]:
-        bed.send(host)
+    for fragment in bed.fragments[:BOUND]:
+        bed.send(fragment)
     bed.wait(10_000)
-    for host in bed.hosts[: BOUND // 2]:
-        bed.send(host)
-    bed.send(bed.hosts[BOUND])
-    left = [host for host in bed.hosts if host.engine is None]
+    for fragment in bed.fragments[: BOUND // 2]:
+        bed.send(fragment)
+    bed.send(bed.fragments[BOUND])
+    left = [fragment for fragment in bed.fragments if fragment.engine is None]
     assert left
-    assert set(left) <= set(bed.hosts[BOUND // 2 : BOUND])
+    assert set(left) <= set(bed.fragments[BOUND // 2 : BOUND])
 
 
 def test_queues_in_use_are_not_searched_again_for_each_one_more() -> None:
     bed = Bed(queues=2 * BOUND)
-    for host in bed.hosts:
-        bed.send(host)
-        host.line(MAIN).join(Taker())
+    for fragment in bed.fragments:
+        bed.send(fragment)
+        fragment.line(MAIN).join(Taker())
     assert loaded(bed) == 2 * BOUND
     with mock.patch("postbus.runtime.engine_cache.at_rest", side_effect=AssertionError):
-        bed.send(bed.hosts[0])
+        bed.send(bed.fragments[0])
 
 
 # -- when ------------------------------------------------------------------------------------
@@ -176,11 +180,11 @@ def test_an_engine_that_nobody_uses_is_forgotten_after_a_while() -> None:
     bed = Bed()
     bed.send()
     bed.wait(IDLE_MS)
-    assert bed.host.engine is not None
+    assert bed.fragment.engine is not None
     bed.wait(10_000)
-    assert bed.host.engine is None
+    assert bed.fragment.engine is None
     assert bed.runtime.loaded == 0
-    standing = bed.store.standing(bed.host.fragment)
+    standing = bed.store.standing(bed.fragment.id)
     assert standing is not None
     assert standing.head == standing.checkpoint == 1
     assert bed.send() == [2]
@@ -191,7 +195,7 @@ def test_an_engine_in_use_stays() -> None:
     for _ in range(20):
         bed.send()
         bed.wait(10_000)
-        assert bed.host.engine is not None
+        assert bed.fragment.engine is not None
 
 
 def test_upkeep_is_no_use() -> None:
@@ -199,18 +203,18 @@ def test_upkeep_is_no_use() -> None:
     bed.send()
     for _ in range(6):
         bed.wait(10_000)
-        bed.runtime.attend(Call(bed.host, lambda queue, now, _: None, _ignore, _fail))
+        bed.runtime.attend(Call(bed.fragment, lambda queue, now, _: None, _ignore, _fail))
         bed.run()
     bed.wait(20_000)
-    assert bed.host.engine is None
+    assert bed.fragment.engine is None
 
 
 def test_a_receiver_keeps_the_engine() -> None:
     bed = Bed()
     bed.send()
-    bed.host.line(MAIN).join(Taker())
+    bed.fragment.line(MAIN).join(Taker())
     bed.wait(10 * MINUTE)
-    assert bed.host.engine is not None
+    assert bed.fragment.engine is not None
 
 
 def test_a_lock_keeps_the_engine_until_it_runs_out() -> None:
@@ -219,27 +223,27 @@ def test_a_lock_keeps_the_engine_until_it_runs_out() -> None:
     bed.lock()
     bed.wait(Policy().lock_ms - 10_000)
     bed.runtime._residence.age(NEVER // 2)
-    assert bed.host.engine is not None
+    assert bed.fragment.engine is not None
     bed.wait(10 * MINUTE)
-    assert bed.host.engine is None
+    assert bed.fragment.engine is None
     assert bed.ask(lambda queue, now, _: queue.ledger.count(MAIN)) == 1
 
 
 def test_pages_under_way_keep_the_engine() -> None:
     bed = Bed()
-    bed.host.loads = 1
+    bed.fragment.loads = 1
     bed.send()
     bed.wait(10 * MINUTE)
-    assert bed.host.engine is not None
+    assert bed.fragment.engine is not None
 
 
 def test_an_engine_stays_for_what_it_has_asked_to_read_where_all_others_are_in_use() -> None:
     bed = Bed(queues=BOUND + 1)
-    *busy, idle = bed.hosts
+    *busy, idle = bed.fragments
     bed.send(idle)
-    for host in busy:
-        host.line(MAIN).join(Taker())
-        bed.send(host)
+    for fragment in busy:
+        fragment.line(MAIN).join(Taker())
+        bed.send(fragment)
     assert idle.engine is None
     answers: list[Any] = []
 
@@ -261,11 +265,11 @@ def test_counts_of_a_forgotten_engine_are_known() -> None:
     bed.send()
     bed.send(scheduled_at=bed.machine.now + 24 * 60 * MINUTE)
     bed.wait(5 * MINUTE)
-    assert bed.host.engine is None
-    assert bed.host.counts is not None
-    assert bed.host.counts[0].active == 1
-    assert bed.host.counts[0].scheduled == 1
-    assert bed.host.counts[0].size_bytes == 8
+    assert bed.fragment.engine is None
+    assert bed.fragment.counts is not None
+    assert bed.fragment.counts[0].active == 1
+    assert bed.fragment.counts[0].scheduled == 1
+    assert bed.fragment.counts[0].size_bytes == 8
 
 
 def test_a_message_scheduled_in_a_forgotten_engine_comes_on_time() -> None:
@@ -274,17 +278,17 @@ def test_a_message_scheduled_in_a_forgotten_engine_comes_on_time() -> None:
     bed.send(scheduled_at=due)
     bed.send(scheduled_at=due + 60 * MINUTE)
     bed.wait(due - bed.machine.now - 1)
-    assert bed.host.engine is None
+    assert bed.fragment.engine is None
     bed.machine.pass_time(1)
     bed.run()
-    queue = bed.host.engine
+    queue = bed.fragment.engine
     assert queue is not None
     assert (queue.ledger.count(MAIN, ACTIVE), queue.ledger.count(MAIN, SCHEDULED)) == (1, 1)
     [(message, _)] = bed.ask(lambda q, _, pages: browse.peek(q, MAIN, 3, 10, 1_000, pages))
     assert message.enqueued_at == due
     bed.wait(5 * MINUTE)
-    assert bed.host.engine is None
-    assert bed.host.wakes_at == due + 60 * MINUTE
+    assert bed.fragment.engine is None
+    assert bed.fragment.wakes_at == due + 60 * MINUTE
 
 
 def test_a_slow_commit_does_not_delay_what_comes_due_meanwhile() -> None:
@@ -293,7 +297,7 @@ def test_a_slow_commit_does_not_delay_what_comes_due_meanwhile() -> None:
     message = Message(b"body", "id", scheduled_at=bed.machine.now + 1_000)
     answers: list[Any] = []
     bed.runtime.submit(
-        Call(bed.host, lambda queue, now, _: queue.send([message], now), answers.append, _fail)
+        Call(bed.fragment, lambda queue, now, _: queue.send([message], now), answers.append, _fail)
     )
     bed.machine.run_one()
     bed.thread.run_one()
@@ -302,8 +306,8 @@ def test_a_slow_commit_does_not_delay_what_comes_due_meanwhile() -> None:
     bed.machine.pass_time(1)
     bed.run()
     assert answers == [[2]]
-    assert bed.host.engine is not None
-    assert bed.host.engine.ledger.count(MAIN, ACTIVE) == 2
+    assert bed.fragment.engine is not None
+    assert bed.fragment.engine.ledger.count(MAIN, ACTIVE) == 2
 
 
 def test_an_engine_with_work_soon_is_not_forgotten() -> None:
@@ -311,10 +315,10 @@ def test_an_engine_with_work_soon_is_not_forgotten() -> None:
     due = bed.machine.now + 5 * MINUTE
     bed.send(scheduled_at=due)
     bed.wait(due - bed.machine.now - 5_000)
-    bed.runtime.wake(bed.host)  # as a timer that rang early
+    bed.runtime.wake(bed.fragment)  # as a timer that rang early
     bed.run()
     bed.wait(4_000)
-    assert bed.host.engine is not None
+    assert bed.fragment.engine is not None
 
 
 # -- after a start ---------------------------------------------------------------------------
@@ -323,21 +327,25 @@ def test_an_engine_with_work_soon_is_not_forgotten() -> None:
 def test_a_start_finds_what_is_due_without_loading_anything() -> None:
     before = Bed(queues=200)
     due = before.machine.now + 60 * MINUTE
-    for host in before.hosts:
-        before.send(host)
-    before.send(before.hosts[7], scheduled_at=due)
+    for fragment in before.fragments:
+        before.send(fragment)
+    before.send(before.fragments[7], scheduled_at=due)
     before.wait(5 * MINUTE)
 
     bed = Bed(queues=200, store=before.store)
-    bed.runtime.survey(bed.hosts)
+    bed.runtime.survey(bed.fragments)
     bed.run()
     assert loaded(bed) == 0
-    assert all(host.counts is not None and host.counts[0].active == 1 for host in bed.hosts)
+    assert all(
+        fragment.counts is not None and fragment.counts[0].active == 1 for fragment in bed.fragments
+    )
     bed.machine.pass_time(60 * MINUTE)
     bed.run()
-    assert [host for host in bed.hosts if host.engine is not None] == [bed.hosts[7]]
-    assert bed.hosts[7].engine is not None
-    assert bed.hosts[7].engine.ledger.count(MAIN, ACTIVE) == 2
+    assert [fragment for fragment in bed.fragments if fragment.engine is not None] == [
+        bed.fragments[7]
+    ]
+    assert bed.fragments[7].engine is not None
+    assert bed.fragments[7].engine.ledger.count(MAIN, ACTIVE) == 2
 
 
 def test_a_start_loads_what_was_left_without_a_checkpoint() -> None:
@@ -346,22 +354,22 @@ def test_a_start_loads_what_was_left_without_a_checkpoint() -> None:
     before.send(scheduled_at=due)
 
     bed = Bed(store=before.store)
-    bed.runtime.survey(bed.hosts)
+    bed.runtime.survey(bed.fragments)
     bed.run()
     bed.machine.pass_time(1)
     bed.run()
-    assert bed.host.engine is not None
-    assert bed.host.engine.own.next_due == due
+    assert bed.fragment.engine is not None
+    assert bed.fragment.engine.own.next_due == due
 
 
 def test_a_new_queue_is_surveyed_as_empty() -> None:
     bed = Bed()
-    bed.runtime.survey(bed.hosts)
+    bed.runtime.survey(bed.fragments)
     bed.run()
-    assert bed.host.counts is not None
-    assert bed.host.counts[0].active == bed.host.counts[0].size_bytes == 0
-    assert bed.host.wakes_at == NEVER
-    assert bed.store.standing(bed.host.fragment) is None
+    assert bed.fragment.counts is not None
+    assert bed.fragment.counts[0].active == bed.fragment.counts[0].size_bytes == 0
+    assert bed.fragment.wakes_at == NEVER
+    assert bed.store.standing(bed.fragment.id) is None
 
 
 @pytest.mark.parametrize("trouble", ["commit", "survey"])
@@ -374,28 +382,28 @@ def test_what_is_due_comes_after_a_store_that_did_not_answer(trouble: str) -> No
     with mock.patch.object(runtime_module, "log"), mock.patch("postbus.runtime.loading.log"):
         bed.thread.failing = 1.0
         if trouble == "survey":
-            bed.runtime.survey(bed.hosts)
+            bed.runtime.survey(bed.fragments)
             bed.run()
         else:
             assert isinstance(bed.ask(lambda q, now, _: q.send([Message(b"")], now)), Exception)
-        assert bed.host.engine is None
+        assert bed.fragment.engine is None
         bed.thread.failing = 0.0
         for _ in range(3):
             bed.machine.pass_time(10_000)
             bed.run()
-    assert bed.host.engine is not None
-    assert bed.host.engine.ledger.count(MAIN, ACTIVE) == 1
+    assert bed.fragment.engine is not None
+    assert bed.fragment.engine.ledger.count(MAIN, ACTIVE) == 1
 
 
 def test_a_deleted_queue_does_not_come_back() -> None:
     bed = Bed()
     bed.send(scheduled_at=bed.machine.now + 10 * MINUTE)
     bed.wait(5 * MINUTE)
-    bed.host.gone = StoreUnavailable("gone")
-    bed.runtime.discard(bed.host, bed.host.gone)
+    bed.fragment.gone = StoreUnavailable("gone")
+    bed.runtime.discard(bed.fragment, bed.fragment.gone)
     bed.machine.pass_time(60 * MINUTE)
     bed.run()
-    assert bed.host.engine is None
+    assert bed.fragment.engine is None
 
 
 def test_deferred_messages_of_a_forgotten_engine_are_found() -> None:
@@ -410,7 +418,7 @@ def test_deferred_messages_of_a_forgotten_engine_are_found() -> None:
 
     bed.ask(defer)
     bed.wait(5 * MINUTE)
-    assert bed.host.engine is None
+    assert bed.fragment.engine is None
     [(message, raw)] = bed.ask(
         lambda q, now, pages: browse.receive_deferred(q, MAIN, [1], False, 1, now, pages)
     )

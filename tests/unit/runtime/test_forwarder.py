@@ -15,7 +15,7 @@ from postbus.broker.policy import Policy
 from postbus.errors import StoreUnavailable
 from postbus.runtime import forwarder as couriers
 from postbus.runtime.forwarder import Courier
-from postbus.runtime.fragment import Host
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.requests import Call
 from tests.support.topics import Sorter
 from tests.unit.runtime.test_runtime import Bed
@@ -28,8 +28,8 @@ class Town:
 
     def __init__(self, subscriptions: int) -> None:
         self.bed = Bed()
-        self.topic = Host(TOPIC, 0, 0, "topic", Policy())
-        self.end = Host(END, 0, 0, "end", Policy())
+        self.topic = LoadedFragment(TOPIC, 0, 0, "topic", Policy())
+        self.end = LoadedFragment(END, 0, 0, "end", Policy())
         self.owners = range(1, subscriptions + 1)
         sorter = Sorter()
         sorter.rules = dict.fromkeys(self.owners)
@@ -37,8 +37,8 @@ class Town:
         self.topic.subscriptions = {
             owner: (f"s{owner}", Policy(forward_to=END)) for owner in self.owners
         }
-        self.hosts = {TOPIC: self.topic, END: self.end}
-        self.courier = Courier(self.hosts.get, lambda _: self.bed.runtime)
+        self.fragments = {TOPIC: self.topic, END: self.end}
+        self.courier = Courier(self.fragments.get, lambda _: self.bed.runtime)
         self.courier.serve(self.topic)
 
     async def publish(self, count: int) -> None:
@@ -87,10 +87,10 @@ async def test_no_more_shipments_are_under_way_than_the_bound(
     most = 0
     collect = Courier._collect
 
-    def counting(courier: Courier, host: Host, subqueue: int) -> None:
+    def counting(courier: Courier, fragment: LoadedFragment, subqueue: int) -> None:
         nonlocal most
         most = max(most, len(courier._under_way))
-        collect(courier, host, subqueue)
+        collect(courier, fragment, subqueue)
 
     monkeypatch.setattr(Courier, "_collect", counting)
     await town.publish(5)
@@ -101,7 +101,7 @@ async def test_no_more_shipments_are_under_way_than_the_bound(
 
 
 async def test_what_is_forwarded_to_an_entity_that_is_gone_is_a_dead_letter(town: Town) -> None:
-    del town.hosts[END]
+    del town.fragments[END]
     await town.publish(2)
     await until(lambda: town.count(DEAD_LETTER) == 24)
     assert town.count(MAIN, OUTBOX) == 0
@@ -183,7 +183,7 @@ async def test_the_marks_of_an_entity_that_is_gone_stay_while_a_shipment_is_unde
     await until(lambda: town.arrived == 12)
     await town.bed.runtime.quiet()
     first = outbox_id(TOPIC, 1 << OWNER_BITS)
-    del town.hosts[TOPIC]
+    del town.fragments[TOPIC]
     town.courier._under_way.add((town.topic, 1 << OWNER_BITS))
     assert town.end.engine is not None
     town.courier.forget_marks(town.end)

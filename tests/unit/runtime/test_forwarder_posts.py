@@ -18,7 +18,7 @@ from postbus.errors import InternalError, ServiceBusError, StoreUnavailable
 from postbus.model.instant import Instant
 from postbus.runtime import forwarder as couriers
 from postbus.runtime.forwarder import Courier
-from postbus.runtime.fragment import Host
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.requests import Call
 from tests.unit.runtime.test_forwarder import until
 from tests.unit.runtime.test_runtime import Bed
@@ -32,16 +32,18 @@ class Town:
 
     def __init__(self) -> None:
         self.bed = Bed()
-        self.via = Host(VIA, 0, 0, "via", Policy())
-        self.full = Host(FULL, 0, 0, "full", Policy(size_bytes_max=0))
-        self.free = Host(FREE, 0, 0, "free", Policy())
-        hosts = {VIA: self.via, FULL: self.full, FREE: self.free}
-        self.courier = Courier(hosts.get, lambda _: self.bed.runtime)
+        self.via = LoadedFragment(VIA, 0, 0, "via", Policy())
+        self.full = LoadedFragment(FULL, 0, 0, "full", Policy(size_bytes_max=0))
+        self.free = LoadedFragment(FREE, 0, 0, "free", Policy())
+        fragments = {VIA: self.via, FULL: self.full, FREE: self.free}
+        self.courier = Courier(fragments.get, lambda _: self.bed.runtime)
         self.courier.serve(self.via)
 
-    async def ask(self, host: Host, call: Callable[[Engine, Instant, Pages], Any]) -> Any:
+    async def ask(
+        self, fragment: LoadedFragment, call: Callable[[Engine, Instant, Pages], Any]
+    ) -> Any:
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.bed.runtime.submit(Call(host, call, done.set_result, done.set_exception))
+        self.bed.runtime.submit(Call(fragment, call, done.set_result, done.set_exception))
         return await done
 
     async def post(self, destination: int, count: int) -> None:
@@ -50,8 +52,8 @@ class Town:
             self.via, lambda engine, now, _: send_through(engine, destination, messages, now)
         )
 
-    def count(self, host: Host, subqueue: int = MAIN, lane: int = 0) -> int:
-        return 0 if host.engine is None else host.engine.ledger.count(subqueue, lane)
+    def count(self, fragment: LoadedFragment, subqueue: int = MAIN, lane: int = 0) -> int:
+        return 0 if fragment.engine is None else fragment.engine.ledger.count(subqueue, lane)
 
 
 @pytest.fixture

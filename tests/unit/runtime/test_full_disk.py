@@ -25,7 +25,7 @@ from postbus.model.edits import Edits
 from postbus.observe.meters import StoreMeter
 from postbus.runtime import forwarder as couriers
 from postbus.runtime import upkeep as upkeeps
-from postbus.runtime.fragment import Host
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.loading import Loader
 from postbus.runtime.requests import Call
 from postbus.runtime.runtime import Runtime
@@ -63,10 +63,10 @@ async def test_forwarding_waits_for_room_without_dead_letters(
     collected = 0
     collect = couriers.Courier._collect
 
-    def counting(courier: couriers.Courier, host: Host, subqueue: int) -> None:
+    def counting(courier: couriers.Courier, fragment: LoadedFragment, subqueue: int) -> None:
         nonlocal collected
         collected += 1
-        collect(courier, host, subqueue)
+        collect(courier, fragment, subqueue)
 
     monkeypatch.setattr(couriers.Courier, "_collect", counting)
     await town.publish(1)
@@ -100,7 +100,7 @@ async def test_a_transaction_that_sends_is_rolled_back_and_one_that_settles_is_n
         return next(iter(engine.own.locks))
 
     done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-    desk.bed.runtime.submit(Call(desk.bed.host, take, done.set_result, done.set_exception))
+    desk.bed.runtime.submit(Call(desk.bed.fragment, take, done.set_result, done.set_exception))
     token = await done
     settles = desk.declare()
 
@@ -118,8 +118,10 @@ async def test_a_scheduled_message_comes_when_it_is_due(desk: Desk) -> None:
     await bed.ask(lambda queue, now, pages: queue.send([message], now))
     bed.store.has_room = False
     bed.now += 10
-    bed.runtime.wake(bed.host)
-    await until(lambda: bed.host.engine is not None and bed.host.engine.ledger.count(MAIN) == 1)
+    bed.runtime.wake(bed.fragment)
+    await until(
+        lambda: bed.fragment.engine is not None and bed.fragment.engine.ledger.count(MAIN) == 1
+    )
 
 
 async def test_dead_letters_can_be_thrown_away_and_not_sent_again(cemetery: Cemetery) -> None:
@@ -146,13 +148,13 @@ class Cellar:
         clock = lambda: self.now  # noqa: E731
         self.runtime = Runtime(self.store, self.thread, clock, loader, self.meter)
         self.upkeep = Upkeep(self.store, self.thread, self.runtime, loader, self.meter)
-        self.host = Host(1, 0, 0, "orders", Policy())
+        self.fragment = LoadedFragment(1, 0, 0, "orders", Policy())
         self.lost: list[ServiceBusError] = []
         self.sent = 0
 
     async def ask(self, call: Any, grows: bool = False) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        request = Call(self.host, call, future.set_result, future.set_exception, grows=grows)
+        request = Call(self.fragment, call, future.set_result, future.set_exception, grows=grows)
         self.runtime.submit(request)
         return await future
 
@@ -161,7 +163,7 @@ class Cellar:
             while True:
                 await self.ask(self._send, grows=True)
                 self.sent += 1
-                self.host.on_lost[self.lost.append] = None
+                self.fragment.on_lost[self.lost.append] = None
 
     def _send(self, engine: Engine, now: int, pages: Pages) -> Any:
         return engine.send([Message(bytes(20_000), f"m{self.sent}")], now)
@@ -177,9 +179,9 @@ class Cellar:
         return found
 
     async def tidy(self) -> bool:
-        await self.upkeep.tidy(self.host, self.now, 0)
+        await self.upkeep.tidy(self.fragment, self.now, 0)
         await self.runtime.quiet()
-        await self.upkeep.tidy(self.host, self.now, 0)
+        await self.upkeep.tidy(self.fragment, self.now, 0)
         return await self.upkeep.look_for_room()
 
 
@@ -231,7 +233,7 @@ async def test_an_engine_comes_back_where_nothing_can_be_written(
         disk.fill()
     with pytest.raises(StoreFull):
         await complete_on(cellar, disk)
-    assert cellar.host.engine is None
+    assert cellar.fragment.engine is None
 
     def peek(engine: Engine, now: int, pages: Pages) -> Any:
         return browse.peek(engine.own, MAIN, 0, 1, 1 << 20, pages)
@@ -258,17 +260,17 @@ async def test_upkeep_takes_no_engine_away_where_nothing_can_be_written(
     cellar.lost.clear()
 
     await cellar.ask(lambda engine, now, pages: None)
-    cellar.host.on_lost[cellar.lost.append] = None
+    cellar.fragment.on_lost[cellar.lost.append] = None
     for _ in range(3):
         with suppress(StoreFull):
-            await cellar.upkeep.tidy(cellar.host, cellar.now, 0)
+            await cellar.upkeep.tidy(cellar.fragment, cellar.now, 0)
         await cellar.runtime.quiet()
     assert cellar.lost == [], "receivers keep their links and locks"
     disk.clean()
-    assert cellar.host.engine is not None
+    assert cellar.fragment.engine is not None
     while not await cellar.tidy():
         pass
-    assert cellar.host.engine.ledger.checkpoint == cellar.host.engine.ledger.head
+    assert cellar.fragment.engine.ledger.checkpoint == cellar.fragment.engine.ledger.head
 
 
 async def complete_on(cellar: Cellar, disk: QuotaDisk) -> None:
@@ -289,14 +291,14 @@ async def test_history_goes_before_its_time_on_a_full_disk_but_not_from_known_re
         async def look_for_room(self) -> bool:
             return False
 
-        async def tidy(self, host: Host, older_than: int, bytes_max: int) -> None:
+        async def tidy(self, fragment: LoadedFragment, older_than: int, bytes_max: int) -> None:
             trimmed.append((older_than, bytes_max))
             looked.set()
 
     nothing: Any = None
-    host = Host(1, 0, 0, "orders", Policy())
-    host.engine = SimpleNamespace()  # type: ignore[assignment]
-    entity: Any = SimpleNamespace(name="orders", host=host, retention=(1, 1))
+    fragment = LoadedFragment(1, 0, 0, "orders", Policy())
+    fragment.engine = SimpleNamespace()  # type: ignore[assignment]
+    entity: Any = SimpleNamespace(name="orders", fragment=fragment, retention=(1, 1))
     watched = Watched(nothing, nothing, nothing, nothing, StoreMeter())
     now = 1_700_000_000_000
     with mock.patch.object(upkeeps, "LOOK_S", 0.001):

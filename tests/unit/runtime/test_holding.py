@@ -16,7 +16,7 @@ from postbus.broker.window import WindowLimits
 from postbus.errors import ServiceBusError, StoreUnavailable
 from postbus.model.instant import Instant
 from postbus.observe.meters import EntityMeter, StoreMeter
-from postbus.runtime.fragment import Host
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.holding import FORESEEN_MAX, Ordered
 from postbus.runtime.loading import Loader
 from postbus.runtime.requests import Call
@@ -61,9 +61,9 @@ class Library(MemoryStore):
 class Sent(Ordered):
     """A send that keeps what became of it."""
 
-    def __init__(self, host: Host, *ids: str) -> None:
+    def __init__(self, fragment: LoadedFragment, *ids: str) -> None:
         super().__init__()
-        self.host = host
+        self.fragment = fragment
         self.size = 10
         self.exclusive = False
         self.messages = [Message(b"x", each) for each in ids]
@@ -90,39 +90,39 @@ class Bed:
         self.thread = StoreThread("store", asyncio.get_running_loop())
         loader = Loader(self.store, self.thread, "test", WindowLimits(), lambda: 7)
         self.runtime = Runtime(self.store, self.thread, lambda: self.now, loader, StoreMeter())
-        self.host = Host(1, 0, 0, "orders", Policy(duplicate_window_ms=60_000))
-        self.host.meter = EntityMeter()
+        self.fragment = LoadedFragment(1, 0, 0, "orders", Policy(duplicate_window_ms=60_000))
+        self.fragment.meter = EntityMeter()
 
     def send(self, *ids: str) -> asyncio.Future[None]:
         return self.submit(*ids).done
 
     def submit(self, *ids: str) -> Sent:
-        sent = Sent(self.host, *ids)
+        sent = Sent(self.fragment, *ids)
         self.runtime.submit(sent)
         return sent
 
     async def know(self, *ids: str) -> None:
         """Have these in the store, and nothing of them in memory but the filter."""
         await self.send(*ids)
-        self.host.checkpoint_wanted = True
-        self.runtime.wake(self.host)
-        assert self.host.engine is not None
-        ledger = self.host.engine.ledger
+        self.fragment.checkpoint_wanted = True
+        self.runtime.wake(self.fragment)
+        assert self.fragment.engine is not None
+        ledger = self.fragment.engine.ledger
         await until(lambda: ledger.head == ledger.checkpoint)
         await self.quiet()
         self.store.reads.clear()
 
     async def quiet(self) -> None:
-        await until(lambda: not self.host.chores and self.runtime.idle)
+        await until(lambda: not self.fragment.chores and self.runtime.idle)
 
     @property
     def behind(self) -> int:
         """Sends that are held back."""
-        return 0 if self.host.held is None else len(self.host.held._behind)
+        return 0 if self.fragment.held is None else len(self.fragment.held._behind)
 
     def there(self) -> list[str]:
-        assert self.host.engine is not None
-        window = self.host.engine.own.windows[MAIN]
+        assert self.fragment.engine is not None
+        window = self.fragment.engine.own.windows[MAIN]
         return [message.message_id for message in window.live.values()]
 
 
@@ -138,7 +138,7 @@ async def test_a_send_behind_one_that_reads_does_not_overtake_it(bed: Bed) -> No
     await bed.know("a")
     bed.store.open.clear()
     first = bed.send("a", "b")
-    await until(lambda: bed.host.loads > 0)
+    await until(lambda: bed.fragment.loads > 0)
     second, third = bed.send("c"), bed.send("d")
     await until(lambda: bed.behind == 2)
     assert not (first.done() or second.done() or third.done())
@@ -154,7 +154,7 @@ async def test_what_is_no_send_is_not_held_back(bed: Bed) -> None:
     held = bed.send("a")
     done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     count = lambda engine, now, pages: engine.ledger.count(MAIN)  # noqa: E731
-    bed.runtime.submit(Call(bed.host, count, done.set_result, done.set_exception))
+    bed.runtime.submit(Call(bed.fragment, count, done.set_result, done.set_exception))
     assert await asyncio.wait_for(done, 5) == 1
     assert not held.done()
     bed.store.open.set()
@@ -186,7 +186,7 @@ async def test_what_was_read_is_kept_only_by_those_it_was_read_for(bed: Bed) -> 
     await bed.know("a", "b", "c")
     bed.store.open.clear()
     first, with_it = bed.submit("a"), bed.submit("b")
-    await until(lambda: bed.host.loads > 0)
+    await until(lambda: bed.fragment.loads > 0)
     later = bed.submit("c")
     await until(lambda: bed.behind == 2)
     bed.store.open.set()
@@ -214,22 +214,22 @@ async def test_whoever_waits_while_the_engine_is_thrown_away_is_refused(bed: Bed
     await bed.know("a")
     bed.store.open.clear()
     waiting = [bed.send("a"), bed.send("b")]
-    await until(lambda: bed.host.loads > 0 and bed.behind == 1)
-    bed.runtime.discard(bed.host, StoreUnavailable("gone"))
+    await until(lambda: bed.fragment.loads > 0 and bed.behind == 1)
+    bed.runtime.discard(bed.fragment, StoreUnavailable("gone"))
     bed.store.open.set()
     for each in waiting:
         with pytest.raises(StoreUnavailable, match="loaded anew"):
             await each
     await bed.send("c")
     await bed.quiet()
-    assert bed.host.held is None
+    assert bed.fragment.held is None
 
 
 async def test_sends_that_wait_count_as_waiting(bed: Bed) -> None:
     await bed.know("a")
     bed.store.open.clear()
     bed.send("a")
-    await until(lambda: bed.host.loads > 0)
+    await until(lambda: bed.fragment.loads > 0)
     waiting = [bed.send("b") for _ in range(20_100)]
     await until(lambda: not bed.runtime._inbox)
     assert bed.runtime.congested
@@ -247,5 +247,5 @@ async def test_a_failed_commit_forgets_the_ids_that_came_with_it(bed: Bed) -> No
         await bed.send("b")
     await bed.send("b")
     await bed.quiet()
-    assert bed.host.engine is not None
-    assert bed.host.engine.ledger.count(MAIN) == 2
+    assert bed.fragment.engine is not None
+    assert bed.fragment.engine.ledger.count(MAIN) == 2

@@ -44,10 +44,10 @@ async def life(data: Path, wall: int, *bodies: bytes) -> list[int]:
 
 
 async def ask(server: Server, call: Any) -> Any:
-    host = server.namespace.queues()[0].host
+    fragment = server.namespace.queues()[0].fragment
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    request = Call(host, call, future.set_result, future.set_exception)
-    server.namespace.runtime(host).submit(request)
+    request = Call(fragment, call, future.set_result, future.set_exception)
+    server.namespace.runtime(fragment).submit(request)
     return await future
 
 

@@ -19,7 +19,7 @@ from postbus.broker.window import WindowLimits
 from postbus.errors import EntityNotFound, InternalError, ServiceBusError, StoreUnavailable
 from postbus.model.instant import Instant
 from postbus.observe.meters import EntityMeter, StoreMeter
-from postbus.runtime.fragment import Host
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.loading import Loader
 from postbus.runtime.receivers import Parcel
 from postbus.runtime.requests import Call, Lose
@@ -51,8 +51,8 @@ class Gate(MemoryStore):
 class Taker:
     """A receiver with credit."""
 
-    def __init__(self, host: Host, credit: int, deletes: bool = False) -> None:
-        self.host = host
+    def __init__(self, fragment: LoadedFragment, credit: int, deletes: bool = False) -> None:
+        self.fragment = fragment
         self.credit = credit
         self.deletes = deletes
         self.holder = 1
@@ -86,8 +86,8 @@ class Bed:
         loader = Loader(self.store, self.thread, "test", limits, lambda: 7)
         self.meter = StoreMeter()
         self.runtime = Runtime(self.store, self.thread, lambda: self.now, loader, self.meter)
-        self.host = Host(1, 0, 0, "orders", Policy())
-        self.host.meter = EntityMeter()
+        self.fragment = LoadedFragment(1, 0, 0, "orders", Policy())
+        self.fragment.meter = EntityMeter()
 
     def ask(self, call: Callable[[Queue, Instant, Pages], Any]) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -98,7 +98,7 @@ class Bed:
         def on_queue(engine: Engine, now: Instant, pages: Pages) -> Any:
             return call(engine.own, now, pages)
 
-        self.runtime.submit(Call(self.host, on_queue, future.set_result, failed))
+        self.runtime.submit(Call(self.fragment, on_queue, future.set_result, failed))
         return future
 
     def send(self, *bodies: bytes) -> asyncio.Future[Any]:
@@ -106,10 +106,10 @@ class Bed:
         return self.ask(lambda queue, now, pages: queue.send(messages, now))
 
     def join(self, taker: Taker) -> None:
-        line = self.host.line(MAIN)
+        line = self.fragment.line(MAIN)
         line.join(taker)
         line.wants(taker)
-        self.runtime.wake(self.host)
+        self.runtime.wake(self.fragment)
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ async def settled() -> None:
 async def test_nothing_leaves_before_its_commit(bed: Bed) -> None:
     """R-SETTLE-01; a delivery, an answer and a refusal wait for the same commit."""
     await bed.send(b"1")
-    taker = Taker(bed.host, credit=5)
+    taker = Taker(bed.fragment, credit=5)
     bed.store.open.clear()
     sent = bed.send(b"2")
     refused = bed.ask(lambda queue, now, pages: queue.complete(b"no lock", now))
@@ -165,16 +165,16 @@ async def test_a_failed_commit_acknowledges_nothing_and_the_engine_is_loaded_aga
 ) -> None:
     await bed.send(b"kept")
     lost: list[ServiceBusError] = []
-    bed.host.on_lost[lost.append] = None
+    bed.fragment.on_lost[lost.append] = None
     bed.store.failure = StoreUnavailable("disk full")
     with pytest.raises(StoreUnavailable):
         await bed.send(b"refused")
-    assert bed.host.engine is None
+    assert bed.fragment.engine is None
     assert len(lost) == 1, "links are told, for every lock is lost"
     assert bed.meter.failures == 1
 
     assert await bed.send(b"later") == [2], "the refused message left no trace"
-    taker = Taker(bed.host, credit=5)
+    taker = Taker(bed.fragment, credit=5)
     bed.join(taker)
     await settled()
     assert taker.taken == [b"kept", b"later"]
@@ -185,13 +185,13 @@ async def test_a_delivery_that_was_to_be_committed_with_a_failure_does_not_go_ou
 ) -> None:
     """R-SETTLE-05: receive-and-delete commits the removal first."""
     await bed.send(b"1")
-    taker = Taker(bed.host, credit=1, deletes=True)
+    taker = Taker(bed.fragment, credit=1, deletes=True)
     bed.store.failure = StoreUnavailable("disk full")
     bed.join(taker)
     await settled()
     assert taker.taken == []
-    again = Taker(bed.host, credit=1, deletes=True)
-    bed.host.line(MAIN).leave(taker)
+    again = Taker(bed.fragment, credit=1, deletes=True)
+    bed.fragment.line(MAIN).leave(taker)
     await bed.ask(lambda queue, now, pages: None)
     bed.join(again)
     await settled()
@@ -223,20 +223,20 @@ async def test_an_answer_that_fails_does_not_cost_the_others_theirs(bed: Bed) ->
         raise RuntimeError("this client's connection is broken")
 
     await bed.send(b"0")
-    bed.runtime.submit(Call(bed.host, lambda q, now, pages: None, explode, lambda error: None))
+    bed.runtime.submit(Call(bed.fragment, lambda q, now, pages: None, explode, lambda error: None))
     assert await bed.send(b"1") == [2]
 
 
 async def test_a_deleted_entity_refuses_whatever_was_waiting(bed: Bed) -> None:
     await bed.send(b"0")
-    bed.host.gone = EntityNotFound("orders")
+    bed.fragment.gone = EntityNotFound("orders")
     with pytest.raises(EntityNotFound):
         await bed.send(b"1")
 
 
 async def test_drain_is_answered_when_there_is_nothing_more(bed: Bed) -> None:
     await bed.send(b"1")
-    taker = Taker(bed.host, credit=3)
+    taker = Taker(bed.fragment, credit=3)
     taker.draining = True
     bed.join(taker)
     await settled()
@@ -247,8 +247,8 @@ async def test_drain_is_answered_when_there_is_nothing_more(bed: Bed) -> None:
 async def test_a_receiver_alone_has_the_engine_loaded(bed: Bed) -> None:
     """After a restart nobody else may ask for it."""
     await bed.send(b"1")
-    bed.runtime.discard(bed.host, StoreUnavailable("restart"))
-    taker = Taker(bed.host, credit=2)
+    bed.runtime.discard(bed.fragment, StoreUnavailable("restart"))
+    taker = Taker(bed.fragment, credit=2)
     taker.draining = True
     bed.join(taker)
     await settled()
@@ -259,7 +259,7 @@ async def test_a_receiver_alone_has_the_engine_loaded(bed: Bed) -> None:
 async def test_a_receiver_is_served_from_a_backlog_beyond_the_window(bed: Bed) -> None:
     for n in range(0, 200, 10):
         await bed.send(*(b"%03d" % m for m in range(n, n + 10)))
-    taker = Taker(bed.host, credit=1_000, deletes=True)
+    taker = Taker(bed.fragment, credit=1_000, deletes=True)
     bed.join(taker)
     for _ in range(100):
         await settled()
@@ -274,8 +274,8 @@ async def test_the_meter_counts_what_was_committed(bed: Bed) -> None:
     bed.store.failure = StoreUnavailable("disk full")
     with pytest.raises(StoreUnavailable):
         await bed.send(b"3")
-    assert bed.host.meter is not None
-    assert bed.host.meter.sends == 2
+    assert bed.fragment.meter is not None
+    assert bed.fragment.meter.sends == 2
 
 
 async def test_a_message_that_is_put_back_is_not_counted_as_sent_again(bed: Bed) -> None:
@@ -283,13 +283,13 @@ async def test_a_message_that_is_put_back_is_not_counted_as_sent_again(bed: Bed)
     message, raw = await bed.ask(lambda queue, now, _: queue.take_and_delete(MAIN, now))
     await bed.ask(lambda queue, *_: queue.put_back(message, raw))
     assert await bed.ask(lambda queue, *_: queue.ledger.count(MAIN)) == 1
-    assert bed.host.meter is not None
-    assert bed.host.meter.sends == 1
+    assert bed.fragment.meter is not None
+    assert bed.fragment.meter.sends == 1
 
 
 async def test_a_clean_stop_leaves_nothing_to_replay(bed: Bed) -> None:
     await bed.send(b"1")
-    await bed.runtime.stop([bed.host])
+    await bed.runtime.stop([bed.fragment])
     lease = bed.store.acquire(1, "next", 0)
     assert lease.checkpoint == lease.head == 1
 
@@ -297,7 +297,9 @@ async def test_a_clean_stop_leaves_nothing_to_replay(bed: Bed) -> None:
 # Deciding ahead of a commit that is under way
 
 
-def many(bed: Bed, host: Host | None = None, count: int = AHEAD_REQUESTS_MIN) -> list[Any]:
+def many(
+    bed: Bed, fragment: LoadedFragment | None = None, count: int = AHEAD_REQUESTS_MIN
+) -> list[Any]:
     """Sends that are worth a turn of their own, each a request that needs no answer in words."""
     answers = []
     for number in range(count):
@@ -308,7 +310,7 @@ def many(bed: Bed, host: Host | None = None, count: int = AHEAD_REQUESTS_MIN) ->
             return queue.send(messages, now)
 
         request = Call(
-            host or bed.host, call, answer.set_result, answer.set_exception, exclusive=False
+            fragment or bed.fragment, call, answer.set_result, answer.set_exception, exclusive=False
         )
         bed.runtime.submit(request)
         answers.append(answer)
@@ -322,8 +324,8 @@ async def test_a_large_batch_is_decided_ahead_and_answered_in_order(bed: Bed) ->
     await settled()
     ahead = many(bed)
     await settled()
-    assert bed.host.engine is not None
-    assert bed.host.engine.ledger.count(MAIN) == 2 + AHEAD_REQUESTS_MIN, "decided"
+    assert bed.fragment.engine is not None
+    assert bed.fragment.engine.ledger.count(MAIN) == 2 + AHEAD_REQUESTS_MIN, "decided"
     assert not any(answer.done() for answer in first + ahead), "and not answered"
 
     bed.store.open.set()
@@ -343,10 +345,10 @@ async def test_what_was_decided_on_top_of_a_failed_commit_is_refused_too(bed: Be
     for answer in first + ahead:
         with pytest.raises(StoreUnavailable):
             await answer
-    assert bed.host.engine is None
+    assert bed.fragment.engine is None
 
     assert await bed.send(b"later") == [2], "none of it left a trace"
-    taker = Taker(bed.host, credit=100)
+    taker = Taker(bed.fragment, credit=100)
     bed.join(taker)
     await settled()
     assert taker.taken == [b"kept", b"later"]
@@ -354,7 +356,7 @@ async def test_what_was_decided_on_top_of_a_failed_commit_is_refused_too(bed: Be
 
 async def test_another_entity_gets_nothing_that_was_not_durable(bed: Bed) -> None:
     """Its part of the second turn writes nothing, so nothing of it fails by itself."""
-    other = Host(2, 1, 0, "letters", Policy())
+    other = LoadedFragment(2, 1, 0, "letters", Policy())
     await bed.send(b"load")
     await asyncio.gather(*many(bed, other, count=1))
     bed.store.open.clear()
@@ -381,13 +383,13 @@ async def test_a_turn_that_writes_nothing_waits_for_the_commit_before_it(bed: Be
     bed.store.open.clear()
     sent = many(bed, count=1)
     await settled()
-    taker = Taker(bed.host, credit=5)
-    line = bed.host.line(MAIN)
+    taker = Taker(bed.fragment, credit=5)
+    line = bed.fragment.line(MAIN)
     line.join(taker)
     line.wants(taker)
-    bed.runtime.wake(bed.host)
+    bed.runtime.wake(bed.fragment)
     for _ in range(AHEAD_REQUESTS_MIN):
-        bed.runtime.submit(Lose(bed.host, [(MAIN, b"no lock")]))
+        bed.runtime.submit(Lose(bed.fragment, [(MAIN, b"no lock")]))
     await settled()
     assert taker.credit == 3, "taken"
     assert taker.taken == [], "and not given out"
@@ -404,8 +406,8 @@ async def test_nothing_is_decided_ahead_of_an_answer_in_words(bed: Bed) -> None:
     await settled()
     many(bed)
     await settled()
-    assert bed.host.engine is not None
-    assert bed.host.engine.ledger.count(MAIN) == 2
+    assert bed.fragment.engine is not None
+    assert bed.fragment.engine.ledger.count(MAIN) == 2
     bed.store.open.set()
 
 
@@ -414,21 +416,21 @@ async def test_a_checkpoint_waits_until_nothing_is_under_way(bed: Bed) -> None:
     bed.store.open.clear()
     first = many(bed, count=1)
     await settled()
-    bed.host.checkpoint_wanted = True
+    bed.fragment.checkpoint_wanted = True
     ahead = many(bed)
     await settled()
-    assert bed.host.checkpoint_wanted
+    assert bed.fragment.checkpoint_wanted
     bed.store.open.set()
     await asyncio.gather(*first, *ahead)
     await settled()
-    assert bed.host.engine is not None
-    ledger = bed.host.engine.ledger
+    assert bed.fragment.engine is not None
+    ledger = bed.fragment.engine.ledger
     assert ledger.checkpoint == ledger.head == 2 + AHEAD_REQUESTS_MIN
 
 
 async def test_one_who_is_refused_within_a_turn_starts_no_turn_beside_its_commit(bed: Bed) -> None:
     """A settlement that is refused lets its link ask for more, at once."""
-    broken = Host(2, 1, 0, "broken", Policy())
+    broken = LoadedFragment(2, 1, 0, "broken", Policy())
     await bed.send(b"0")
     await asyncio.gather(*many(bed, broken, count=1))
     bed.store.open.clear()
@@ -440,26 +442,26 @@ async def test_one_who_is_refused_within_a_turn_starts_no_turn_beside_its_commit
         bed.runtime.wake(broken)
 
     bed.runtime.submit(Call(broken, fault, lambda _: None, refused))
-    bed.host.checkpoint_wanted = True
+    bed.fragment.checkpoint_wanted = True
     first = bed.send(b"1")
     await asyncio.sleep(0)
     rest = many(bed, count=70)
     await settled()
-    assert bed.host.engine is not None
-    assert bed.host.engine.ledger.count(MAIN) == 2, "nothing was decided beside a checkpoint"
+    assert bed.fragment.engine is not None
+    assert bed.fragment.engine.ledger.count(MAIN) == 2, "nothing was decided beside a checkpoint"
 
     bed.store.open.set()
     await asyncio.gather(first, *rest)
-    bed.runtime.discard(bed.host, StoreUnavailable("restart"))
+    bed.runtime.discard(bed.fragment, StoreUnavailable("restart"))
     found = await bed.ask(lambda queue, _, pages: browse.peek(queue, MAIN, 0, 250, 1 << 20, pages))
     assert len(found) == 72
 
 
 async def test_what_waits_for_an_engine_counts_as_waiting(bed: Bed) -> None:
     await bed.send(b"0")
-    bed.runtime.discard(bed.host, StoreUnavailable("restart"))
+    bed.runtime.discard(bed.fragment, StoreUnavailable("restart"))
     bed.store.open.clear()
-    busy = Host(2, 1, 0, "busy", Policy())
+    busy = LoadedFragment(2, 1, 0, "busy", Policy())
     many(bed, busy, count=1)  # its commit keeps the store from loading anything
     await settled()
     relieved: list[bool] = []

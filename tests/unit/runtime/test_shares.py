@@ -57,7 +57,7 @@ def test_a_look_is_counted_as_toil_of_its_turn(raw: bytes) -> None:
     """Others look in the same turn, which ends when there was too much of it."""
     place = Place()
     place.send_messages(read_message(raw, 1 << 15, 1 << 16))
-    fragment, queue = place.engine.fragment, place.queue
+    fragment, queue = place.engine.shared, place.queue
     fragment.take_toil()
     place.paged(lambda pages: peek(MAIN, 0, 1, None, False, queue, place.now, pages))
     assert fragment.take_toil() > 5_000

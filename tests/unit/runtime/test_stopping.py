@@ -12,7 +12,7 @@ from postbus.broker import topic as topics
 from postbus.broker.message import MAIN, OUTBOX, PUBLISHING, Message
 from postbus.broker.policy import Policy
 from postbus.runtime.forwarder import Courier
-from postbus.runtime.fragment import Host
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.requests import Call
 from tests.support.topics import Sorter
 from tests.unit.runtime.test_runtime import Bed
@@ -33,12 +33,15 @@ async def until(ask: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-def publish(bed: Bed, host: Host, count: int) -> list[Any]:
+def publish(bed: Bed, fragment: LoadedFragment, count: int) -> list[Any]:
     answers: list[Any] = []
     messages = [Message(b"body", f"m{number}") for number in range(count)]
     bed.runtime.submit(
         Call(
-            host, lambda engine, now, _: engine.send(messages, now), answers.append, answers.append
+            fragment,
+            lambda engine, now, _: engine.send(messages, now),
+            answers.append,
+            answers.append,
         )
     )
     return answers
@@ -49,23 +52,23 @@ async def test_a_stop_leaves_a_long_fan_out_to_the_next_start(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topics, "COPIES_AT_ONCE", 1)
-    host = Host(1, 0, 0, "topic", Policy())
-    host.sorter = sorter = Sorter()
+    fragment = LoadedFragment(1, 0, 0, "topic", Policy())
+    fragment.sorter = sorter = Sorter()
     sorter.rules = {1: None, 2: None}
-    host.subscriptions = {owner: (f"s{owner}", Policy()) for owner in (1, 2)}
-    answers = publish(bed, host, 2_000)
+    fragment.subscriptions = {owner: (f"s{owner}", Policy()) for owner in (1, 2)}
+    answers = publish(bed, fragment, 2_000)
     await until(lambda: bool(answers))
-    engine = host.engine
+    engine = fragment.engine
     assert engine is not None
-    await bed.runtime.stop([host])
+    await bed.runtime.stop([fragment])
     assert engine.ledger.count(MAIN, PUBLISHING) > 1_000
     lease = bed.store.acquire(1, "next", 0)
     assert lease.checkpoint == lease.head
 
 
 async def test_a_courier_that_was_stopped_sends_nothing_more(bed: Bed) -> None:
-    source = Host(1, 0, 0, "source", Policy(forward_to=2))
-    end = Host(2, 0, 0, "end", Policy())
+    source = LoadedFragment(1, 0, 0, "source", Policy(forward_to=2))
+    end = LoadedFragment(2, 0, 0, "end", Policy())
     courier = Courier({1: source, 2: end}.get, lambda _: bed.runtime)
     courier.serve(source)
     publish(bed, source, 3)

@@ -16,7 +16,7 @@ from postbus.broker.message import (
 from postbus.broker.policy import Policy
 from postbus.broker.send_via import send_through
 from postbus.runtime.engine_cache import at_rest
-from postbus.runtime.fragment import Host
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.requests import Call
 from postbus.store.memory.store import MemoryStore
 from tests.support.topics import Sorter
@@ -33,7 +33,7 @@ def rested() -> MemoryStore:
     bed.send()
     bed.ask(lambda queue, now, _: queue.dead_letter(_locked(queue, now), now))
     bed.wait(5 * MINUTE)
-    assert bed.host.engine is None
+    assert bed.fragment.engine is None
     return bed.store
 
 
@@ -42,10 +42,10 @@ def _locked(queue: object, now: int) -> bytes:
     return bytes(message.token)
 
 
-def started(store: MemoryStore, host: Host) -> Bed:
+def started(store: MemoryStore, fragment: LoadedFragment) -> Bed:
     bed = Bed(store=store)
-    bed.hosts, bed.host = [host], host
-    bed.runtime.survey([host])
+    bed.fragments, bed.fragment = [fragment], fragment
+    bed.runtime.survey([fragment])
     bed.run()
     bed.machine.pass_time(1)
     bed.run()
@@ -63,8 +63,8 @@ def started(store: MemoryStore, host: Host) -> Bed:
 def test_a_queue_that_forwards_sends_off_after_a_start_what_it_holds(
     policy: Policy, subqueue: int
 ) -> None:
-    bed = started(rested(), Host(1, 0, 0, "q1", policy))
-    engine = bed.host.engine
+    bed = started(rested(), LoadedFragment(1, 0, 0, "q1", policy))
+    engine = bed.fragment.engine
     assert engine is not None, "nobody uses it, and yet"
     assert engine.ledger.count(subqueue, OUTBOX) == 1
     assert engine.ledger.count(subqueue, ACTIVE) == 0
@@ -74,42 +74,46 @@ def test_what_was_sent_through_a_queue_goes_on_after_a_start() -> None:
     before = Bed()
     messages = [Message(b"body", "id")]
     send = Call(
-        before.host,
+        before.fragment,
         lambda engine, now, _: send_through(engine, ELSEWHERE, messages, now),
         *_NOTHING,
     )
     before.runtime.submit(send)
     before.run()
-    before.host.checkpoint_wanted = True
-    before.runtime.wake(before.host)
+    before.fragment.checkpoint_wanted = True
+    before.runtime.wake(before.fragment)
     before.run()
     assert before.store.standing(1) is not None
 
-    bed = started(before.store, Host(1, 0, 0, "q1", Policy()))
-    engine = bed.host.engine
+    bed = started(before.store, LoadedFragment(1, 0, 0, "q1", Policy()))
+    engine = bed.fragment.engine
     assert engine is not None, "nobody uses it, and yet"
-    assert engine.fragment.outboxes.keys() == {TRANSFER_DEAD_LETTER}
+    assert engine.shared.outboxes.keys() == {TRANSFER_DEAD_LETTER}
 
 
-def topic(subscriptions: dict[int, tuple[str, Policy]]) -> Host:
-    host = Host(1, 0, 0, "topic", Policy())
+def topic(subscriptions: dict[int, tuple[str, Policy]]) -> LoadedFragment:
+    fragment = LoadedFragment(1, 0, 0, "topic", Policy())
     sorter = Sorter()
     sorter.rules = dict.fromkeys(subscriptions)
-    host.sorter, host.subscriptions = sorter, subscriptions
-    return host
+    fragment.sorter, fragment.subscriptions = sorter, subscriptions
+    return fragment
 
 
 def test_what_a_subscription_has_left_is_purged_after_a_start() -> None:
     before = Bed()
-    before.hosts, before.host = [host := topic({1: ("one", Policy())})], host
-    send = Call(host, lambda engine, now, _: engine.send([Message(b"body", "id")], now), *_NOTHING)
+    before.fragments, before.fragment = [fragment := topic({1: ("one", Policy())})], fragment
+    send = Call(
+        fragment, lambda engine, now, _: engine.send([Message(b"body", "id")], now), *_NOTHING
+    )
     before.runtime.submit(send)
     before.run()
     before.wait(5 * MINUTE)
-    assert host.engine is None and host.counts is not None and host.counts[1].active == 1
+    assert (
+        fragment.engine is None and fragment.counts is not None and fragment.counts[1].active == 1
+    )
 
     bed = started(before.store, topic({}))
-    engine = bed.host.engine
+    engine = bed.fragment.engine
     assert engine is not None
     assert engine.ledger.count(1 << OWNER_BITS) == engine.ledger.size_bytes == 0
 
@@ -118,14 +122,14 @@ def test_an_engine_that_was_not_looked_at_yet_is_not_forgotten_with_work_to_do()
     policy = Policy(forward_to=ELSEWHERE)
     store = rested()
     bed = Bed(store=store)
-    bed.hosts, bed.host = [host := Host(1, 0, 0, "q1", policy)], host
-    bed.runtime.wake(host)
-    while host.engine is None:
+    bed.fragments, bed.fragment = [fragment := LoadedFragment(1, 0, 0, "q1", policy)], fragment
+    bed.runtime.wake(fragment)
+    while fragment.engine is None:
         if bed.machine.ready:
             bed.machine.run_one()
         elif bed.thread.calls:
             bed.thread.run_one()
         else:
             bed.thread.answer_one(in_order=True)
-    assert not host.chores, "its first turn is still to come"
-    assert not at_rest(host, bed.machine.now)
+    assert not fragment.chores, "its first turn is still to come"
+    assert not at_rest(fragment, bed.machine.now)

@@ -37,7 +37,7 @@ async def test_only_a_commit_that_certainly_failed_is_refused(
     with mock.patch.object(bed.store, "commit", sync_fails), pytest.raises(told) as refused:
         await bed.send(b"1")
     assert type(refused.value) is told
-    taker = Taker(bed.host, credit=5)
+    taker = Taker(bed.fragment, credit=5)
     bed.join(taker)
     await settled()
     assert taker.taken == ([b"1"] if told is OutcomeUnknown else []), "the truth, once it is known"

@@ -17,7 +17,7 @@ from postbus.broker.queue import Queue
 from postbus.broker.window import WindowLimits
 from postbus.observe.meters import StoreMeter
 from postbus.runtime.engine_cache import Residence
-from postbus.runtime.fragment import Host
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.loading import Loader
 from postbus.runtime.requests import Call
 from postbus.runtime.runtime import Runtime
@@ -42,7 +42,7 @@ class Bed:
         meter = StoreMeter()
         self.runtime = Runtime(self.store, self.thread, lambda: NOW, loader, meter, residence)
         self.upkeep = Upkeep(self.store, self.thread, self.runtime, loader, meter)
-        self.host = Host(1, 0, 0, "orders", Policy())
+        self.fragment = LoadedFragment(1, 0, 0, "orders", Policy())
 
     async def ask(self, call: Callable[[Queue, int, Pages], Any]) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -50,7 +50,7 @@ class Bed:
         def on_queue(engine: Engine, now: int, pages: Pages) -> Any:
             return call(engine.own, now, pages)
 
-        self.runtime.submit(Call(self.host, on_queue, future.set_result, future.set_exception))
+        self.runtime.submit(Call(self.fragment, on_queue, future.set_result, future.set_exception))
         return await future
 
     async def send_and_take(self, count: int) -> None:
@@ -61,7 +61,7 @@ class Bed:
             await self.ask(lambda queue, now, _: queue.take_and_delete(MAIN, now))
 
     async def forget(self) -> None:
-        while self.host.engine is not None:
+        while self.fragment.engine is not None:
             self.runtime.forget_idle()
             await self.runtime.quiet()
 
@@ -85,17 +85,17 @@ async def test_the_journal_of_a_forgotten_engine_is_trimmed_without_loading_it(b
     await bed.forget()
     assert bed.batches == 10
 
-    await bed.upkeep.tidy(bed.host, NOW + 1, 0)
+    await bed.upkeep.tidy(bed.fragment, NOW + 1, 0)
     assert bed.batches == 0
-    assert bed.host.engine is None
+    assert bed.fragment.engine is None
 
 
 async def test_a_journal_within_retention_stays(bed: Bed) -> None:
     await bed.send_and_take(5)
     await bed.forget()
-    await bed.upkeep.tidy(bed.host, NOW, 1 << 30)
+    await bed.upkeep.tidy(bed.fragment, NOW, 1 << 30)
     assert bed.batches == 10
-    assert bed.host.engine is None
+    assert bed.fragment.engine is None
 
 
 async def test_bodies_that_pin_old_batches_of_a_forgotten_engine_are_copied(bed: Bed) -> None:
@@ -106,18 +106,18 @@ async def test_bodies_that_pin_old_batches_of_a_forgotten_engine_are_copied(bed:
     await bed.forget()
 
     # when it passes out of retention, its engine is loaded once and the body copied
-    await bed.upkeep.tidy(bed.host, NOW + 1, 0)
+    await bed.upkeep.tidy(bed.fragment, NOW + 1, 0)
     await bed.runtime.quiet()
-    assert bed.host.engine is not None
+    assert bed.fragment.engine is not None
     await bed.forget()
-    await bed.upkeep.tidy(bed.host, NOW + 1, 0)
+    await bed.upkeep.tidy(bed.fragment, NOW + 1, 0)
     assert bed.batches == 1
     assert len(bed.store.read(1, 0, 1 << 40)[0].data) < 2_000
     assert (await bed.ask(lambda queue, now, _: queue.ledger.count(MAIN))) == 1
 
 
 async def test_a_deleted_entity_leaves_nothing_behind(bed: Bed) -> None:
-    bed.host.policy = Policy(duplicate_window_ms=60_000)
+    bed.fragment.policy = Policy(duplicate_window_ms=60_000)
     for number in range(5):
         await seen(bed, f"{number}")
     await bed.forget()
@@ -129,7 +129,7 @@ async def test_a_deleted_entity_leaves_nothing_behind(bed: Bed) -> None:
 
 
 async def test_an_engine_that_cannot_be_loaded_is_left_alone(bed: Bed) -> None:
-    await bed.upkeep.tidy(bed.host, NOW + 1, 0)
+    await bed.upkeep.tidy(bed.fragment, NOW + 1, 0)
     assert bed.store.standing(1) is None
 
 
@@ -140,39 +140,39 @@ async def seen(bed: Bed, message_id: str) -> None:
     def send(engine: Engine, now: int, pages: Pages) -> Any:
         return engine.send([Message(b"body", message_id)], now, pages)
 
-    bed.runtime.submit(Call(bed.host, send, future.set_result, future.set_exception))
+    bed.runtime.submit(Call(bed.fragment, send, future.set_result, future.set_exception))
     await future
-    bed.host.checkpoint_wanted = True
-    bed.runtime.wake(bed.host)
+    bed.fragment.checkpoint_wanted = True
+    bed.runtime.wake(bed.fragment)
     await bed.runtime.quiet()
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
 async def test_ids_past_the_window_leave_the_store(bed: Bed, in_memory: bool) -> None:
-    bed.host.policy = Policy(duplicate_window_ms=60_000)
+    bed.fragment.policy = Policy(duplicate_window_ms=60_000)
     for number in range(7):
         await seen(bed, f"{number}")
     if not in_memory:
         await bed.forget()
     assert len(bed.store.load_seen_digests(1, 1, b"", 10)) == 7
-    await bed.upkeep.forget_ids(bed.host, NOW + 59_999)
+    await bed.upkeep.forget_ids(bed.fragment, NOW + 59_999)
     assert len(bed.store.load_seen_digests(1, 1, b"", 10)) == 7
-    await bed.upkeep.forget_ids(bed.host, NOW + 60_000)
+    await bed.upkeep.forget_ids(bed.fragment, NOW + 60_000)
     assert bed.store.load_seen_digests(1, 1, b"", 10) == []
-    assert (bed.host.engine is not None) is in_memory
-    await bed.upkeep.forget_ids(bed.host, NOW + 60_000)
+    assert (bed.fragment.engine is not None) is in_memory
+    await bed.upkeep.forget_ids(bed.fragment, NOW + 60_000)
 
 
 async def test_an_entity_that_does_not_look_at_ids_has_none_to_forget(bed: Bed) -> None:
     await bed.send_and_take(1)
-    await bed.upkeep.forget_ids(bed.host, NOW + 60_000)
+    await bed.upkeep.forget_ids(bed.fragment, NOW + 60_000)
 
 
 async def test_ids_are_kept_while_the_journal_has_more_than_the_checkpoint(bed: Bed) -> None:
     """Those that are replayed go into the same part, which must not be on its way out."""
-    bed.host.policy = Policy(duplicate_window_ms=60_000)
+    bed.fragment.policy = Policy(duplicate_window_ms=60_000)
     await seen(bed, "a")
     await bed.ask(lambda queue, now, _: queue.send([Message(b"body", "b")], now))
-    bed.host.engine = None
-    await bed.upkeep.forget_ids(bed.host, NOW + 60_000)
+    bed.fragment.engine = None
+    await bed.upkeep.forget_ids(bed.fragment, NOW + 60_000)
     assert len(bed.store.load_seen_digests(1, 1, b"", 10)) == 1

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from postbus.observe.meters import StoreMeter
-from postbus.runtime.fragment import Host
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.upkeep import GROWTH_SHARE, Upkeep
 from postbus.store.ports import Trimmed
 
@@ -37,9 +37,9 @@ def make(store: Trims, meter: StoreMeter) -> Upkeep:
     return Upkeep(cast(Any, store), cast(Any, Inline()), cast(Any, None), cast(Any, None), meter)
 
 
-def host(head: int) -> Host:
+def fragment(head: int) -> LoadedFragment:
     queue = SimpleNamespace(ledger=SimpleNamespace(head=head))
-    return cast(Host, SimpleNamespace(fragment=7, engine=queue, gone=None))
+    return cast(LoadedFragment, SimpleNamespace(id=7, engine=queue, gone=None))
 
 
 def test_a_store_has_grown_when_a_share_of_the_retention_was_written_since_the_last_time() -> None:
@@ -59,7 +59,7 @@ def test_a_store_has_grown_when_a_share_of_the_retention_was_written_since_the_l
 
 async def test_a_trim_goes_on_until_there_is_no_more_to_let_go_of() -> None:
     store = Trims(slices=3)
-    await make(store, StoreMeter()).trim(host(5), 0, KEPT)
+    await make(store, StoreMeter()).trim(fragment(5), 0, KEPT)
     assert store.calls == [7, 7, 7]
 
 
@@ -69,6 +69,6 @@ async def test_a_journal_to_which_nothing_was_added_is_not_looked_at_again(
 ) -> None:
     store = Trims()
     upkeep = make(store, StoreMeter())
-    await upkeep.trim(host(5), 0, KEPT)
-    await upkeep.trim(host(head), 0, KEPT)
+    await upkeep.trim(fragment(5), 0, KEPT)
+    await upkeep.trim(fragment(head), 0, KEPT)
     assert len(store.calls) == trims

@@ -21,7 +21,7 @@ _PROOFS: Final = 12
 """Proofs that one digest is cut into: BLAKE2b has up to 64 bytes, for the price of five."""
 
 
-class Fragment:
+class SharedState:
     """One ledger, and marks of what in it needs to be looked at: a topic may have two thousand
     subscriptions, and a turn must not go through all of them."""
 
