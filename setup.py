@@ -48,7 +48,7 @@ SHELL = {
     "runtime/requests.py",
     "runtime/runtime.py",
     "runtime/dispatch.py",
-    "runtime/session_line.py",
+    "runtime/session_waiters.py",
     "gateway/session_link.py",
     "runtime/session_requests.py",
     "runtime/session_serving.py",

@@ -33,7 +33,7 @@ from bench.ready_source import ReadySource
 from bench.report import markdown
 from bench.work import RunFailed
 from postbus.client.connection_string import parse
-from postbus.feed.events import Place
+from postbus.feed.events import JournalOrigin
 from pyspark_postbus.client import Client
 from pyspark_postbus.columns import ALL, OF_SECTIONS, ddl
 from pyspark_postbus.decode import Decoder
@@ -190,7 +190,7 @@ def _ready(
     with Client(connection) as client:
         journal = client.feed(QUEUE)
         chunk = client.read(QUEUE, 0, journal.fragments[0].first)
-    batch = Decoder(Place(QUEUE, 0, {}), columns).decode(chunk.data, 0, chunk.next)
+    batch = Decoder(JournalOrigin(QUEUE, 0, {}), columns).decode(chunk.data, 0, chunk.next)
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, batch.schema) as stream:
         stream.write_batch(batch)
     spark.dataSource.register(ReadySource)

@@ -34,7 +34,7 @@ from postbus.amqp.sections import (
 from postbus.auth.sas import create_sas
 from postbus.broker.ledger import Layout, Ledger
 from postbus.broker.message import DEAD_LETTER, Message
-from postbus.broker.records import Kind
+from postbus.broker.records import RecordKind
 from postbus.store import batch
 from postbus.store.ports import Part
 from postbus.store.sqlite.folder import DataFolder
@@ -89,7 +89,7 @@ def _bury(ledger: Ledger, name: str, size: int, now: int) -> None:
     message.number = message.enqueue_number = ledger.next_number()
     message.subqueue = DEAD_LETTER
     message.reason, message.description = "broken", "as in a bench"
-    ledger.add(Kind.ENQUEUED, message, raw)
+    ledger.add(RecordKind.ENQUEUED, message, raw)
     message.raw = None
 
 

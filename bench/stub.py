@@ -94,7 +94,7 @@ _BEFORE: Final = (
 )
 
 
-class Outlet:
+class ClientReceiver:
     """A link on which messages go out."""
 
     __slots__ = ("channel", "credit", "delivery_count", "drain", "handle", "settled")
@@ -130,7 +130,7 @@ class Store:
     def __init__(self, journal: Journal | None = None) -> None:
         self.journal = journal
         self.messages: deque[bytes] = deque()
-        self.waiting: dict[Outlet, Stub] = {}
+        self.waiting: dict[ClientReceiver, Stub] = {}
         """Links with credit and nothing to send."""
         self.connections = 0
 
@@ -145,7 +145,7 @@ class Stub(asyncio.Protocol):
         self._reader = FrameReader(1_048_576)
         self._greeted = 0
         self._partial: dict[int, tuple[Transfer, list[bytes]]] = {}
-        self._outlets: dict[tuple[int, int], Outlet] = {}
+        self._outlets: dict[tuple[int, int], ClientReceiver] = {}
         self._token_inlets: set[tuple[int, int]] = set()
         self._token_outlets: dict[int, int] = {}
         self._delivery_ids: dict[int, int] = {}
@@ -266,7 +266,7 @@ class Stub(asyncio.Protocol):
             outlet.drain = flow.drain
             self.deliver(outlet)
 
-    def deliver(self, outlet: Outlet) -> None:
+    def deliver(self, outlet: ClientReceiver) -> None:
         """Send what the client has credit for and what there is."""
         messages = self._messages
         count = min(outlet.credit, len(messages))
@@ -356,7 +356,7 @@ class Stub(asyncio.Protocol):
                 self._token_outlets[channel] = attach.handle
             else:
                 settled = attach.snd_settle_mode == SND_SETTLED
-                self._outlets[place] = Outlet(channel, attach.handle, settled)
+                self._outlets[place] = ClientReceiver(channel, attach.handle, settled)
         else:
             if is_token_link:
                 self._token_inlets.add(place)

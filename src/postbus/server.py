@@ -25,18 +25,18 @@ from postbus.errors import SHUTTING_DOWN, ConnectionForced, OutcomeUnknown, Stor
 from postbus.feed.readers import FeedReaders
 from postbus.feed.service import Feed
 from postbus.gateway.connection import Gateway
-from postbus.gateway.context import Service
+from postbus.gateway.context import ConnectionContext
 from postbus.http.app import build_app
 from postbus.http.deadletters import REQUEST_MAX_BYTES
 from postbus.http.feed import FeedPages
 from postbus.http.mailbox import Mailbox
 from postbus.model.description import QueueDescription
 from postbus.model.instant import Instant
-from postbus.namespace.entities import Entity, QueueEntity, Received, TopicEntity
+from postbus.namespace.entities import Entity, QueueEntity, ReceivableEntity, TopicEntity
 from postbus.namespace.health import Health
-from postbus.namespace.idle import Idleness
+from postbus.namespace.idle import IdleDeletion
 from postbus.namespace.namespace import Namespace
-from postbus.namespace.resubmit import Resubmitting
+from postbus.namespace.resubmit import Resubmission
 from postbus.namespace.usage import Usage
 from postbus.net.budgets import Bounds, Budgets
 from postbus.net.http_protocol import HttpHost, HttpLimits
@@ -51,10 +51,10 @@ from postbus.ops.backup import BACKUP, back_up_running
 from postbus.ops.config_file import NamespaceConfig, load_config
 from postbus.ops.control import Control, Handler
 from postbus.ops.export import EXPORT, export_running
-from postbus.ops.reload import Reloading
+from postbus.ops.reload import Reload
 from postbus.ops.reload_request import RELOAD
 from postbus.runtime.clock import SystemClock
-from postbus.runtime.engine_cache import Residence
+from postbus.runtime.engine_cache import EngineCache
 from postbus.runtime.loading import Loader
 from postbus.runtime.runtime import Runtime
 from postbus.runtime.store_thread import StoreThread
@@ -215,14 +215,16 @@ class Server:
             self._threads.append(thread)
             loader = self._loader(store, thread)
             meter = self._metrics.store(str(number))
-            residence = Residence(settings.loaded_entities_max, settings.idle_entity_timeout_ms)
-            runtimes.append(Runtime(store, thread, self._clock, loader, meter, residence))
+            engine_cache = EngineCache(
+                settings.loaded_entities_max, settings.idle_entity_timeout_ms
+            )
+            runtimes.append(Runtime(store, thread, self._clock, loader, meter, engine_cache))
             upkeeps.append(Upkeep(store, thread, runtimes[-1], loader, meter))
         tracking = TrackingIds(settings.namespace_name, self._wall)
         self.namespace = Namespace(
             settings, catalog, self._threads[0], runtimes, upkeeps, self._clock
         )
-        self._reloading = Reloading(
+        self._reloading = Reload(
             settings,
             config,
             partial(load_config, defaults=_defaults(settings, None)),
@@ -234,7 +236,7 @@ class Server:
         rules, certified = config.authorization_rules, self._certificates.names
         self._access = Access(settings, self._key, rules, self._clock, certified)
         authority = self._access.authority
-        self._service = Service(
+        self._service = ConnectionContext(
             self.namespace,
             authority,
             tracking,
@@ -310,7 +312,7 @@ class Server:
             defaults=_defaults(settings, self._config.default_lock_duration_ms),
             mailbox=self._mailbox,
             feeds=feeds,
-            undertaker=Resubmitting(self.namespace, self._clock),
+            undertaker=Resubmission(self.namespace, self._clock),
             usage=Usage(self.namespace, self._clock),
             wait_max_ms=settings.http_receive_timeout_max_ms,
         )
@@ -372,7 +374,7 @@ class Server:
                 self.namespace.entities,
                 self.namespace.upkeeps,
                 self._clock,
-                Idleness(self.namespace, self._clock).look,
+                IdleDeletion(self.namespace, self._clock).look,
                 self.namespace.forget_marks,
                 self._feed_readers.has_any,
             )
@@ -451,11 +453,11 @@ class Server:
             roles = [link.role for link in entity.message_links()]
             ratio = 0.0
             sessions_held: int | None = None
-            if isinstance(entity, Received):
+            if isinstance(entity, ReceivableEntity):
                 ratio = entity.prefetch.lock_ratio(entity.description.lock_duration_ms, now)
                 if entity.description.requires_session:
-                    line = entity.fragment.session_lines.get(entity.subqueue(MAIN))
-                    sessions_held = 0 if line is None else line.held_count
+                    receivers = entity.fragment.session_waiters.get(entity.subqueue(MAIN))
+                    sessions_held = 0 if receivers is None else receivers.held_count
             yield EntityReading(
                 entity.path,
                 entity.meter,

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from postbus.broker.message import KIND_MASK, OWNER_BITS, STATE
-from postbus.broker.records import BRINGS_BODY, Kind
+from postbus.broker.records import BRINGS_BODY, RecordKind
 from postbus.feed import events
 from postbus.feed.operations import OPERATIONS
 from pyspark_postbus.chunk_records import PROPERTIES, TRAIL, Records, find_records
@@ -50,7 +50,7 @@ class Selection:
         return taken
 
 
-def _kinds_of(operations: Iterable[str]) -> list[Kind]:
+def _kinds_of(operations: Iterable[str]) -> list[RecordKind]:
     by_name = {name: kind for kind, name in OPERATIONS.items()}
     return [by_name[name] for name in operations if name in by_name]
 
@@ -60,7 +60,7 @@ class Decoder:
 
     def __init__(
         self,
-        place: events.Place,
+        place: events.JournalOrigin,
         columns: tuple[str, ...],
         selection: Selection | None = None,
         journal: int | None = None,
@@ -91,7 +91,7 @@ class Decoder:
 class _Rare:
     """Records that are read plainly, each once."""
 
-    def __init__(self, found: Records, place: events.Place) -> None:
+    def __init__(self, found: Records, place: events.JournalOrigin) -> None:
         self._found = found
         self._place = place
 

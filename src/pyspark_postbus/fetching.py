@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from postbus.broker.message import OWNER_BITS
 from postbus.client.connection_string import Namespace
-from postbus.feed.events import Place
+from postbus.feed.events import JournalOrigin
 from pyspark_postbus.chunk_records import OtherJournal
 from pyspark_postbus.client import (
     READ_MAX,
@@ -93,7 +93,7 @@ def fetched(plan: Plan, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
 def _rows(
     plan: Plan, wanted: Range, client: Client, ahead: ThreadPoolExecutor
 ) -> Iterator[pa.RecordBatch]:
-    place = Place(plan.entity, wanted.fragment, plan.subscriptions)
+    place = JournalOrigin(plan.entity, wanted.fragment, plan.subscriptions)
     decoder = Decoder(place, plan.columns, plan.selection, plan.journals[wanted.fragment])
     for chunk, start in _chunks(plan, wanted, client, ahead):
         rows = decoder.decode(chunk.data, start, wanted.end)

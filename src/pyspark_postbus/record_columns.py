@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from postbus.broker.message import KIND_MASK, OWNER_BITS, SCHEDULED
-from postbus.broker.records import Kind
+from postbus.broker.records import RecordKind
 from postbus.feed import events
 from postbus.feed.operations import OPERATIONS
 from pyspark_postbus.chunk_records import (
@@ -43,7 +43,7 @@ _KINDS: Final[npt.NDArray[np.int32]] = np.full(256, -1, np.int32)
 _KINDS[[int(kind) for kind in OPERATIONS]] = np.arange(len(OPERATIONS))
 _SUB_QUEUES: Final = [events.SUB_QUEUES.get(kind) for kind in range(KIND_MASK + 1)]
 
-Column = Callable[[Records, events.Place], pa.Array]
+Column = Callable[[Records, events.JournalOrigin], pa.Array]
 
 
 def _times(values: npt.NDArray[Any], known: Flags | None = None) -> pa.Array:
@@ -81,26 +81,26 @@ def _many_of(name: str | None, count: int) -> pa.Array:
 _many_kept: Final = lru_cache(_REPEATED_MAX)(_many_of)
 
 
-def _partition(found: Records, place: events.Place) -> pa.Array:
+def _partition(found: Records, place: events.JournalOrigin) -> pa.Array:
     return numbers(np.full(len(found), place.partition, np.int32), pa.int32())
 
 
-def _operation(found: Records, place: events.Place) -> pa.Array:
+def _operation(found: Records, place: events.JournalOrigin) -> pa.Array:
     kinds = found.rows["kind"]
     if len(kinds) and (kinds == kinds[0]).all():
-        return _repeated(OPERATIONS[Kind(kinds[0])], len(kinds))
+        return _repeated(OPERATIONS[RecordKind(kinds[0])], len(kinds))
     return _NAMES.take(numbers(_KINDS[kinds], pa.int32()))
 
 
-def _subscription(found: Records, place: events.Place) -> pa.Array:
+def _subscription(found: Records, place: events.JournalOrigin) -> pa.Array:
     return _looked_up(found.rows["subqueue"] >> OWNER_BITS, dict(place.subscriptions))
 
 
-def _sub_queue(found: Records, place: events.Place) -> pa.Array:
+def _sub_queue(found: Records, place: events.JournalOrigin) -> pa.Array:
     return _looked_up(found.rows["subqueue"] & KIND_MASK, dict(enumerate(_SUB_QUEUES)))
 
 
-def _original(found: Records, place: events.Place) -> pa.Array:
+def _original(found: Records, place: events.JournalOrigin) -> pa.Array:
     """`Message.first_number`: in the trail of a message that has another number now."""
     numbers_now = found.rows["number"].astype(np.int64)
     if not found.rows["extras_length"].any():
@@ -111,15 +111,15 @@ def _original(found: Records, place: events.Place) -> pa.Array:
     return numbers(np.where(renumbered, first, numbers_now), pa.int64())
 
 
-def _enqueued(found: Records, place: events.Place) -> pa.Array:
+def _enqueued(found: Records, place: events.JournalOrigin) -> pa.Array:
     return _times(found.rows["enqueued_at"], found.rows["lane"] != SCHEDULED)
 
 
-def _scheduled(found: Records, place: events.Place) -> pa.Array:
+def _scheduled(found: Records, place: events.JournalOrigin) -> pa.Array:
     return _times(found.rows["enqueued_at"], found.rows["lane"] == SCHEDULED)
 
 
-def _expires(found: Records, place: events.Place) -> pa.Array:
+def _expires(found: Records, place: events.JournalOrigin) -> pa.Array:
     ttl = found.rows["ttl"]
     known = ttl >= 0
     if not known.any():
@@ -129,12 +129,12 @@ def _expires(found: Records, place: events.Place) -> pa.Array:
     return _times(np.minimum(found.rows["enqueued_at"], INSTANT_MAX) + span, known)
 
 
-def _ttl(found: Records, place: events.Place) -> pa.Array:
+def _ttl(found: Records, place: events.JournalOrigin) -> pa.Array:
     ttl = found.rows["ttl"]
     return numbers(ttl, pa.int64(), ttl >= 0)
 
 
-def _session(found: Records, place: events.Place) -> pa.Array:
+def _session(found: Records, place: events.JournalOrigin) -> pa.Array:
     if not found.has_session.any():
         return pa.nulls(len(found), pa.string())
     column = found.buffer.column
@@ -142,7 +142,7 @@ def _session(found: Records, place: events.Place) -> pa.Array:
 
 
 def _extra(tag: int) -> Column:
-    def column(found: Records, place: events.Place) -> pa.Array:
+    def column(found: Records, place: events.JournalOrigin) -> pa.Array:
         if not found.rows["extras_length"].any():
             return pa.nulls(len(found), pa.string())
         spans = found.extras()[tag]

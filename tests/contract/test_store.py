@@ -3,7 +3,7 @@
 import pytest
 
 from postbus.store import batch
-from postbus.store.ports import MessageStore, Part, Row, RowKey, Standing
+from postbus.store.ports import FragmentPosition, MessageStore, Part, Row, RowKey
 from tests.contract.fragments import T0, Writer, body_of, change, dump, key_of
 
 
@@ -259,11 +259,11 @@ def test_keys_are_told_apart_by_every_part(store: MessageStore) -> None:
 def test_where_a_fragment_stands_is_told_without_taking_it_over(store: MessageStore) -> None:
     assert store.standing(1) is None
     writer = Writer(store)
-    assert store.standing(1) == Standing(0, 0, b"")
+    assert store.standing(1) == FragmentPosition(0, 0, b"")
     rows = writer.send(b"a", b"b")
-    assert store.standing(1) == Standing(2, 0, b"")
+    assert store.standing(1) == FragmentPosition(2, 0, b"")
     writer.checkpoint(rows, state=b"two")
-    assert store.standing(1) == Standing(2, 2, b"two")
+    assert store.standing(1) == FragmentPosition(2, 2, b"two")
     writer.send(b"c")
-    assert store.standing(1) == Standing(3, 2, b"two")
+    assert store.standing(1) == FragmentPosition(3, 2, b"two")
     assert writer.send(b"d")

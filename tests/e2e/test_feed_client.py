@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from postbus.client.connection_string import parse
-from postbus.feed.events import Place
+from postbus.feed.events import JournalOrigin
 from pyspark_postbus.batch_reader import FeedReader
 from pyspark_postbus.client import (
     Client,
@@ -148,7 +148,7 @@ def test_a_reader_waits_for_what_comes(server: Server) -> None:
         later.start()
         chunk = client.read(queue, 0, 0, wait_s=30)
         later.join()
-    place = Place(queue, 0, {})
+    place = JournalOrigin(queue, 0, {})
     assert Decoder(place, ("messageId",)).decode(chunk.data, 0, 9).to_pylist() == [
         {"messageId": "id 0"}
     ]

@@ -46,7 +46,7 @@ def outcomes(reply: Reply) -> list[str]:
     return [each["outcome"] for each in json.loads(reply.body)["results"]]
 
 
-async def bury(bus: Bus, source: str | Subscription, count: int) -> list[int]:
+async def move_to_dead_letters(bus: Bus, source: str | Subscription, count: int) -> list[int]:
     """Dead-letter what is there; returns the numbers."""
     numbers: list[int] = []
     async with bus.receiver(source) as receiver:
@@ -76,7 +76,7 @@ async def test_a_dead_letter_comes_back_as_it_was_sent(
         header={"priority": 7, "durable": True, "time_to_live": 3_600_000},
     )
     await bus.send(queue, sent)
-    [number] = await bury(bus, queue, 1)
+    [number] = await move_to_dead_letters(bus, queue, 1)
     with RestClient(server.connection_string) as client:
         asked = {"messages": [{"sequenceNumber": number}]}
         assert outcomes(ask(client, queue, asked)) == ["moved"]
@@ -103,7 +103,7 @@ async def test_an_edited_one_is_what_it_was_made(
     bus = open_bus(server)
     properties = {"kind": "order", "broken": True}
     await bus.send(queue, ServiceBusMessage("coffee", application_properties=properties))
-    [number] = await bury(bus, queue, 1)
+    [number] = await move_to_dead_letters(bus, queue, 1)
     edits = {
         "body": b64encode(b"tea").decode(),
         "properties": {"broken": None, "repaired": "yes", "tries": 2},
@@ -130,7 +130,7 @@ async def test_a_locked_one_stays_with_its_receiver_and_others_are_thrown_away(
     queue = Administration(server.connection_string).make_queue()
     bus = open_bus(server)
     await bus.send(queue, *(ServiceBusMessage(name) for name in ("a", "b")))
-    first, second = await bury(bus, queue, 2)
+    first, second = await move_to_dead_letters(bus, queue, 2)
     async with bus.receiver(queue, sub_queue=DEAD_LETTERS) as receiver:
         locked = await receive_one(receiver)
         assert locked.sequence_number == first
@@ -150,7 +150,7 @@ async def test_a_session_queue_wants_a_session_id(
     plain, sessions = administration.make_queue(), administration.make_queue(requires_session=True)
     bus = open_bus(server)
     await bus.send(plain, ServiceBusMessage("tea"))
-    [number] = await bury(bus, plain, 1)
+    [number] = await move_to_dead_letters(bus, plain, 1)
     with RestClient(server.connection_string) as client:
         body: dict[str, Any] = {"to": sessions, "messages": [{"sequenceNumber": number}]}
         reply = ask(client, plain, body)
@@ -171,7 +171,7 @@ async def test_a_topic_can_have_it_and_a_subscription_gets_its_own_back(
     third = administration.make_subscription(other)
     bus = open_bus(server)
     await bus.send(topic, *(ServiceBusMessage(name) for name in ("a", "b", "c")))
-    numbers = await bury(bus, one, 3)
+    numbers = await move_to_dead_letters(bus, one, 3)
     with RestClient(server.connection_string) as client:
         for number, to in zip(numbers, (None, topic, other), strict=True):
             asked = {"to": to, "messages": [{"sequenceNumber": number}]}
@@ -194,7 +194,7 @@ async def test_it_is_no_duplicate_of_itself_here_or_where_it_was_seen(
         await bus.send(queue, ServiceBusMessage("tea", message_id="m"))
     with RestClient(server.connection_string) as client:
         for to, expected in ((None, [1, 1]), (there, [0, 2])):
-            [number] = await bury(bus, here, 1)
+            [number] = await move_to_dead_letters(bus, here, 1)
             asked = {"to": to, "messages": [{"sequenceNumber": number}]}
             assert outcomes(ask(client, here, asked)) == ["moved"]
 
@@ -314,7 +314,7 @@ async def test_killed_in_the_middle_and_run_again_each_is_there_exactly_once(
             await sender.send_messages(
                 [ServiceBusMessage(name, message_id=name) for name in names[start : start + 200]]
             )
-    numbers = await bury(bus, source, COUNT)
+    numbers = await move_to_dead_letters(bus, source, COUNT)
     to = target if elsewhere else None
     cut_off = moved = 0
     for turn in range(KILLS + 1):

@@ -24,7 +24,7 @@ LOCKED = UUID(bytes_le=(7).to_bytes(4, "big") + (1).to_bytes(4, "big") + bytes(8
 """Stands in a sample for the token of a locked message, which differs with every engine."""
 
 
-class Inlet:
+class ClientSender:
     """The way back: answers are only kept."""
 
     spelling = MANAGEMENT_SPELLING
@@ -107,7 +107,7 @@ def run_management(data: bytes) -> None:
     be read."""
     place = data[0] % 4 if data else 0
     engine, token = engine_with_sessions() if place == SESSIONAL else engine_with_messages()
-    inlet: Any = Inlet()
+    sender: Any = ClientSender()
     gateway: Any = SimpleNamespace(
         allows=lambda right, path: True,
         now=T0,
@@ -130,12 +130,12 @@ def run_management(data: bytes) -> None:
     subqueue = MAIN if place == SESSIONAL else place
     node = ManagementNode(gateway, entity, subqueue, "orders/$management")
     payload = data[1:].replace(LOCKED.bytes, UUID(bytes_le=token).bytes)
-    request = NodeRequest(inlet, payload)
+    request = NodeRequest(sender, payload)
     try:
         node.handle(request)
     except ServiceBusError as error:
         request.refuse(error, "orders")
-    [answer] = inlet.answers
+    [answer] = sender.answers
     offset = 0
     while offset < len(answer):
         _, offset = decode(answer, offset)

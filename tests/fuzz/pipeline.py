@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from postbus.amqp.sections import read_application_properties, scan
 from postbus.broker import records
-from postbus.broker.records import Kind
-from postbus.feed.events import Place, event
+from postbus.broker.records import RecordKind
+from postbus.feed.events import JournalOrigin, event
 from postbus.http.edits import read_numbers, read_resubmission
 from postbus.messages.envelope import read_message
 from postbus.namespace.revision import Revision
@@ -20,7 +20,7 @@ from tests.unit.namespace.test_revision import dead_letter
 
 NOW = 1_700_000_000_000
 PROPERTY_SIZE_MAX = 2_000
-PLACE = Place("orders", 0, {})
+PLACE = JournalOrigin("orders", 0, {})
 
 
 def run_resubmission(data: bytes) -> None:
@@ -47,7 +47,7 @@ def run_feed(data: bytes) -> None:
     message = read_message(data, PROPERTY_SIZE_MAX)
     message.number, message.enqueued_at = 5, NOW
     assert message.raw is not None
-    record = records.encode_with_body(Kind.ENQUEUED, message, message.raw)
+    record = records.encode_with_body(RecordKind.ENQUEUED, message, message.raw)
     chunk, _ = batch.pack(1, 1, 0, NOW, [record])
     found = Decoder(PLACE, ALL).decode(chunk, 0, 1)
     found.validate(full=True)

@@ -15,9 +15,9 @@ from postbus.auth.jwt import Issuer
 from postbus.auth.keyring import AccessKey
 from postbus.config.content import Content, Subscription
 from postbus.config.emulator_writing import write_emulator
-from postbus.config.places import ConfigError, Wrong
+from postbus.config.places import ConfigError, ConfigMistake
 from postbus.config.planning import Limits, make_plan
-from postbus.config.steps import Told
+from postbus.config.steps import StepReport
 from postbus.config.toml_writing import write_toml
 from postbus.errors import ServiceBusError
 from postbus.http.atom import Entry, Site, entry_document, read_content
@@ -104,11 +104,11 @@ def run_config(data: bytes) -> None:
         twice, lost = write_emulator("again", load_config(path).content)
         assert (twice, lost) == (text, [])
     limits = Limits(1_000_000, 1_000_000, 1_000_000, 1_000_000)
-    with suppress(Wrong):
+    with suppress(ConfigMistake):
         assert make_plan(again, content, limits, prune=True).steps == ()
-    with suppress(Wrong):
+    with suppress(ConfigMistake):
         for step in make_plan(content, Content(), limits, prune=False).steps:
-            list(Told.of(step).lines())
+            list(StepReport.of(step).receiver_queues())
 
 
 def _checked(content: Content) -> Content:

@@ -45,10 +45,10 @@ from postbus.amqp.sections import (
     encode_properties,
 )
 from postbus.broker import records
-from postbus.broker.message import LANES, STATE, Message, Trail
-from postbus.broker.records import BRINGS_BODY, Kind
+from postbus.broker.message import LANES, STATE, ForwardingInfo, Message
+from postbus.broker.records import BRINGS_BODY, RecordKind
 from postbus.errors import ServiceBusError
-from postbus.feed.events import COLUMNS, TIMES, Place, event
+from postbus.feed.events import COLUMNS, TIMES, JournalOrigin, event
 from postbus.messages.envelope import read_message
 from postbus.store import batch
 from pyspark_postbus import decode, record_columns
@@ -58,7 +58,7 @@ from pyspark_postbus.decode import Decoder, Selection
 from pyspark_postbus.record_columns import INSTANT_MAX
 from tests.property.amqp.test_sections import payloads
 
-PLACE = Place("orders", 2, {1: "audit", 2: "billing"})
+PLACE = JournalOrigin("orders", 2, {1: "audit", 2: "billing"})
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 times = st.integers(0, 4_000_000_000_000)
 texts = st.text(st.characters(codec="utf-8"), max_size=30)
@@ -145,7 +145,7 @@ def _sent(payload: bytes) -> Message | None:
 @st.composite
 def any_records(draw: Callable[..., Any]) -> bytes:
     """One record, of any kind."""
-    kind = draw(st.sampled_from(sorted(Kind)))
+    kind = draw(st.sampled_from(sorted(RecordKind)))
     message = Message(b"", "", None)
     if kind in BRINGS_BODY:
         message = draw(st.one_of(usual, payloads).map(_sent).filter(lambda one: one is not None))
@@ -162,7 +162,7 @@ def any_records(draw: Callable[..., Any]) -> bytes:
     if draw(st.integers(0, 5)) == 0:
         message.properties = encode_application_properties({"changed": "yes"})
     if draw(st.integers(0, 3)) == 0:
-        message.trail = Trail(9)
+        message.trail = ForwardingInfo(9)
         message.trail.origin = draw(st.integers(-1, 5))
         message.trail.origin_number = draw(st.integers(0, 1 << 50))
         if draw(st.booleans()):
@@ -241,7 +241,7 @@ def enqueued(subject: str, body: bytes) -> bytes:
     )
     message = read_message(payload, 10_000)
     message.message_id = subject
-    return records.encode_with_body(Kind.ENQUEUED, message, payload)
+    return records.encode_with_body(RecordKind.ENQUEUED, message, payload)
 
 
 def sent_by_the_sdk(number: int) -> bytes:
@@ -267,7 +267,7 @@ def sent_by_the_sdk(number: int) -> bytes:
     payload = bytearray()
     encode_payload(payload, PyamqpTransport.to_outgoing_amqp_message(sent.raw_amqp_message))
     message = read_message(bytes(payload), 10_000)
-    return records.encode_with_body(Kind.ENQUEUED, message, message.raw or b"")
+    return records.encode_with_body(RecordKind.ENQUEUED, message, message.raw or b"")
 
 
 def test_no_message_of_an_sdk_is_read_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,7 +295,7 @@ def test_a_message_with_a_property_of_any_simple_type_is_not_read_plainly(
 ) -> None:
     payload = encode_application_properties({"of": value}) + encode_data(b"body")
     message = read_message(payload, 10_000)
-    journal = [(5, [records.encode_with_body(Kind.ENQUEUED, message, message.raw or b"")])]
+    journal = [(5, [records.encode_with_body(RecordKind.ENQUEUED, message, message.raw or b"")])]
     wanted = [as_arrow_gives(row) for row in plainly(journal, BASE, 1 << 62)]
     monkeypatch.setattr(decode.events, "event", None)
     assert Decoder(PLACE, ALL).decode(packed(journal), BASE, 1 << 62).to_pylist() == wanted
@@ -304,7 +304,7 @@ def test_a_message_with_a_property_of_any_simple_type_is_not_read_plainly(
 def read_both_ways(values: dict[str, Any], body: bytes) -> None:
     payload = encode_application_properties(values) + body
     message = read_message(payload, 10_000)
-    journal = [(5, [records.encode_with_body(Kind.ENQUEUED, message, message.raw or b"")])]
+    journal = [(5, [records.encode_with_body(RecordKind.ENQUEUED, message, message.raw or b"")])]
     wanted = [as_arrow_gives(row) for row in plainly(journal, BASE, 1 << 62)]
     assert Decoder(PLACE, ALL).decode(packed(journal), BASE, 1 << 62).to_pylist() == wanted
 
@@ -330,9 +330,9 @@ def test_the_number_that_a_message_came_in_under_is_told_either_way(
 ) -> None:
     """Trails of earlier versions have none: the number is the one that the message has."""
     message = Message(None, "m")
-    message.number, message.trail = 70, Trail(9)
+    message.number, message.trail = 70, ForwardingInfo(9)
     message.trail.origin, message.trail.origin_number = origin, number
-    journal = [(5, [records.encode(Kind.COMPLETED, message, 0, 0, 70)])]
+    journal = [(5, [records.encode(RecordKind.COMPLETED, message, 0, 0, 70)])]
     name = "originalSequenceNumber"
     assert [row[name] for row in plainly(journal, BASE, 1 << 62)] == [told]
     assert Decoder(PLACE, (name,)).decode(packed(journal), BASE, 1 << 62).to_pylist() == [
@@ -428,7 +428,7 @@ def test_rows_are_chosen_by_operation_subscription_and_subqueue(journal: Journal
 
 
 def test_bytes_that_were_changed_on_the_way_are_found_out() -> None:
-    record = records.encode(Kind.COMPLETED, Message(None, "m"), 0, 0, 1)
+    record = records.encode(RecordKind.COMPLETED, Message(None, "m"), 0, 0, 1)
     data = bytearray(packed([(5, [record])]))
     data[-1] ^= 1
     with pytest.raises(DecodeFailed, match="checksum"):
@@ -436,14 +436,14 @@ def test_bytes_that_were_changed_on_the_way_are_found_out() -> None:
 
 
 def test_a_kind_of_a_later_version_is_refused_and_not_left_out() -> None:
-    record = bytearray(records.encode(Kind.COMPLETED, Message(None, "m"), 0, 0, 1))
+    record = bytearray(records.encode(RecordKind.COMPLETED, Message(None, "m"), 0, 0, 1))
     record[0] = 200
     with pytest.raises(DecodeFailed, match="kind"):
         Decoder(PLACE, ALL).decode(packed([(5, [bytes(record)])]), BASE, 1 << 62)
 
 
 def completed(number: int) -> bytes:
-    return records.encode(Kind.COMPLETED, Message(None, "m"), 0, 0, number)
+    return records.encode(RecordKind.COMPLETED, Message(None, "m"), 0, 0, number)
 
 
 def test_decoding_does_not_import_pandas() -> None:
@@ -451,11 +451,11 @@ def test_decoding_does_not_import_pandas() -> None:
     data = packed([(5, [enqueued("a", encode_data(bytes(300))), completed(1)])])
     program = f"""
 import sys
-from postbus.feed.events import Place
+from postbus.feed.events import JournalOrigin
 from pyspark_postbus.columns import ALL
 from pyspark_postbus.decode import Decoder
 data = bytes.fromhex({data.hex()!r})
-assert Decoder(Place("orders", 2, {{}}), ALL).decode(data, {BASE}, 1 << 62).num_rows == 2
+assert Decoder(JournalOrigin("orders", 2, {{}}), ALL).decode(data, {BASE}, 1 << 62).num_rows == 2
 sys.exit("pandas" in sys.modules)
 """
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from postbus.amqp.faults import ProtocolError
 from postbus.broker import records
 from postbus.broker.message import KIND_MASK, LANES, SCHEDULED, STATE, Message
-from postbus.broker.records import BRINGS_BODY, Kind
+from postbus.broker.records import BRINGS_BODY, RecordKind
 from postbus.errors import ServiceBusError
-from postbus.feed.events import COLUMNS, Place, event
+from postbus.feed.events import COLUMNS, JournalOrigin, event
 from postbus.feed.lines import line
 from postbus.feed.operations import HOUSEKEEPING, OPERATIONS
 from postbus.messages.envelope import read_message
@@ -21,7 +21,7 @@ from postbus.messages.plain_values import property_text, text_of
 from postbus.messages.translation import to_received
 from tests.property.amqp.test_sections import payloads
 
-PLACE = Place("orders", 2, {1: "audit", 2: "billing"})
+PLACE = JournalOrigin("orders", 2, {1: "audit", 2: "billing"})
 times = st.integers(0, 4_000_000_000_000)
 short_texts = st.text(st.characters(codec="utf-8"), max_size=40)
 
@@ -38,7 +38,7 @@ def test_an_event_says_of_a_message_what_its_receiver_gets(
     assert raw is not None
     message.number = message.enqueue_number = number
     message.enqueued_at = at
-    found = event(PLACE, 7, at, records.encode_with_body(Kind.ENQUEUED, message, raw))
+    found = event(PLACE, 7, at, records.encode_with_body(RecordKind.ENQUEUED, message, raw))
     received = to_received(message, raw)
     plain = received.message
     assert found is not None
@@ -61,7 +61,7 @@ def test_an_event_says_of_a_message_what_its_receiver_gets(
 
 
 @given(
-    st.sampled_from(sorted(set(Kind) - BRINGS_BODY)),
+    st.sampled_from(sorted(set(RecordKind) - BRINGS_BODY)),
     st.sampled_from(LANES),
     st.integers(0, 3).flatmap(lambda owner: st.sampled_from([owner << 2 | k for k in range(3)])),
     st.tuples(times, times, st.integers(-1, 1 << 60), st.integers(0, 1 << 31)),
@@ -69,7 +69,7 @@ def test_an_event_says_of_a_message_what_its_receiver_gets(
     st.tuples(*[st.none() | short_texts] * 3),
 )
 def test_an_event_without_a_body_says_what_its_record_says(
-    kind: Kind,
+    kind: RecordKind,
     lane: int,
     subqueue: int,
     numbers: tuple[int, int, int, int],
@@ -104,7 +104,7 @@ def test_an_event_without_a_body_says_what_its_record_says(
 def test_a_session_state_is_told_as_given(state: bytes, session: str) -> None:
     message = Message(state, "", session)
     message.lane = STATE
-    found = event(PLACE, 7, 8, records.encode_with_body(Kind.STATE_SET, message, state))
+    found = event(PLACE, 7, 8, records.encode_with_body(RecordKind.STATE_SET, message, state))
     assert found is not None
     assert (found["body"], found["sessionId"]) == (state, session)
     assert found["messageId"] is None

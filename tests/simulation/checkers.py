@@ -12,13 +12,13 @@ from collections.abc import Iterable
 
 from postbus.broker.message import DEAD_LETTER, DEFERRED, MAIN, SCHEDULED, Message
 from postbus.broker.queue import Queue
-from postbus.broker.records import REMOVES, Kind
+from postbus.broker.records import REMOVES, RecordKind
 from tests.simulation.history import Violation
 from tests.simulation.inventory import Seen
 from tests.simulation.model import Asked, Entry, Event, Model
 
 ENDS = frozenset({"complete", "cancel"})
-FAILS = frozenset({Kind.ABANDONED, Kind.LOCK_EXPIRED, Kind.DEFERRED})
+FAILS = frozenset({RecordKind.ABANDONED, RecordKind.LOCK_EXPIRED, RecordKind.DEFERRED})
 
 
 class Checker:
@@ -85,21 +85,21 @@ class NothingIsLost(Checker):
         if before is None:
             raise self.broken(name, f"{event.kind.name} of a message that is not there")
         asked = event.asked
-        if event.kind is Kind.EXPIRED:
+        if event.kind is RecordKind.EXPIRED:
             if not before.expired(now) or _in_force(event, now):
                 raise self.broken(name, f"expired before its time: {before}")
-        elif event.kind is Kind.COMPLETED:
+        elif event.kind is RecordKind.COMPLETED:
             _settled_by_holder(self, event, "complete", now)
-        elif event.kind is Kind.CANCELLED:
+        elif event.kind is RecordKind.CANCELLED:
             if asked is None or before.number not in asked.numbers or before.lane != SCHEDULED:
                 raise self.broken(name, f"nobody cancelled {before}")
-        elif event.kind is Kind.RESUBMITTED:
+        elif event.kind is RecordKind.RESUBMITTED:
             known = (
                 asked is not None and asked.verb == "resubmit" and before.number in asked.numbers
             )
             if not known or before.subqueue != DEAD_LETTER or event.lock is not None:
                 raise self.broken(name, f"nobody sent {before} again")
-        elif event.kind is Kind.DELETED:
+        elif event.kind is RecordKind.DELETED:
             if asked is None or asked.verb != "purge" or event.lock is not None:
                 raise self.broken(name, f"nobody purged {before}")
         elif event.lock is not None:
@@ -107,7 +107,10 @@ class NothingIsLost(Checker):
 
     def seen(self, inventory: Seen, queue: Queue) -> None:
         for name in sorted(self._acknowledged):
-            if name not in inventory and self.model.gone.get(name) in (None, Kind.RESUBMITTED):
+            if name not in inventory and self.model.gone.get(name) in (
+                None,
+                RecordKind.RESUBMITTED,
+            ):
                 raise self.broken(name, "acknowledged, never removed, and not there")
 
 
@@ -173,11 +176,11 @@ class OneHolder(Checker):
 
     def decided(self, event: Event, now: int) -> None:
         name, lock, asked = event.after.name, event.lock, event.asked
-        if event.kind is Kind.ABANDONED:
+        if event.kind is RecordKind.ABANDONED:
             _settled_by_holder(self, event, "abandon", now)
-        elif event.kind is Kind.DEFERRED:
+        elif event.kind is RecordKind.DEFERRED:
             _settled_by_holder(self, event, "defer", now)
-        elif event.kind is Kind.LOCK_EXPIRED and (
+        elif event.kind is RecordKind.LOCK_EXPIRED and (
             lock is None or (lock.until > now and (asked is None or asked.verb != "lose"))
         ):
             raise self.broken(name, f"a lock ran out that had not: {lock}")
@@ -202,14 +205,14 @@ class CountIsRight(Checker):
     def decided(self, event: Event, now: int) -> None:
         before, after = event.before, event.after
         if before is None:
-            is_new = event.kind is Kind.ENQUEUED or self._comes_again(event)
+            is_new = event.kind is RecordKind.ENQUEUED or self._comes_again(event)
             if after.count and is_new:
                 raise self.broken(after.name, f"new, and delivered {after.count} times already")
             return
-        if event.kind is Kind.RESUBMITTED:
+        if event.kind is RecordKind.RESUBMITTED:
             self._again.add(after.name)
         rise = int(event.kind in FAILS)
-        if event.kind is Kind.DEAD_LETTERED:
+        if event.kind is RecordKind.DEAD_LETTERED:
             rise = int(self._dead_letter_counts(event, before, now))
         if before.subqueue != MAIN:
             rise = 0
@@ -222,7 +225,7 @@ class CountIsRight(Checker):
 
     def _comes_again(self, event: Event) -> bool:
         asked = event.asked
-        return event.kind is Kind.PUT_BACK and asked is not None and asked.verb == "resubmit"
+        return event.kind is RecordKind.PUT_BACK and asked is not None and asked.verb == "resubmit"
 
     def _dead_letter_counts(self, event: Event, before: Entry, now: int) -> bool:
         limit = self.model.policy.max_delivery_count
@@ -301,13 +304,13 @@ class TimeIsKept(Checker):
 
     def decided(self, event: Event, now: int) -> None:
         before, after = event.before, event.after
-        if event.kind is Kind.ACTIVATED:
+        if event.kind is RecordKind.ACTIVATED:
             due = self.model.sent[after.name].scheduled_at
             if before is None or before.lane != SCHEDULED or now < due:
                 raise self.broken(after.name, f"activated at {now}, due at {due}")
-        elif event.kind is Kind.COPIED and after != before:
+        elif event.kind is RecordKind.COPIED and after != before:
             raise self.broken(after.name, f"a copy changed {before} to {after}")
-        elif event.kind is Kind.DEFERRED and after.lane != DEFERRED:
+        elif event.kind is RecordKind.DEFERRED and after.lane != DEFERRED:
             raise self.broken(after.name, f"deferred, and in lane {after.lane}")
 
 
@@ -315,7 +318,7 @@ class ModelIsMatched(Checker):
     promise = "the queue holds what it must"
 
     def decided(self, event: Event, now: int) -> None:
-        brings = event.kind in (Kind.ENQUEUED, Kind.SCHEDULED, Kind.PUT_BACK)
+        brings = event.kind in (RecordKind.ENQUEUED, RecordKind.SCHEDULED, RecordKind.PUT_BACK)
         if brings != (event.before is None):
             raise self.broken(event.after.name, f"{event.kind.name} of {event.before}")
 

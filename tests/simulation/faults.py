@@ -14,7 +14,7 @@ from postbus.broker.ledger import Ledger
 from postbus.broker.message import Message
 from postbus.broker.pages import Pages
 from postbus.broker.queue import Queue
-from postbus.broker.records import Kind
+from postbus.broker.records import RecordKind
 from postbus.errors import StoreUnavailable
 from postbus.model.instant import NEVER
 from postbus.model.rows import Row
@@ -107,9 +107,9 @@ def patched(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], A
 
 
 def _unwritten_completion(remove: Any) -> Any:
-    def faulty(ledger: Ledger, kind: Kind, message: Message) -> None:
+    def faulty(ledger: Ledger, kind: RecordKind, message: Message) -> None:
         remove(ledger, kind, message)
-        if kind is Kind.COMPLETED:
+        if kind is RecordKind.COMPLETED:
             ledger._at -= len(ledger.pending.pop()) + ledger._layout.prefix_size
 
     return faulty
@@ -195,7 +195,7 @@ def nobody_told(fetch: Any) -> Any:
     def faulty(queue: Queue, subqueue: int, pages: Pages) -> Any:
         need = fetch(queue, subqueue, pages)
         if need is None:
-            queue.shared.stirred.pop(subqueue, None)
+            queue.shared.ready_subqueues.pop(subqueue, None)
         return need
 
     return faulty

@@ -33,16 +33,16 @@ class History:
     """Lines of one run, each about a message or about everything."""
 
     def __init__(self) -> None:
-        self.lines: list[tuple[int, str | None, str]] = []
+        self.receiver_queues: list[tuple[int, str | None, str]] = []
 
     def note(self, now: int, name: str | None, text: str) -> None:
-        self.lines.append((now, name, text))
+        self.receiver_queues.append((now, name, text))
 
     def about(self, name: str | None) -> str:
         """The story of one message with the events that touch all of them, and the very end."""
-        chosen = [line for line in self.lines if name is None or line[1] in (None, name)]
+        chosen = [line for line in self.receiver_queues if name is None or line[1] in (None, name)]
         told = [_line(*line) for line in chosen[-TOLD:]]
-        lately = [_line(*line) for line in self.lines[-LATELY:]]
+        lately = [_line(*line) for line in self.receiver_queues[-LATELY:]]
         return "\n".join([f"story of {name or 'everything'}:", *told, "at the end:", *lately])
 
 

@@ -15,7 +15,7 @@ from postbus.broker import records
 from postbus.broker.message import ACTIVE, MAIN, Message
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
-from postbus.broker.records import REMOVES, Kind
+from postbus.broker.records import REMOVES, RecordKind
 from postbus.store import batch
 from tests.simulation.history import History
 
@@ -86,7 +86,7 @@ class Asked:
 class Event(NamedTuple):
     """One record, with the message before it and the lock on it."""
 
-    kind: Kind
+    kind: RecordKind
     before: Entry | None
     after: Entry
     lock: Lock | None
@@ -103,7 +103,7 @@ class Model:
         self.sent: dict[str, Sent] = {}
         self.live: dict[str, Entry] = {}
         self.durable: dict[str, Entry] = {}
-        self.gone: dict[str, Kind] = {}
+        self.gone: dict[str, RecordKind] = {}
         """Durably removed, and by what."""
         self.locks: dict[str, Lock] = {}
         self.asked: Asked | None = None
@@ -128,7 +128,7 @@ class Model:
             self.live.pop(after.name, None)
         else:
             self.live[after.name] = after
-        if record.kind is not Kind.COPIED:
+        if record.kind is not RecordKind.COPIED:
             self.locks.pop(after.name, None)
         return Event(record.kind, before, after, lock, self.asked, body)
 

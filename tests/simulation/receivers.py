@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from postbus.broker.message import Message
-from postbus.runtime.receivers import Parcel
+from postbus.runtime.receivers import OutgoingMessage
 
 
 class Watch(Protocol):
@@ -13,8 +13,8 @@ class Watch(Protocol):
 
     def before_take(self) -> None: ...
     def after_take(self, receiver: SimReceiver) -> None: ...
-    def delivered(self, receiver: SimReceiver, parcel: Parcel) -> None: ...
-    def give_back(self, parcel: Parcel) -> None: ...
+    def delivered(self, receiver: SimReceiver, outgoing: OutgoingMessage) -> None: ...
+    def give_back(self, outgoing: OutgoingMessage) -> None: ...
 
 
 class SimReceiver:
@@ -34,19 +34,19 @@ class SimReceiver:
         self.watch.before_take()
         return max(0, self.credit - self._reserved)
 
-    def reserve(self, message: Message, raw: bytes) -> Parcel:
+    def reserve(self, message: Message, raw: bytes) -> OutgoingMessage:
         self._reserved += 1
         self.watch.after_take(self)
-        return Parcel(message, raw, (b"%d" % message.delivery_count,))
+        return OutgoingMessage(message, raw, (b"%d" % message.delivery_count,))
 
-    def deliver(self, parcels: list[Parcel]) -> None:
-        self._reserved -= len(parcels)
-        for parcel in parcels:
+    def deliver(self, messages: list[OutgoingMessage]) -> None:
+        self._reserved -= len(messages)
+        for outgoing in messages:
             if self.attached:
                 self.credit -= 1
-                self.watch.delivered(self, parcel)
+                self.watch.delivered(self, outgoing)
             else:
-                self.watch.give_back(parcel)
+                self.watch.give_back(outgoing)
 
     def drained(self) -> None:
         self.credit = 0
@@ -57,7 +57,7 @@ class SimReceiver:
         self._reserved = 0
 
 
-def shown_count(parcel: Parcel) -> int:
+def shown_count(outgoing: OutgoingMessage) -> int:
     """The delivery count as the receiver is told."""
-    assert parcel.payload is not None
-    return int(parcel.payload[0])
+    assert outgoing.payload is not None
+    return int(outgoing.payload[0])

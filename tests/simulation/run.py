@@ -221,8 +221,8 @@ class Run:
     def _check_served(self) -> None:
         """Nobody is called but where something happened, so a call that is lost is lost."""
         sim = self._sim
-        for subqueue, line in sim.fragment.lines.items():
-            if not (sim.policy.receives and any(r.capacity() > 0 for r in line.receivers)):
+        for subqueue, line in sim.fragment.receiver_queues.items():
+            if not (sim.policy.receives and any(r.capacity() > 0 for r in line.members)):
                 continue
             first = sim.model.first_ready(subqueue, sim.now)
             if first is not None:

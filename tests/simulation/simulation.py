@@ -19,10 +19,10 @@ from postbus.broker.resubmission import Outcome, Result
 from postbus.broker.window import WindowLimits
 from postbus.errors import InternalError, MessageLockLost, OutcomeUnknown, ServiceBusError
 from postbus.observe.meters import StoreMeter
-from postbus.runtime.engine_cache import Residence, Retired
+from postbus.runtime.engine_cache import EngineCache, Retired
 from postbus.runtime.fragment import Chore, LoadedFragment
 from postbus.runtime.loading import Loader
-from postbus.runtime.receivers import Parcel
+from postbus.runtime.receivers import OutgoingMessage
 from postbus.runtime.requests import Call
 from postbus.runtime.runtime import Output, Runtime
 from postbus.store.memory.store import MemoryStore
@@ -106,7 +106,7 @@ class Simulation:
         loader = Loader(store, thread, "here", self._limits, lambda: 12345)
         with mock.patch("asyncio.get_running_loop", return_value=self.machine):
             self.runtime = self.runtime_class(
-                store, thread, lambda: self.machine.now, loader, StoreMeter(), Residence(1, 0)
+                store, thread, lambda: self.machine.now, loader, StoreMeter(), EngineCache(1, 0)
             )
         self.runtime.simulation = self
         self.fragment = LoadedFragment(FRAGMENT, 0, 0, "orders", self.policy)
@@ -297,7 +297,7 @@ class Simulation:
         receiver = SimReceiver(self, len(self.receivers), subqueue, deletes)
         receiver.credit = credit
         self.receivers.append(receiver)
-        line = self.fragment.line(subqueue)
+        line = self.fragment.receivers_of(subqueue)
         line.join(receiver)
         line.wants(receiver)
         self._count_receivers(subqueue)
@@ -306,20 +306,20 @@ class Simulation:
     def detach(self) -> None:
         receiver = self.receivers.pop(self.chance.randrange(len(self.receivers)))
         receiver.attached = False
-        self.fragment.line(receiver.subqueue).leave(receiver)
+        self.fragment.receivers_of(receiver.subqueue).leave(receiver)
         self._count_receivers(receiver.subqueue)
 
     def _count_receivers(self, subqueue: int) -> None:
         if self.fragment.engine is not None:
             self.fragment.engine.set_receivers(
-                subqueue, len(self.fragment.line(subqueue).receivers)
+                subqueue, len(self.fragment.receivers_of(subqueue).members)
             )
 
     def refresh_credit(self) -> None:
         receiver = self.chance.choice(self.receivers)
         receiver.credit += self.chance.choice([1, 1, 5])
         receiver.draining = self.chance.random() < 0.2
-        self.fragment.line(receiver.subqueue).wants(receiver)
+        self.fragment.receivers_of(receiver.subqueue).wants(receiver)
         self.runtime.wake(self.fragment)
 
     def before_take(self) -> None:
@@ -353,23 +353,23 @@ class Simulation:
         self.note(message.message_id, f"locked until {message.locked_until % 10_000_000}")
         self.model.lock(message)
 
-    def delivered(self, receiver: SimReceiver, parcel: Parcel) -> None:
-        name = parcel.message.message_id
-        count = shown_count(parcel)
+    def delivered(self, receiver: SimReceiver, outgoing: OutgoingMessage) -> None:
+        name = outgoing.message.message_id
+        count = shown_count(outgoing)
         self.note(name, f"delivered to {receiver.holder}, count {count}")
         for checker in self.checkers:
             checker.delivered(name, count, receiver.subqueue)
-            checker.shown(name, parcel.raw)
+            checker.shown(name, outgoing.raw)
         if receiver.deletes:
             self.confirm("complete", [name])
         else:
-            assert parcel.token is not None
-            self.clients.known.held.append(Held(name, parcel.message.number, parcel.token))
+            assert outgoing.token is not None
+            self.clients.known.held.append(Held(name, outgoing.message.number, outgoing.token))
 
-    def give_back(self, parcel: Parcel) -> None:
-        token = parcel.token
+    def give_back(self, outgoing: OutgoingMessage) -> None:
+        token = outgoing.token
         if token is None:
-            message, raw = parcel.message, parcel.raw
+            message, raw = outgoing.message, outgoing.raw
             self.ask(Asked("put_back"), lambda q, *_: q.put_back(message, raw), lambda _: None)
         else:
             self.ask(

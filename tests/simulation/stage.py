@@ -18,11 +18,11 @@ from postbus.broker.policy import Policy
 from postbus.broker.window import WindowLimits
 from postbus.errors import InternalError, ServiceBusError
 from postbus.observe.meters import StoreMeter
-from postbus.runtime.engine_cache import Residence
-from postbus.runtime.forwarder import Courier
+from postbus.runtime.engine_cache import EngineCache
+from postbus.runtime.forwarder import Forwarder
 from postbus.runtime.fragment import Chore, LoadedFragment, Output
 from postbus.runtime.loading import Loader
-from postbus.runtime.receivers import Parcel
+from postbus.runtime.receivers import OutgoingMessage
 from postbus.runtime.requests import Call, GiveBack
 from postbus.runtime.runtime import Runtime
 from postbus.store.memory.store import MemoryStore
@@ -76,19 +76,19 @@ class Taker:
     def capacity(self) -> int:
         return max(0, self.credit - self.reserved)
 
-    def reserve(self, message: Message, raw: bytes) -> Parcel:
+    def reserve(self, message: Message, raw: bytes) -> OutgoingMessage:
         self.reserved += 1
         self._stage.taken(self, message)
-        return Parcel(message, raw, None)
+        return OutgoingMessage(message, raw, None)
 
-    def deliver(self, parcels: list[Parcel]) -> None:
-        self.reserved -= len(parcels)
-        self.credit -= len(parcels)
-        for parcel in parcels:
+    def deliver(self, messages: list[OutgoingMessage]) -> None:
+        self.reserved -= len(messages)
+        self.credit -= len(messages)
+        for outgoing in messages:
             if self.attached:
-                self._stage.delivered(self, parcel)
+                self._stage.delivered(self, outgoing)
             else:
-                self._stage.give_back(self, parcel)
+                self._stage.give_back(self, outgoing)
 
     def drained(self) -> None: ...
 
@@ -112,7 +112,7 @@ class Stage(ABC):
         self._disk = SimDisk(chance) if on_disk else None
         self._limits = WindowLimits(chance.choice([4, 8, 40]), chance.choice([0, 60, 300]))
         self.records = self.keep_records(self._disk.store if self._disk else MemoryStore())
-        self.on_delivery: Callable[[Any, Parcel], None] = lambda *_: None
+        self.on_delivery: Callable[[Any, OutgoingMessage], None] = lambda *_: None
         self._start()
 
     @property
@@ -135,9 +135,9 @@ class Stage(ABC):
     def taken(self, taker: Taker, message: Message) -> None:  # noqa: B027  (few want to know)
         """A message was decided to be a receiver's."""
 
-    def give_back(self, taker: Receiving, parcel: Parcel) -> None:
+    def give_back(self, taker: Receiving, outgoing: OutgoingMessage) -> None:
         """A message came for a receiver that is gone."""
-        self.runtime.submit(GiveBack(taker.fragment, parcel))
+        self.runtime.submit(GiveBack(taker.fragment, outgoing))
 
     # -- the process ---------------------------------------------------------------------------
 
@@ -150,7 +150,7 @@ class Stage(ABC):
         loader = Loader(store, thread, "here", self._limits, lambda: 12345)
         with mock.patch("asyncio.get_running_loop", return_value=self.machine):
             self.runtime = self.runtime_class(
-                store, thread, lambda: self.machine.now, loader, StoreMeter(), Residence(1, 0)
+                store, thread, lambda: self.machine.now, loader, StoreMeter(), EngineCache(1, 0)
             )
         self.runtime.stage = self
         self.fragments = {
@@ -161,9 +161,9 @@ class Stage(ABC):
             if fragment_id not in self.gone
         }
         self.set_up()
-        courier = Courier(self.fragments.get, lambda _: self.runtime)
+        forwarder = Forwarder(self.fragments.get, lambda _: self.runtime)
         for fragment in self.fragments.values():
-            courier.serve(fragment)
+            forwarder.serve(fragment)
         self.runtime.survey(list(self.fragments.values()))
 
     def crash(self) -> None:
@@ -210,7 +210,9 @@ class Stage(ABC):
         for taker in self.takers:
             if taker.fragment is fragment:
                 taker.reserved = 0
-                fragment.line(taker.subqueue).wants(taker)  # as a client does that attaches again
+                fragment.receivers_of(taker.subqueue).wants(
+                    taker
+                )  # as a client does that attaches again
 
     # -- asking --------------------------------------------------------------------------------
 
@@ -235,32 +237,32 @@ class Stage(ABC):
         taker = Taker(self, fragment, subqueue, deletes)
         taker.credit = credit
         self.takers.append(taker)
-        line = fragment.line(subqueue)
+        line = fragment.receivers_of(subqueue)
         line.join(taker)
         line.wants(taker)
         if fragment.engine is not None:
-            fragment.engine.set_receivers(subqueue, len(line.receivers))
+            fragment.engine.set_receivers(subqueue, len(line.members))
         self.runtime.wake(fragment)
 
     def detach(self, taker: Taker) -> None:
         """What is under way to it comes back."""
         taker.attached = False
         self.takers.remove(taker)
-        line = taker.fragment.line(taker.subqueue)
+        line = taker.fragment.receivers_of(taker.subqueue)
         line.leave(taker)
         if taker.fragment.engine is not None:
-            taker.fragment.engine.set_receivers(taker.subqueue, len(line.receivers))
+            taker.fragment.engine.set_receivers(taker.subqueue, len(line.members))
 
     def refresh(self, taker: Taker, credit: int) -> None:
         taker.credit += credit
-        taker.fragment.line(taker.subqueue).wants(taker)
+        taker.fragment.receivers_of(taker.subqueue).wants(taker)
         self.runtime.wake(taker.fragment)
 
-    def delivered(self, taker: Receiving, parcel: Parcel) -> None:
+    def delivered(self, taker: Receiving, outgoing: OutgoingMessage) -> None:
         self.note(
-            parcel.message.message_id, f"delivered from {taker.fragment.name} {taker.subqueue}"
+            outgoing.message.message_id, f"delivered from {taker.fragment.name} {taker.subqueue}"
         )
-        self.on_delivery(taker, parcel)
+        self.on_delivery(taker, outgoing)
 
     # -- upkeep --------------------------------------------------------------------------------
 

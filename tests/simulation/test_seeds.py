@@ -11,7 +11,7 @@ from collections import Counter
 
 import pytest
 
-from postbus.broker.records import Kind
+from postbus.broker.records import RecordKind
 from tests.simulation.history import History
 from tests.simulation.patches import tiny
 from tests.simulation.run import Run, run_seed
@@ -47,11 +47,13 @@ def test_a_seed_always_tells_the_same_story(on_disk: bool) -> None:
     for seed in range(3):
         first, second = played(seed, on_disk), played(seed, on_disk)
         assert first.about(None) == second.about(None)
-        assert first.lines == second.lines
+        assert first.receiver_queues == second.receiver_queues
 
 
 def test_a_disk_meets_every_end_between_and_within_calls_and_while_it_is_opened() -> None:
-    texts = [text for seed in range(12) for _, _, text in played(seed, on_disk=True).lines]
+    texts = [
+        text for seed in range(12) for _, _, text in played(seed, on_disk=True).receiver_queues
+    ]
     ends = {text.removeprefix("CRASH ") for text in texts if text.startswith("CRASH ")}
     assert {"killed", "power cut", "stopped"} <= ends
     assert any(", then " in end for end in ends), "none came while the store was opened"
@@ -62,11 +64,14 @@ def test_a_disk_meets_every_end_between_and_within_calls_and_while_it_is_opened(
 def test_the_histories_contain_everything_that_can_happen() -> None:
     happened: Counter[str] = Counter()
     for seed in range(100):
-        for _, _, text in played(seed).lines:
+        for _, _, text in played(seed).receiver_queues:
             happened[" ".join(text.split()[:2])] += 1
             happened[text.split()[0]] += 1
     verbs = ["send", "cancel", "complete", "abandon", "defer", "dead_letter", "release", "lose"]
     verbs += ["renew", "deferred", "peek", "purge", "update", "put_back", "resubmit"]
-    of_queues = [kind for kind in Kind if kind <= Kind.COPIED] + [Kind.PUT_BACK, Kind.RESUBMITTED]
+    of_queues = [kind for kind in RecordKind if kind <= RecordKind.COPIED] + [
+        RecordKind.PUT_BACK,
+        RecordKind.RESUBMITTED,
+    ]
     expected = {kind.name for kind in of_queues} | {f"decided {verb}" for verb in verbs}
     assert (expected | {"CRASH"}) - happened.keys() == set()

@@ -11,7 +11,7 @@ from functools import cache
 
 import pytest
 
-from postbus.broker.records import Kind
+from postbus.broker.records import RecordKind
 from tests.simulation.faults import Fault
 from tests.simulation.sessions.faults import SESSION_FAULTS, find_in_sessions
 from tests.simulation.sessions.play import run_session_seed
@@ -28,7 +28,7 @@ AT_ONCE = 20
 def happened(seed: int) -> Counter[str]:
     """What a seed tells, by first words; each seed is run once in a process."""
     found: Counter[str] = Counter()
-    for _, _, text in run_session_seed(seed).history.lines:
+    for _, _, text in run_session_seed(seed).history.receiver_queues:
         words = [word for word in text.split() if not word.isdigit()]
         found.update({words[0], " ".join(words[:3]), " ".join(words[:5])})
     return found
@@ -42,15 +42,41 @@ def test_session_seeds_break_no_promise(first: int) -> None:
 
 def test_a_session_seed_always_tells_the_same_story() -> None:
     for seed in (2, 3):
-        assert run_session_seed(seed).history.lines == run_session_seed(seed).history.lines
+        assert (
+            run_session_seed(seed).history.receiver_queues
+            == run_session_seed(seed).history.receiver_queues
+        )
 
 
 def test_the_session_histories_contain_everything_that_can_happen() -> None:
     found = sum((happened(seed) for seed in range(FIRST, FIRST + 40)), Counter())
-    expected = {Kind.ENQUEUED, Kind.SCHEDULED, Kind.ACTIVATED, Kind.COMPLETED, Kind.RECEIVED}
-    expected |= {Kind.ABANDONED, Kind.LOCK_EXPIRED, Kind.DEFERRED, Kind.DEAD_LETTERED}
-    expected |= {Kind.CANCELLED, Kind.DELETED, Kind.COPIED, Kind.FORWARDED, Kind.ARRIVED}
-    expected |= {Kind.STATE_SET, Kind.STATE_CLEARED, Kind.DUPLICATE, Kind.POSTED, Kind.PUT_BACK}
+    expected = {
+        RecordKind.ENQUEUED,
+        RecordKind.SCHEDULED,
+        RecordKind.ACTIVATED,
+        RecordKind.COMPLETED,
+        RecordKind.RECEIVED,
+    }
+    expected |= {
+        RecordKind.ABANDONED,
+        RecordKind.LOCK_EXPIRED,
+        RecordKind.DEFERRED,
+        RecordKind.DEAD_LETTERED,
+    }
+    expected |= {
+        RecordKind.CANCELLED,
+        RecordKind.DELETED,
+        RecordKind.COPIED,
+        RecordKind.FORWARDED,
+        RecordKind.ARRIVED,
+    }
+    expected |= {
+        RecordKind.STATE_SET,
+        RecordKind.STATE_CLEARED,
+        RecordKind.DUPLICATE,
+        RecordKind.POSTED,
+        RecordKind.PUT_BACK,
+    }
     told = {"CRASH", "guest has lost", "guest is refused: SessionCannotBeLocked"}
     told |= {"client was told: committed", "client was told: release done"}
     assert ({kind.name for kind in expected} | told) - found.keys() == set()

@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from postbus.broker.records import Kind
+from postbus.broker.records import RecordKind
 from tests.simulation.faults import Fault
 from tests.simulation.topics.faults import TOPIC_FAULTS, find_in_topics
 from tests.simulation.topics.play import run_topic_seed
@@ -31,18 +31,33 @@ def test_topic_seeds_break_no_promise(first: int) -> None:
 
 def test_a_topic_seed_always_tells_the_same_story() -> None:
     for seed in (2, 3):
-        assert run_topic_seed(seed).history.lines == run_topic_seed(seed).history.lines
+        assert (
+            run_topic_seed(seed).history.receiver_queues
+            == run_topic_seed(seed).history.receiver_queues
+        )
 
 
 def test_the_topic_histories_contain_everything_that_topics_and_forwarding_write() -> None:
     happened: Counter[str] = Counter()
     for seed in range(40):
-        for _, _, text in run_topic_seed(seed, steps=400).history.lines:
+        for _, _, text in run_topic_seed(seed, steps=400).history.receiver_queues:
             happened[text.split()[0]] += 1
-    expected = {Kind.PUBLISHED, Kind.STAGED, Kind.DISTRIBUTED, Kind.ADVANCED, Kind.SPREAD}
-    expected |= {Kind.DIVERTED, Kind.FORWARDED, Kind.ARRIVED, Kind.DELETED}
-    expected |= {Kind.RESUBMITTED, Kind.PUT_BACK, Kind.POSTED}
-    expected |= {Kind.SCHEDULED, Kind.ACTIVATED, Kind.COPIED, Kind.REPLACED, Kind.DEAD_LETTERED}
+    expected = {
+        RecordKind.PUBLISHED,
+        RecordKind.STAGED,
+        RecordKind.DISTRIBUTED,
+        RecordKind.ADVANCED,
+        RecordKind.SPREAD,
+    }
+    expected |= {RecordKind.DIVERTED, RecordKind.FORWARDED, RecordKind.ARRIVED, RecordKind.DELETED}
+    expected |= {RecordKind.RESUBMITTED, RecordKind.PUT_BACK, RecordKind.POSTED}
+    expected |= {
+        RecordKind.SCHEDULED,
+        RecordKind.ACTIVATED,
+        RecordKind.COPIED,
+        RecordKind.REPLACED,
+        RecordKind.DEAD_LETTERED,
+    }
     assert {kind.name for kind in expected} - happened.keys() == set()
 
 

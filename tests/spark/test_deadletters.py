@@ -26,7 +26,9 @@ WITHIN_S = 300.0
 DEAD = ServiceBusSubQueue.DEAD_LETTER
 
 
-def bury(connection: str, queue: str, count: int, reason: str = "BadOrder", first: int = 0) -> None:
+def move_to_dead_letters(
+    connection: str, queue: str, count: int, reason: str = "BadOrder", first: int = 0
+) -> None:
     """Dead letters with numbered ids and errors."""
     with ServiceBusClient.from_connection_string(connection) as bus:
         with bus.get_queue_sender(queue) as sender:
@@ -69,8 +71,8 @@ def test_dead_letters_are_sorted_by_reason_and_kind_of_error(
     spark: SparkSession, broker: Server, queue: str
 ) -> None:
     connection = broker.connection_string
-    bury(connection, queue, 30)
-    bury(connection, queue, 10, "Unpaid", first=30)
+    move_to_dead_letters(connection, queue, 30)
+    move_to_dead_letters(connection, queue, 10, "Unpaid", first=30)
     found = triage(read_dead_letters(spark, connection, queue))
     bad, unpaid = found.kinds.collect()
     assert (bad.entity, bad.reason, bad.letters) == (queue, "BadOrder", 30)
@@ -107,7 +109,7 @@ def test_letters_are_repaired_by_expressions_and_the_others_stay(
     spark: SparkSession, broker: Server, queue: str
 ) -> None:
     connection = broker.connection_string
-    bury(connection, queue, 20)
+    move_to_dead_letters(connection, queue, 20)
     letters = read_dead_letters(spark, connection, queue)
     repair = prepare(
         letters, queue, "get_json_object(cast(body AS string), '$.order') < 5",
@@ -134,7 +136,7 @@ def test_letters_are_repaired_by_a_function_and_sent_elsewhere(
 ) -> None:
     connection = broker.connection_string
     other = Administration(connection).make_queue()
-    bury(connection, queue, 10)
+    move_to_dead_letters(connection, queue, 10)
 
     def mend(letter: dict[str, Any]) -> dict[str, Any] | None:
         number = json.loads(letter["body"])["order"]
@@ -158,8 +160,8 @@ def test_letters_are_discarded_and_nothing_else(
     spark: SparkSession, broker: Server, queue: str
 ) -> None:
     connection = broker.connection_string
-    bury(connection, queue, 6)
-    bury(connection, queue, 4, "Unpaid", first=6)
+    move_to_dead_letters(connection, queue, 6)
+    move_to_dead_letters(connection, queue, 4, "Unpaid", first=6)
     letters = read_dead_letters(spark, connection, queue)
     outcome = prepare(letters, queue, "deadLetterReason = 'Unpaid'").discard(connection)
     assert outcome.outcomes == {"removed": 4}
@@ -170,7 +172,7 @@ def test_a_letter_that_somebody_else_has_moved_is_not_found(
     spark: SparkSession, broker: Server, queue: str
 ) -> None:
     connection = broker.connection_string
-    bury(connection, queue, 4)
+    move_to_dead_letters(connection, queue, 4)
     first = prepare(read_dead_letters(spark, connection, queue), queue)
     second = prepare(read_dead_letters(spark, connection, queue), queue)
     assert first.resubmit(connection).outcomes == {"moved": 4}
@@ -182,7 +184,7 @@ def test_a_target_that_is_not_there_is_refused_by_name(
     spark: SparkSession, broker: Server, queue: str
 ) -> None:
     connection = broker.connection_string
-    bury(connection, queue, 1)
+    move_to_dead_letters(connection, queue, 1)
     repair = prepare(read_dead_letters(spark, connection, queue), queue)
     with pytest.raises(PostbusError, match="nowhere"):
         repair.resubmit(connection, to="nowhere")
@@ -194,7 +196,7 @@ def test_a_repair_killed_half_way_is_run_again_and_moves_each_letter_once(
     server = make_server().start()
     connection = server.connection_string
     queue = Administration(connection).make_queue()
-    bury(connection, queue, 2_500)
+    move_to_dead_letters(connection, queue, 2_500)
     marks = tmp_path / "marks"
     marks.mkdir()
     (marks / "slow").touch()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from postbus.broker import chores, forwarding
-from postbus.broker.forwarding import Receipt, Shipment, outbox_id
+from postbus.broker.forwarding import ForwardBatch, ForwardResult, outbox_id
 from postbus.broker.message import ACTIVE, MAIN, OUTBOX, OWNER_BITS, Message
 from postbus.broker.pages import Pages
 from postbus.broker.policy import Policy
@@ -42,31 +42,31 @@ class Place(Engine):
         store: MessageStore | None = None,
         fragment: int = 7,
         policy: Policy | None = None,
-        sorter: Sorter | None = None,
+        matcher: Sorter | None = None,
         checkpoint_every: int = 0,
     ) -> None:
-        self.sorter = sorter
+        self.matcher = matcher
         self.policies: dict[int, Policy] = {}
         self.name = f"place{fragment}"
         super().__init__(policy, None, store, checkpoint_every, fragment)
 
     def _load(self) -> None:
         super()._load()
-        if self.sorter is not None:
+        if self.matcher is not None:
             subscriptions = {o: (f"{self.name}/{o}", p) for o, p in self.policies.items()}
-            self.engine.become_topic(subscriptions, self.sorter)
+            self.engine.become_topic(subscriptions, self.matcher)
 
     # -- a topic -----------------------------------------------------------------------------
 
     def subscribe(self, owner: int, policy: Policy | None = None, rule: Rule | None = None) -> None:
-        assert self.sorter is not None
+        assert self.matcher is not None
         made = self.policies[owner] = policy or Policy()
-        self.sorter.rules[owner] = rule
+        self.matcher.rules[owner] = rule
         self.turn(lambda: self.engine.add_subscription(owner, f"{self.name}/{owner}", made))
 
     def unsubscribe(self, owner: int) -> None:
-        assert self.sorter is not None
-        del self.policies[owner], self.sorter.rules[owner]
+        assert self.matcher is not None
+        del self.policies[owner], self.matcher.rules[owner]
         self.turn(lambda: self.engine.remove_subscription(owner))
 
     def publish(self, *names: str, ttl: int = -1, scheduled_at: int = 0) -> list[int]:
@@ -132,13 +132,13 @@ class Place(Engine):
             self.paged(partial(forwarding.divert, queue, subqueue, self.now))
         raise AssertionError("a divert without end")
 
-    def collect(self, subqueue: int = MAIN) -> Shipment | None:
+    def collect(self, subqueue: int = MAIN) -> ForwardBatch | None:
         return self.collect_but(subqueue)
 
-    def collect_but(self, subqueue: int, *passed_over: int) -> Shipment | None:
+    def collect_but(self, subqueue: int, *passed_over: int) -> ForwardBatch | None:
         """What there is next for other destinations than these, however far one has to look."""
         for _ in range(1_000):
-            found: Shipment | None = self.paged(
+            found: ForwardBatch | None = self.paged(
                 lambda pages: forwarding.collect(
                     self.engine, subqueue, self.now, pages, passed_over
                 )
@@ -147,18 +147,18 @@ class Place(Engine):
                 return found
         raise AssertionError("a search without end")
 
-    def accept(self, source: Place, subqueue: int, shipment: Shipment) -> Receipt:
+    def accept(self, source: Place, subqueue: int, shipment: ForwardBatch) -> ForwardResult:
         """Decided, and not committed yet."""
         origin = outbox_id(source.fragment, subqueue)
         pages = Pages()
         for _ in range(10):
             found = forwarding.accept(self.engine, origin, shipment.messages, self.now, pages)
-            if isinstance(found, Receipt):
+            if isinstance(found, ForwardResult):
                 return found
             self.load(found, pages)
         raise AssertionError("the destination never has enough")
 
-    def settle(self, subqueue: int, shipment: Shipment, receipt: Receipt) -> None:
+    def settle(self, subqueue: int, shipment: ForwardBatch, receipt: ForwardResult) -> None:
         numbers = [message.number for message, _ in shipment.messages[: receipt.arrived]]
         self.paged(lambda pages: forwarding.shipped(self.engine, subqueue, numbers, pages))
         refusal = receipt.refusal

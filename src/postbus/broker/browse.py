@@ -12,7 +12,7 @@ from postbus.broker.lanes import first_messages
 from postbus.broker.message import ACTIVE, DEFERRED, SCHEDULED, Message, from_row, no_body
 from postbus.broker.pages import BodyPage, GroupPage, LanePage, Need, Pages, RowPage
 from postbus.broker.queue import Queue
-from postbus.broker.records import Kind
+from postbus.broker.records import RecordKind
 from postbus.broker.session_chores import first_of_session
 from postbus.errors import InvalidArgument, MessageNotFound, MessageSizeExceeded
 from postbus.model.instant import Instant
@@ -169,7 +169,7 @@ def receive_deferred(
     for message, _ in result:
         if delete:
             message.delivered_at = now
-            queue.ledger.remove(Kind.RECEIVED, message)
+            queue.ledger.remove(RecordKind.RECEIVED, message)
         else:
             queue.lock(message, holder, now)
             queue.deferred_locks[(subqueue, message.number)] = message
@@ -182,7 +182,7 @@ def cancel_scheduled(queue: Queue, numbers: Sequence[int], pages: Pages) -> Need
     if isinstance(messages, Need):
         return messages
     for message in messages:
-        queue.ledger.remove(Kind.CANCELLED, message)
+        queue.ledger.remove(RecordKind.CANCELLED, message)
     return None
 
 
@@ -225,7 +225,7 @@ def delete_batch(
             break
         window.pop_head()
         window.forget(message)
-        queue.ledger.remove(Kind.DELETED, message)
+        queue.ledger.remove(RecordKind.DELETED, message)
         deleted += 1
     return deleted
 
@@ -256,7 +256,7 @@ def _delete_in_sessions(
     del chosen[count:]
     for message in chosen:
         queue.withdraw(message)
-        queue.ledger.remove(Kind.DELETED, message)
+        queue.ledger.remove(RecordKind.DELETED, message)
     return len(chosen)
 
 

@@ -18,8 +18,8 @@ from postbus.broker.message import (
     SCHEDULED,
     STATE,
     CorruptRow,
+    ForwardingInfo,
     Message,
-    Trail,
     from_row,
     no_body,
 )
@@ -35,7 +35,7 @@ from postbus.broker.pages import (
     PinnedPage,
 )
 from postbus.broker.queue import Queue
-from postbus.broker.records import Kind
+from postbus.broker.records import RecordKind
 from postbus.model.instant import NEVER, Instant
 from postbus.model.rows import Row
 
@@ -100,12 +100,12 @@ def activate(engine: Engine, until: Instant, now: Instant, pages: Pages) -> Need
         # Time to live counts from when it was due, not from when it was sent (semantics B §3).
         message.enqueued_at = now
         number = message.enqueue_number = ledger.next_number()
-        message.trail = message.trail or Trail(message.length)
+        message.trail = message.trail or ForwardingInfo(message.length)
         message.trail.scheduled = True
         if engine.topic is not None:
             # What its subscriptions get of it is found out when its body has been read.
             engine.topic.keep(message)
-            ledger.move(Kind.ACTIVATED, message, MAIN, PUBLISHING, number)
+            ledger.move(RecordKind.ACTIVATED, message, MAIN, PUBLISHING, number)
         else:
             queue.activate(message, number)
     full = len(messages) == SLICE
@@ -172,7 +172,7 @@ def copy_forward(engine: Engine, below: int, limit: int, pages: Pages) -> Need |
         if first is not None:
             # Another copy of the same message of a topic: they go on sharing one body.
             message.base, message.position = first.base, first.position
-            engine.ledger.change(Kind.REPLACED, message)
+            engine.ledger.change(RecordKind.REPLACED, message)
             continue
         raw = pages.body(bodies[place_now])
         if raw is None:
@@ -204,7 +204,9 @@ def purge(engine: Engine, owner: int, pages: Pages) -> Need | None:
             if isinstance(found, Need):
                 return found
             for message in found[0]:
-                ledger.remove(Kind.STATE_CLEARED if lane == STATE else Kind.DELETED, message)
+                ledger.remove(
+                    RecordKind.STATE_CLEARED if lane == STATE else RecordKind.DELETED, message
+                )
             return None
     # A chore of an engine that was thrown away may have come to its end first.
     engine.removed.pop(owner, None)

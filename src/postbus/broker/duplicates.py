@@ -11,7 +11,7 @@ from typing import Final
 from postbus.broker.admission import admit
 from postbus.broker.bloom import digest_of
 from postbus.broker.duplicate_history import History, Segment
-from postbus.broker.message import Message, Trail
+from postbus.broker.message import ForwardingInfo, Message
 from postbus.broker.pages import Need, Pages, SeenPage, SeenSlice
 from postbus.broker.queue import Queue
 from postbus.model.instant import Instant
@@ -114,7 +114,7 @@ def send_once(
     return numbers
 
 
-def drop(own: Queue, message: Message, now: Instant, trail: Trail | None = None) -> int:
+def drop(own: Queue, message: Message, now: Instant, trail: ForwardingInfo | None = None) -> int:
     """Leave nothing of a message but its record; returns the number it has there."""
     made = Message(None, message.message_id, message.session_id, scheduled_at=now)
     # One that was scheduled in a transaction has its number; one that is forwarded has that of

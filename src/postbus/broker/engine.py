@@ -12,7 +12,7 @@ from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
 from postbus.broker.session_queue import SessionQueue
 from postbus.broker.shared_state import SharedState
-from postbus.broker.topic import Sorter, Topic
+from postbus.broker.topic import RuleMatcher, Topic
 from postbus.errors import EntityNotFound
 from postbus.model.instant import Instant
 
@@ -50,7 +50,7 @@ class Engine:
         for subqueue, lane in self.ledger.counts:
             if lane == OUTBOX and self.ledger.count(subqueue, lane):
                 shared.outboxes[subqueue] = Outbox(0)
-                shared.departing[subqueue] = None
+                shared.outboxes_with_work[subqueue] = None
 
     @property
     def own(self) -> Queue:
@@ -65,11 +65,13 @@ class Engine:
 
     # -- the subscriptions of a topic --------------------------------------------------------
 
-    def become_topic(self, subscriptions: dict[int, tuple[str, Policy]], sorter: Sorter) -> None:
+    def become_topic(
+        self, subscriptions: dict[int, tuple[str, Policy]], matcher: RuleMatcher
+    ) -> None:
         """Called once, when the engine is loaded."""
         for owner, (name, policy) in subscriptions.items():
             self.queues[owner] = _make(name, owner, policy, self.shared)
-        self.topic = Topic(self.own, self.queues, sorter)
+        self.topic = Topic(self.own, self.queues, matcher)
         for subqueue, lane in self.ledger.counts:
             owner = subqueue >> OWNER_BITS
             if owner not in self.queues and self.ledger.count(subqueue, lane):
@@ -87,7 +89,7 @@ class Engine:
         queue = self.queues.pop(owner, None)
         for subqueue in () if queue is None else queue.subqueues:
             self.shared.outboxes.pop(subqueue, None)
-            self.shared.departing.pop(subqueue, None)
+            self.shared.outboxes_with_work.pop(subqueue, None)
         if queue is not None and queue.sessions is not None:
             queue.sessions.abolish()
         for marks in (self.shared.locked, self.shared.expiring, self.shared.diverting):

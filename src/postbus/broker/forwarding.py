@@ -27,8 +27,8 @@ from postbus.broker.message import (
     OUTBOX,
     OWNER_BITS,
     SCHEDULED,
+    ForwardingInfo,
     Message,
-    Trail,
     no_body,
 )
 from postbus.broker.outbox import destination_of
@@ -36,7 +36,7 @@ from postbus.broker.pages import BodyPage, LanePage, Need, Page, Pages
 from postbus.broker.placing import HOPS_EXCEEDED, HOPS_MAX, choose_place, passes_on
 from postbus.broker.policy import NOWHERE
 from postbus.broker.queue import Queue
-from postbus.broker.records import Kind
+from postbus.broker.records import RecordKind
 from postbus.broker.send_via import is_posted
 from postbus.broker.shared_state import SharedState
 from postbus.errors import EntityDisabled, ServiceBusError
@@ -48,14 +48,14 @@ DIVERTED_AT_ONCE: Final = 256
 SUBQUEUE_BITS: Final = 32
 
 
-class Shipment(NamedTuple):
+class ForwardBatch(NamedTuple):
     """Messages that leave together, for one destination; none where the search for them goes on."""
 
     destination: int
     messages: list[tuple[Message, bytes]]
 
 
-class Receipt(NamedTuple):
+class ForwardResult(NamedTuple):
     """What became of a shipment: so many arrived, and the next one was refused."""
 
     arrived: int
@@ -78,7 +78,7 @@ def collect(
     now: Instant,
     pages: Pages,
     passed_over: Collection[int] = (),
-) -> Shipment | Need | None:
+) -> ForwardBatch | Need | None:
     """The next messages in an outbox, but for those to destinations that are passed over; None
     when there are none. Looks at one page of the outbox, and remembers how far it has come: where
     there is nothing in it to be sent but more may follow, the shipment is empty."""
@@ -101,9 +101,9 @@ def collect(
         return shipped
     outbox.looked_at(turn, messages, end, leaving[0] if leaving else None)
     if leaving:
-        return Shipment(destination_of(leaving[0]), shipped)
+        return ForwardBatch(destination_of(leaving[0]), shipped)
     if end is not None or turn is not None or outbox.whose_turn(passed_over) is not None:
-        return Shipment(NOWHERE, [])
+        return ForwardBatch(NOWHERE, [])
     if not engine.ledger.count(subqueue, OUTBOX):
         engine.shared.outboxes.pop(subqueue, None)
     return None
@@ -136,7 +136,7 @@ def accept(
     messages: Sequence[tuple[Message, bytes]],
     now: Instant,
     pages: Pages | None = None,
-) -> Receipt | Need:
+) -> ForwardResult | Need:
     """Take messages from an outbox, in order, up to the first that cannot be taken."""
     engine.ledger.outdated.discard(origin)
     mark = engine.ledger.marks.get(origin, -1)
@@ -156,9 +156,9 @@ def accept(
                 ):
                     _take_in(engine, origin, sent, raw, now)
             except ServiceBusError as refusal:
-                return Receipt(arrived, refusal)
+                return ForwardResult(arrived, refusal)
         arrived += 1
-    return Receipt(arrived, None)
+    return ForwardResult(arrived, None)
 
 
 def _is_sent_again(sent: Message) -> bool:
@@ -180,7 +180,7 @@ def _drops(
     digests = digests_of([sent])
     if not repeated(history, digests, now, pages)[0]:
         return False
-    trail = Trail(0)
+    trail = ForwardingInfo(0)
     trail.origin, trail.origin_number = origin, sent.number
     drop(own, sent, now, trail)
     return True
@@ -191,7 +191,7 @@ def _take_in(engine: Engine, origin: int, sent: Message, raw: bytes, now: Instan
     made = Message(raw, sent.message_id, sent.session_id, sent.ttl, now, sent.header_size)
     kind = "Queue" if engine.topic is None else "Topic"
     admit(kind, own.name, own.policy, engine.ledger.size_bytes, [made])
-    trail = Trail(made.length) if sent.trail is None else sent.trail.next_leg(made.length)
+    trail = ForwardingInfo(made.length) if sent.trail is None else sent.trail.next_leg(made.length)
     if not is_posted(sent.subqueue):
         trail.hops += 1  # the way from where it was sent through is none
     trail.origin, trail.origin_number = origin, sent.number
@@ -224,7 +224,7 @@ def shipped(engine: Engine, subqueue: int, numbers: Sequence[int], pages: Pages)
     if isinstance(messages, Need):
         return messages
     for message in messages:
-        engine.ledger.remove(Kind.FORWARDED, message)
+        engine.ledger.remove(RecordKind.FORWARDED, message)
     return None
 
 
@@ -262,7 +262,7 @@ def _keep_dead(queue: Queue, message: Message, refusal: ServiceBusError) -> None
         message.reason, message.description = type(refusal).__name__, str(refusal)
     # A dead letter that cannot go on keeps its own reason.
     grave = message.subqueue if posted else queue.dead_letters
-    queue.ledger.move(Kind.DEAD_LETTERED, message, grave, ACTIVE, queue.ledger.next_number())
+    queue.ledger.move(RecordKind.DEAD_LETTERED, message, grave, ACTIVE, queue.ledger.next_number())
     queue.placed(message)
 
 
@@ -339,14 +339,14 @@ def _set_out(queue: Queue, message: Message, now: Instant) -> None:
         if not passes_on(queue, message):
             return
     else:
-        trail = message.trail or Trail(message.length)
+        trail = message.trail or ForwardingInfo(message.length)
         message.trail = trail
         if trail.hops >= HOPS_MAX:
             queue.withdraw(message)
-            queue.bury(message, HOPS_EXCEEDED, None)
+            queue.move_to_dead_letters(message, HOPS_EXCEEDED, None)
             return
         trail.destination = queue.policy.forward_to
     queue.withdraw(message)
     number = queue.ledger.next_number()
-    queue.ledger.move(Kind.DIVERTED, message, message.subqueue, OUTBOX, number)
+    queue.ledger.move(RecordKind.DIVERTED, message, message.subqueue, OUTBOX, number)
     queue.placed(message)

@@ -43,7 +43,7 @@ class Session:
         return not self.lost and self.locked_until > now
 
 
-class ReadyLine:
+class FreeSessions:
     """Free sessions that have messages, in the order in which they became ready.
 
     While all of them find room here, the line is `complete`. When there are more, new ones are not
@@ -111,7 +111,7 @@ class ReadyLine:
 class Sessions:
     """Those of one queue or subscription."""
 
-    __slots__ = ("_fragment", "_limits", "_main", "held", "line", "listings", "locks")
+    __slots__ = ("_fragment", "_limits", "_main", "free", "held", "listings", "locks")
 
     def __init__(self, shared: SharedState, main: int) -> None:
         self._fragment = shared
@@ -122,20 +122,22 @@ class Sessions:
         self.held: OrderedDict[str, Session] = OrderedDict()
         self.locks: dict[bytes, Message] = {}
         """The locks of all of them."""
-        self.line = ReadyLine(shared.ledger.count(main) == 0)
+        self.free = FreeSessions(shared.ledger.count(main) == 0)
         self.listings: OrderedDict[tuple[Instant | None, int], str | int] = OrderedDict()
         """Where listings stopped, by what they are of and how many they have told."""
 
     def open(self, session_id: str, holder: int, until: Instant) -> Session:
         """A free session is somebody's now."""
-        self.line.ids.pop(session_id, None)
+        self.free.ids.pop(session_id, None)
         place = self._main, session_id
-        stirred = self._fragment.stirred_sessions
+        ready_subqueues = self._fragment.ready_sessions
         nothing = self._fragment.ledger.count(self._main) == 0
-        session = Session(session_id, holder, until, Window(self._limits, nothing, place, stirred))
+        session = Session(
+            session_id, holder, until, Window(self._limits, nothing, place, ready_subqueues)
+        )
         self.held[session_id] = session
         self._share_room()
-        stirred[place] = None
+        ready_subqueues[place] = None
         return session
 
     def add(self, message: Message) -> None:
@@ -186,7 +188,7 @@ class Sessions:
         `failed` if that counts as a delivery."""
         del self.held[session.id]
         session.lost = True
-        self._fragment.stirred_sessions.pop((self._main, session.id), None)
+        self._fragment.ready_sessions.pop((self._main, session.id), None)
         window = session.window
         has_more = not window.complete or bool(window.live)
         for message in window.live.values():
@@ -217,7 +219,7 @@ class Sessions:
         """The entity is gone."""
         for session in self.held.values():
             session.lost = True
-            self._fragment.stirred_sessions.pop((self._main, session.id), None)
+            self._fragment.ready_sessions.pop((self._main, session.id), None)
         self.held.clear()
         self.locks.clear()
 
@@ -233,8 +235,8 @@ class Sessions:
         return next(iter(self.held.values())).locked_until if self.held else NEVER
 
     def _ready(self, session_id: str) -> None:
-        self.line.add(session_id)
-        self._fragment.stirred[self._main] = None
+        self.free.add(session_id)
+        self._fragment.ready_subqueues[self._main] = None
 
     def _share_room(self) -> None:
         self._limits.be_share_of(self._fragment.limits, max(len(self.held), 1))

@@ -18,7 +18,7 @@ from postbus.broker.message import (
     Message,
     has_extras,
 )
-from postbus.broker.records import ADDS, BRINGS_BODY, BRINGS_ID, REMOVES, Kind, Record
+from postbus.broker.records import ADDS, BRINGS_BODY, BRINGS_ID, REMOVES, Record, RecordKind
 from postbus.model.instant import Instant
 from postbus.model.rows import Checkpoint
 
@@ -97,23 +97,23 @@ class Ledger:
         """The latest that was given away."""
         return self.first_number + self._next - 1
 
-    def add(self, kind: Kind, message: Message, body: bytes) -> None:
+    def add(self, kind: RecordKind, message: Message, body: bytes) -> None:
         """A message comes in, with its body."""
-        if kind is Kind.PUT_BACK:
+        if kind is RecordKind.PUT_BACK:
             message.weigh()  # all others come with nothing but their bodies
         self._write_body(kind, message, body)
         self._added(message)
 
     def pass_on(self, message: Message, body: bytes) -> None:
         """A message comes in that only its copies are kept of; they are written next."""
-        self._write_body(Kind.PUBLISHED, message, body)
+        self._write_body(RecordKind.PUBLISHED, message, body)
 
     def place(self, message: Message) -> None:
         """A copy of a message whose body is written already comes in."""
         message.weigh()
         self._emit(
             records.encode(
-                Kind.DISTRIBUTED, message, message.subqueue, message.lane, message.number
+                RecordKind.DISTRIBUTED, message, message.subqueue, message.lane, message.number
             )
         )
         self._added(message)
@@ -122,30 +122,34 @@ class Ledger:
         """A forwarded message comes in: whatever its source says again of it has happened."""
         assert message.trail is not None
         message.weigh()
-        self._write_body(Kind.ARRIVED, message, body)
+        self._write_body(RecordKind.ARRIVED, message, body)
         self.marks[message.trail.origin] = message.trail.origin_number
         self._added(message)
 
     def drop(self, message: Message) -> None:
         """A message was accepted whose id was seen already: nothing is kept of it."""
         self._emit(
-            records.encode(Kind.DUPLICATE, message, message.subqueue, message.lane, message.number)
+            records.encode(
+                RecordKind.DUPLICATE, message, message.subqueue, message.lane, message.number
+            )
         )
         if message.trail is not None:
             self.marks[message.trail.origin] = message.trail.origin_number
 
-    def _write_body(self, kind: Kind, message: Message, body: bytes) -> None:
+    def _write_body(self, kind: RecordKind, message: Message, body: bytes) -> None:
         record = records.encode_with_body(kind, message, body)
         message.base = self.head
         message.position = self._at + self._layout.prefix_size + len(record) - len(body)
         self._emit(record)
 
-    def remove(self, kind: Kind, message: Message) -> None:
+    def remove(self, kind: RecordKind, message: Message) -> None:
         """A message goes for good."""
         self._emit(records.encode(kind, message, message.subqueue, message.lane, message.number))
         self._removed(message, message.subqueue, message.lane, message.number, message.indexed)
 
-    def move(self, kind: Kind, message: Message, subqueue: int, lane: int, number: int) -> None:
+    def move(
+        self, kind: RecordKind, message: Message, subqueue: int, lane: int, number: int
+    ) -> None:
         """A message changes place; its other fields are as they shall be already."""
         from_subqueue, from_lane, from_number = message.subqueue, message.lane, message.number
         assert (subqueue, lane, number) != (from_subqueue, from_lane, from_number)
@@ -159,7 +163,7 @@ class Ledger:
         message.indexed = False
         self._added(message)
 
-    def change(self, kind: Kind, message: Message) -> None:
+    def change(self, kind: RecordKind, message: Message) -> None:
         """A message stays in its place with other fields."""
         _weigh(message)
         self._emit(records.encode(kind, message, message.subqueue, message.lane, message.number))
@@ -167,7 +171,7 @@ class Ledger:
 
     def copy(self, message: Message, body: bytes) -> None:
         """The same message, its body in a new batch (design §2: copy-forward)."""
-        self._write_body(Kind.COPIED, message, body)
+        self._write_body(RecordKind.COPIED, message, body)
         self._changed(message)
 
     def _emit(self, record: bytes) -> None:
@@ -217,11 +221,11 @@ class Ledger:
         if kind in REMOVES:
             self._removed(message, message.subqueue, message.lane, message.number, True)
             return
-        if kind is Kind.PUBLISHED:
+        if kind is RecordKind.PUBLISHED:
             return  # its copies follow
-        if kind in (Kind.ARRIVED, Kind.DUPLICATE) and message.trail is not None:
+        if kind in (RecordKind.ARRIVED, RecordKind.DUPLICATE) and message.trail is not None:
             self.marks[message.trail.origin] = message.trail.origin_number
-        if kind is Kind.DUPLICATE:
+        if kind is RecordKind.DUPLICATE:
             return
         message.indexed = True
         moved = (record.from_subqueue, record.from_lane, record.from_number) != (

@@ -65,7 +65,7 @@ def no_body(message: "Message") -> CorruptRow:
     return CorruptRow(f"the journal has no body for message {message.number}")
 
 
-class Trail:
+class ForwardingInfo:
     """What a message brings along from a topic or from the entities it was forwarded by. Most
     messages of a queue have none."""
 
@@ -113,9 +113,9 @@ class Trail:
         self.annotations = b""
         """The message annotations, likewise."""
 
-    def next_leg(self, size: int) -> "Trail":
+    def next_leg(self, size: int) -> "ForwardingInfo":
         """What a copy of the message, or the same one in another entity, takes over."""
-        other = Trail(size)
+        other = ForwardingInfo(size)
         other.hops, other.again, other.scheduled = self.hops, self.again, self.scheduled
         other.envelope, other.annotations = self.envelope, self.annotations
         return other
@@ -193,7 +193,7 @@ class Message:
         self.reason: str | None = None
         self.description: str | None = None
         self.source: str | None = None
-        self.trail: Trail | None = None
+        self.trail: ForwardingInfo | None = None
         # Volatile: the lock, and what the engine's memory knows.
         self.token: bytes | None = None
         self.locked_until: Instant = 0
@@ -234,7 +234,7 @@ class Message:
         """It is about to get another number."""
         first = self.first_number
         if self.trail is None:
-            self.trail = Trail(self.length)
+            self.trail = ForwardingInfo(self.length)
         self.trail.origin, self.trail.origin_number = -1, first
 
     @property
@@ -260,7 +260,7 @@ class Message:
         """Have it count with its weight from now on."""
         trail = self.trail
         if trail is None and self.weight != self.length:
-            trail = self.trail = Trail(self.length)
+            trail = self.trail = ForwardingInfo(self.length)
         if trail is not None:
             trail.size = self.weight
 
@@ -309,8 +309,8 @@ def encode_extras(message: Message) -> bytes:
     return b"".join(parts)
 
 
-def _decode_trail(value: bytes, lane: int) -> Trail:
-    trail = Trail(0)
+def _decode_trail(value: bytes, lane: int) -> ForwardingInfo:
+    trail = ForwardingInfo(0)
     (
         hops,
         trail.size,

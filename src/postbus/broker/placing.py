@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from postbus.broker.message import OUTBOX, Message, Trail
+from postbus.broker.message import OUTBOX, ForwardingInfo, Message
 from postbus.broker.policy import NOWHERE
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def choose_place(queue: Queue, message: Message) -> None:
         return
     trail = message.trail
     if trail is None:
-        trail = message.trail = Trail(message.length)
+        trail = message.trail = ForwardingInfo(message.length)
     if trail.hops >= HOPS_MAX:
         message.subqueue = queue.dead_letters
         message.reason = HOPS_EXCEEDED
@@ -32,7 +32,7 @@ def choose_place(queue: Queue, message: Message) -> None:
     message.lane = OUTBOX
 
 
-def choose_grave(queue: Queue, message: Message, reason: str, description: str) -> None:
+def choose_dead_letter_place(queue: Queue, message: Message, reason: str, description: str) -> None:
     """Where a message goes that is a dead letter when it comes in."""
     message.subqueue = queue.dead_letters
     message.reason, message.description = reason, description
@@ -47,7 +47,7 @@ def passes_on(queue: Queue, message: Message) -> bool:
         return False
     trail = message.trail
     if trail is None:
-        trail = message.trail = Trail(message.length)
+        trail = message.trail = ForwardingInfo(message.length)
     if trail.hops >= HOPS_MAX:
         return False
     trail.destination = destination

@@ -29,7 +29,7 @@ from postbus.broker.message import (
 from postbus.broker.outbox import Outbox
 from postbus.broker.placing import choose_place, passes_on
 from postbus.broker.policy import NOWHERE, Policy
-from postbus.broker.records import Kind
+from postbus.broker.records import RecordKind
 from postbus.broker.shared_state import SharedState
 from postbus.broker.taking import Taken
 from postbus.broker.window import Window
@@ -81,7 +81,7 @@ class Queue:
         self.deferred_locks: dict[tuple[int, int], Message] = {}
         self.windows = {
             subqueue: Window(
-                shared.limits, self.ledger.count(subqueue) == 0, subqueue, shared.stirred
+                shared.limits, self.ledger.count(subqueue) == 0, subqueue, shared.ready_subqueues
             )
             for subqueue in self.subqueues
         }
@@ -133,7 +133,7 @@ class Queue:
         message.number = message.enqueue_number = ledger.next_number()
         message.enqueued_at = now
         choose_place(self, message)
-        ledger.add(Kind.ENQUEUED, message, raw)
+        ledger.add(RecordKind.ENQUEUED, message, raw)
         self.placed(message)
         return message.number
 
@@ -144,7 +144,7 @@ class Queue:
         # A transaction has promised the number to whoever scheduled it.
         message.number = message.enqueue_number = message.number or self.ledger.next_number()
         message.lane = SCHEDULED
-        self.ledger.add(Kind.SCHEDULED, message, raw)
+        self.ledger.add(RecordKind.SCHEDULED, message, raw)
         message.raw = None
         self.next_due = min(self.next_due, message.enqueued_at)
 
@@ -159,7 +159,7 @@ class Queue:
         choose_place(self, message)
         subqueue, lane = message.subqueue, message.lane
         message.subqueue, message.lane = self.main, SCHEDULED
-        self.ledger.move(Kind.ACTIVATED, message, subqueue, lane, number)
+        self.ledger.move(RecordKind.ACTIVATED, message, subqueue, lane, number)
         self.placed(message)
 
     def placed(self, message: Message) -> None:
@@ -168,7 +168,7 @@ class Queue:
             message.raw = None
             if message.subqueue not in self.shared.outboxes:
                 self.shared.outboxes[message.subqueue] = Outbox(message.number)
-            self.shared.departing[message.subqueue] = None
+            self.shared.outboxes_with_work[message.subqueue] = None
             return
         if message.subqueue == self.main:
             self.note_expiry(message)
@@ -183,7 +183,7 @@ class Queue:
 
     def stir(self, subqueue: int) -> None:
         """Have whoever waits at a subqueue looked at in the next turn."""
-        self.shared.stirred[subqueue] = None
+        self.shared.ready_subqueues[subqueue] = None
 
     # -- receiving -------------------------------------------------------------------------
 
@@ -217,7 +217,7 @@ class Queue:
     def put_back(self, message: Message, raw: bytes) -> None:
         """A message that was removed for somebody who is gone: nobody has seen it."""
         message.raw = raw
-        self.ledger.add(Kind.PUT_BACK, message, raw)
+        self.ledger.add(RecordKind.PUT_BACK, message, raw)
         self.windows[message.subqueue].add(message)
 
     def lock(self, message: Message, holder: int, now: Instant) -> None:
@@ -235,14 +235,14 @@ class Queue:
     def complete(self, token: bytes, now: Instant) -> None:
         message = self._unlock(token, now)
         self._forget(message)
-        self.ledger.remove(Kind.COMPLETED, message)
+        self.ledger.remove(RecordKind.COMPLETED, message)
 
     def abandon(self, token: bytes, now: Instant, properties: NewProperties | None = None) -> None:
         """Back to where it was, one failed delivery more; with `properties` in place of its own."""
         self.check_properties(self._held(token, now), properties)
         message = self._unlock(token, now)
         if self._change(message, properties):
-            self._fail(Kind.ABANDONED, message, now)
+            self._fail(RecordKind.ABANDONED, message, now)
 
     def release(self, token: bytes, now: Instant) -> None:
         """Back unread: the count does not rise (wire contract §4.2)."""
@@ -261,9 +261,11 @@ class Queue:
             return
         self._forget(message)
         if message.lane == DEFERRED:
-            self.ledger.change(Kind.DEFERRED, message)
+            self.ledger.change(RecordKind.DEFERRED, message)
         else:
-            self.ledger.move(Kind.DEFERRED, message, message.subqueue, DEFERRED, message.number)
+            self.ledger.move(
+                RecordKind.DEFERRED, message, message.subqueue, DEFERRED, message.number
+            )
 
     def dead_letter(
         self,
@@ -276,7 +278,7 @@ class Queue:
         self.check_dead_letter(self._held(token, now))
         message = self._unlock(token, now)
         if self._change(message, properties):
-            self.bury(message, reason, description)
+            self.move_to_dead_letters(message, reason, description)
 
     def check_dead_letter(self, message: Message) -> None:
         if message.subqueue != self.main:
@@ -359,7 +361,7 @@ class Queue:
             and message.delivery_count >= self.policy.max_delivery_count
         )
 
-    def _fail(self, kind: Kind, message: Message, now: Instant) -> None:
+    def _fail(self, kind: RecordKind, message: Message, now: Instant) -> None:
         self._count(message)
         if self._over_count(message):
             self._dead_letter_over_count(message)
@@ -368,7 +370,7 @@ class Queue:
             self._give_back(message, now)
 
     def _dead_letter_over_count(self, message: Message) -> None:
-        self.bury(
+        self.move_to_dead_letters(
             message,
             "MaxDeliveryCountExceeded",
             "Message could not be consumed after "
@@ -379,7 +381,7 @@ class Queue:
         """Put the properties in place of the message's own. Where they are too large it becomes a
         dead letter without them, and nothing is left to settle."""
         if self._too_large(properties):
-            self.bury(message, *HEADERS_TOO_LARGE)
+            self.move_to_dead_letters(message, *HEADERS_TOO_LARGE)
             return False
         if properties is not None:
             message.properties, message.header_size = properties.section, properties.header_size
@@ -397,7 +399,9 @@ class Queue:
             return
         self.windows[message.subqueue].give_back(message)
 
-    def bury(self, message: Message, reason: str | None, description: str | None) -> None:
+    def move_to_dead_letters(
+        self, message: Message, reason: str | None, description: str | None
+    ) -> None:
         """Move to the dead-letter subqueue. The message is not ready and not locked."""
         self._forget(message)
         message.reason, message.description = reason, description
@@ -406,16 +410,18 @@ class Queue:
         if passes_on(self, message):
             # In the order in which they leave, so under new numbers.
             lane, number = OUTBOX, self.ledger.next_number()
-        self.ledger.move(Kind.DEAD_LETTERED, message, self.dead_letters, lane, number)
+        self.ledger.move(RecordKind.DEAD_LETTERED, message, self.dead_letters, lane, number)
         self.placed(message)
 
     def expire(self, message: Message) -> None:
         """Time to live ran out. The message is not ready and not locked."""
         if self.policy.dead_letter_on_expiry:
-            self.bury(message, "TTLExpiredException", "The message expired and was dead lettered.")
+            self.move_to_dead_letters(
+                message, "TTLExpiredException", "The message expired and was dead lettered."
+            )
         else:
             self._forget(message)
-            self.ledger.remove(Kind.EXPIRED, message)
+            self.ledger.remove(RecordKind.EXPIRED, message)
 
     # -- time ------------------------------------------------------------------------------
 
@@ -439,7 +445,7 @@ class Queue:
         if message.lane == DEFERRED:
             del self.deferred_locks[(message.subqueue, message.number)]
         if failed:
-            self._fail(Kind.LOCK_EXPIRED, message, now)
+            self._fail(RecordKind.LOCK_EXPIRED, message, now)
         else:
             self._give_back(message, now)
 

@@ -27,7 +27,7 @@ from postbus.broker.message import (
 from postbus.model.instant import Instant
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """What happened. The numbers are part of the stored format; never reuse one."""
 
     ENQUEUED = 1
@@ -82,43 +82,48 @@ class Kind(IntEnum):
 
 BRINGS_BODY: Final = frozenset(
     {
-        Kind.ENQUEUED,
-        Kind.SCHEDULED,
-        Kind.COPIED,
-        Kind.PUBLISHED,
-        Kind.STAGED,
-        Kind.ARRIVED,
-        Kind.STATE_SET,
-        Kind.POSTED,
-        Kind.PUT_BACK,
+        RecordKind.ENQUEUED,
+        RecordKind.SCHEDULED,
+        RecordKind.COPIED,
+        RecordKind.PUBLISHED,
+        RecordKind.STAGED,
+        RecordKind.ARRIVED,
+        RecordKind.STATE_SET,
+        RecordKind.POSTED,
+        RecordKind.PUT_BACK,
     }
 )
 REMOVES: Final = frozenset(
     {
-        Kind.COMPLETED,
-        Kind.RECEIVED,
-        Kind.EXPIRED,
-        Kind.CANCELLED,
-        Kind.DELETED,
-        Kind.SPREAD,
-        Kind.FORWARDED,
-        Kind.STATE_CLEARED,
-        Kind.RESUBMITTED,
+        RecordKind.COMPLETED,
+        RecordKind.RECEIVED,
+        RecordKind.EXPIRED,
+        RecordKind.CANCELLED,
+        RecordKind.DELETED,
+        RecordKind.SPREAD,
+        RecordKind.FORWARDED,
+        RecordKind.STATE_CLEARED,
+        RecordKind.RESUBMITTED,
     }
 )
-BRINGS_ID: Final = BRINGS_BODY - {Kind.COPIED, Kind.STATE_SET, Kind.POSTED, Kind.PUT_BACK}
+BRINGS_ID: Final = BRINGS_BODY - {
+    RecordKind.COPIED,
+    RecordKind.STATE_SET,
+    RecordKind.POSTED,
+    RecordKind.PUT_BACK,
+}
 """A message comes in that was not here: its id counts as seen from then on. One that is sent
 through here does so where it arrives, and one that is put back did so when it came."""
 ADDS: Final = frozenset(
     {
-        Kind.ENQUEUED,
-        Kind.SCHEDULED,
-        Kind.STAGED,
-        Kind.DISTRIBUTED,
-        Kind.ARRIVED,
-        Kind.STATE_SET,
-        Kind.POSTED,
-        Kind.PUT_BACK,
+        RecordKind.ENQUEUED,
+        RecordKind.SCHEDULED,
+        RecordKind.STAGED,
+        RecordKind.DISTRIBUTED,
+        RecordKind.ARRIVED,
+        RecordKind.STATE_SET,
+        RecordKind.POSTED,
+        RecordKind.PUT_BACK,
     }
 )
 
@@ -137,7 +142,7 @@ class Record:
 
     def __init__(
         self,
-        kind: Kind,
+        kind: RecordKind,
         message: Message,
         from_subqueue: int,
         from_lane: int,
@@ -157,7 +162,7 @@ class Record:
 
 
 def encode(
-    kind: Kind,
+    kind: RecordKind,
     message: Message,
     from_subqueue: int,
     from_lane: int,
@@ -179,7 +184,7 @@ def encode(
 
 
 def _encode_usual(
-    kind: Kind,
+    kind: RecordKind,
     message: Message,
     from_subqueue: int,
     from_lane: int,
@@ -225,7 +230,7 @@ def _encode_usual(
 
 
 def encode_plainly(
-    kind: Kind,
+    kind: RecordKind,
     message: Message,
     from_subqueue: int,
     from_lane: int,
@@ -248,7 +253,7 @@ def encode_plainly(
     ) + encode_details(message)
 
 
-def encode_with_body(kind: Kind, message: Message, body: bytes) -> bytes:
+def encode_with_body(kind: RecordKind, message: Message, body: bytes) -> bytes:
     """The record of an event that brings the body; it ends with it."""
     if not has_extras(message):
         subqueue, lane, number = message.subqueue, message.lane, message.number
@@ -256,7 +261,7 @@ def encode_with_body(kind: Kind, message: Message, body: bytes) -> bytes:
     return encode_with_body_plainly(kind, message, body)
 
 
-def encode_with_body_plainly(kind: Kind, message: Message, body: bytes) -> bytes:
+def encode_with_body_plainly(kind: RecordKind, message: Message, body: bytes) -> bytes:
     """As `encode_with_body`, part by part."""
     return b"".join(
         (
@@ -302,7 +307,7 @@ def decode(data: bytes) -> Record:
             message.position,
             message.length,
         ) = _HEAD.unpack_from(data)
-        kind = Kind(number_of_kind)
+        kind = RecordKind(number_of_kind)
         end = decode_details(message, data, HEAD_SIZE)
     except (struct.error, ValueError) as error:
         raise CorruptRow(f"not a record: {error}") from error

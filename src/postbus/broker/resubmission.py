@@ -17,12 +17,12 @@ from postbus.broker.bloom import digest_of
 from postbus.broker.browse import RECEIVE_BYTES_MAX, by_number
 from postbus.broker.chores import missing
 from postbus.broker.engine import Engine
-from postbus.broker.message import ACTIVE, DEFERRED, SCHEDULED, Message, Trail, no_body
+from postbus.broker.message import ACTIVE, DEFERRED, SCHEDULED, ForwardingInfo, Message, no_body
 from postbus.broker.pages import BodyPage, Need, Page, Pages
 from postbus.broker.placing import choose_place
 from postbus.broker.policy import NOWHERE, Policy
 from postbus.broker.queue import Queue
-from postbus.broker.records import Kind
+from postbus.broker.records import RecordKind
 from postbus.broker.send_via import admit_posts, post
 from postbus.errors import InvalidOperation, ServiceBusError
 from postbus.model.instant import Instant
@@ -58,7 +58,7 @@ class Repair(NamedTuple):
     revise: Revise
 
 
-class Target(ABC):
+class ResubmitTarget(ABC):
     """Where dead letters are sent."""
 
     @abstractmethod
@@ -70,7 +70,7 @@ class Target(ABC):
         """Put it there. It was checked, and its dead letter is gone."""
 
 
-class Back(Target):
+class Back(ResubmitTarget):
     """Into the very queue or subscription whose dead letters they are."""
 
     def __init__(self, queue: Queue, own: Queue) -> None:
@@ -99,7 +99,7 @@ class Back(Target):
         if made.enqueued_at > now:
             made.lane = SCHEDULED
             made.trail = _sent_again(made)  # the queue may forward by then
-            queue.ledger.add(Kind.PUT_BACK, made, raw)
+            queue.ledger.add(RecordKind.PUT_BACK, made, raw)
             made.raw = None
             queue.next_due = min(queue.next_due, made.enqueued_at)
             return
@@ -107,11 +107,11 @@ class Back(Target):
         if queue.policy.forward_to != NOWHERE:
             made.trail = _sent_again(made)
         choose_place(queue, made)
-        queue.ledger.add(Kind.PUT_BACK, made, raw)
+        queue.ledger.add(RecordKind.PUT_BACK, made, raw)
         queue.placed(made)
 
 
-class Published(Target):
+class Published(ResubmitTarget):
     """To the topic itself: all of its subscriptions get a copy, as far as they want one."""
 
     def __init__(self, engine: Engine) -> None:
@@ -131,7 +131,7 @@ class Published(Target):
             history.note(digest_of(made.message_id), now)
 
 
-class Posted(Target):
+class Posted(ResubmitTarget):
     """To another queue or topic, by way of the outbox."""
 
     def __init__(
@@ -154,8 +154,8 @@ class Posted(Target):
         post(self._engine, self._destination, [made], now)
 
 
-def _sent_again(made: Message) -> Trail:
-    trail = Trail(made.length)
+def _sent_again(made: Message) -> ForwardingInfo:
+    trail = ForwardingInfo(made.length)
     trail.again = True
     return trail
 
@@ -170,7 +170,7 @@ def resubmit(
     queue: Queue,
     subqueue: int,
     repairs: Sequence[Repair],
-    target: Target,
+    target: ResubmitTarget,
     now: Instant,
     pages: Pages,
 ) -> list[Result] | Need:
@@ -199,7 +199,7 @@ def resubmit(
             results.append(Result(Outcome.REFUSED, str(refusal)))
             continue
         gone.add(dead.number)
-        _take_out(queue, Kind.RESUBMITTED, dead)
+        _take_out(queue, RecordKind.RESUBMITTED, dead)
         target.place(made, now)
         results.append(Result(Outcome.MOVED))
     return results
@@ -221,12 +221,12 @@ def discard(
             results.append(Result(Outcome.NOT_FOUND))
         else:
             gone.add(dead.number)
-            _take_out(queue, Kind.DELETED, dead)
+            _take_out(queue, RecordKind.DELETED, dead)
             results.append(Result(Outcome.REMOVED))
     return results
 
 
-def _take_out(queue: Queue, kind: Kind, dead: Message) -> None:
+def _take_out(queue: Queue, kind: RecordKind, dead: Message) -> None:
     if dead.lane == ACTIVE:
         queue.withdraw(dead)
     queue.ledger.remove(kind, dead)

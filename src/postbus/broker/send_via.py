@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from postbus.broker.admission import admit
 from postbus.broker.engine import Engine
-from postbus.broker.message import KIND_MASK, OUTBOX, TRANSFER_DEAD_LETTER, Message, Trail
+from postbus.broker.message import KIND_MASK, OUTBOX, TRANSFER_DEAD_LETTER, ForwardingInfo, Message
 from postbus.broker.policy import Policy
-from postbus.broker.records import Kind
+from postbus.broker.records import RecordKind
 from postbus.model.instant import Instant
 
 
@@ -46,10 +46,10 @@ def post(engine: Engine, destination: int, messages: Sequence[Message], now: Ins
         # One that is scheduled waits at its destination, not here.
         message.enqueued_at = max(message.enqueued_at, now)
         # One that is sent again has one already.
-        message.trail = message.trail or Trail(message.length)
+        message.trail = message.trail or ForwardingInfo(message.length)
         message.trail.destination = destination
         message.subqueue, message.lane = TRANSFER_DEAD_LETTER, OUTBOX
-        ledger.add(Kind.POSTED, message, raw)
+        ledger.add(RecordKind.POSTED, message, raw)
         engine.own.placed(message)
 
 

@@ -26,7 +26,7 @@ def refill_session(queue: Queue, session_id: str, pages: Pages) -> Need | None:
         return None
     window = session.window
     if not window.low:
-        queue.shared.stirred_sessions[(queue.main, session_id)] = None
+        queue.shared.ready_sessions[(queue.main, session_id)] = None
         return None
     group = session_id.encode()
     limit = min(PAGE_ROWS, window.page)
@@ -49,7 +49,7 @@ def fetch_session_bodies(queue: Queue, session_id: str, pages: Pages) -> Need | 
     head = window.head()
     if head is None or head.raw is not None:
         # It left while its body was read: what comes next must be looked for.
-        queue.shared.stirred_sessions[(queue.main, session_id)] = None
+        queue.shared.ready_sessions[(queue.main, session_id)] = None
         return None
     wanted = window.bodiless()[:BODIES_AT_ONCE]
     shared: dict[int, int] = {}

@@ -12,7 +12,7 @@ from postbus.broker.held_sessions import READY_MAX, Session, Sessions, sessions_
 from postbus.broker.message import ACTIVE, STATE, Message, no_body
 from postbus.broker.pages import BodyPage, GroupPage, GroupsPage, Need, Page, Pages
 from postbus.broker.queue import Queue
-from postbus.broker.records import Kind
+from postbus.broker.records import RecordKind
 from postbus.broker.session_chores import first_of_session
 from postbus.errors import (
     InvalidArgument,
@@ -61,7 +61,7 @@ def accept_next(queue: Queue, holder: int, now: Instant, pages: Pages) -> Sessio
     sessions = sessions_of(queue)
     queue.check_receives()
     sessions.expire(queue, now, 1)
-    line = sessions.line
+    line = sessions.free
     if not queue.ledger.count(queue.main):
         line.clear()
     round_begun = False
@@ -125,7 +125,7 @@ def _open(queue: Queue, sessions: Sessions, session_id: str, holder: int, now: I
 
 def _fill_line(queue: Queue, sessions: Sessions, pages: Pages) -> Need | None:
     """Take the next page of ids, whether these sessions are free and have messages left or not."""
-    line = sessions.line
+    line = sessions.free
     after = None if line.cursor is None else line.cursor.encode()
     page = GroupsPage(queue.main, ACTIVE, after, READY_MAX)
     if need := missing(pages, [page]):
@@ -164,8 +164,8 @@ def _and_others(queue: Queue, sessions: Sessions, need: Need, pages: Pages) -> N
     """What is needed for the first session in line and, if those before it were empty, also for
     the next ones: an index that is behind may name thousands that have nothing left."""
     wanted: dict[Page, None] = dict.fromkeys(need.pages)
-    for session_id in sessions.line.ids:
-        if len(wanted) > min(sessions.line.duds, LOOKED_AT_MAX):
+    for session_id in sessions.free.ids:
+        if len(wanted) > min(sessions.free.duds, LOOKED_AT_MAX):
             break
         page = GroupPage(queue.main, ACTIVE, session_id.encode(), 0, FIRST_ROWS)
         if page not in pages:
@@ -204,13 +204,13 @@ def set_state(
     if data:
         _check_state(queue, len(data), 0 if before is None else before.charge)
     if before is not None:
-        ledger.remove(Kind.STATE_CLEARED, before)
+        ledger.remove(RecordKind.STATE_CLEARED, before)
     if data:
         state = Message(data, session_id=session_id)
         state.subqueue, state.lane = queue.main, STATE
         state.number = state.enqueue_number = ledger.next_number()
         state.enqueued_at = now
-        ledger.add(Kind.STATE_SET, state, data)
+        ledger.add(RecordKind.STATE_SET, state, data)
         state.raw = None
     return None
 

@@ -8,7 +8,7 @@ from postbus.broker.held_sessions import Sessions
 from postbus.broker.message import ACTIVE, DEFERRED, OUTBOX, Message
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
-from postbus.broker.records import Kind
+from postbus.broker.records import RecordKind
 from postbus.broker.shared_state import SharedState, is_in_session
 from postbus.broker.window import Window
 from postbus.errors import InvalidOperation, SessionLockLost
@@ -41,7 +41,7 @@ class SessionQueue(Queue):
             super().put_back(message, raw)
             return
         message.raw = raw
-        self.ledger.add(Kind.PUT_BACK, message, raw)
+        self.ledger.add(RecordKind.PUT_BACK, message, raw)
         self._sessions.add(message)
 
     def window_of(self, message: Message) -> Window | None:

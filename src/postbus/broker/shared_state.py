@@ -30,7 +30,6 @@ class SharedState:
         "_proofs",
         "_secret",
         "_token_prefix",
-        "departing",
         "diverting",
         "enlisted",
         "expiring",
@@ -39,8 +38,9 @@ class SharedState:
         "locked",
         "lost_sessions",
         "outboxes",
-        "stirred",
-        "stirred_sessions",
+        "outboxes_with_work",
+        "ready_sessions",
+        "ready_subqueues",
         "toil",
         "transactions",
     )
@@ -50,9 +50,9 @@ class SharedState:
     ) -> None:
         self.ledger = ledger
         self.limits = limits
-        self.stirred: dict[int, None] = {}
+        self.ready_subqueues: dict[int, None] = {}
         """Subqueues in which something has become ready since somebody looked."""
-        self.stirred_sessions: dict[tuple[int, str], None] = {}
+        self.ready_sessions: dict[tuple[int, str], None] = {}
         """Sessions that are held, by subqueue and id, likewise."""
         self.lost_sessions: list[tuple[int, str, int]] = []
         """Sessions whose locks ended before they were given up: subqueue, id and holder."""
@@ -64,7 +64,7 @@ class SharedState:
         """Queues that forward, and may have messages from before they did."""
         self.outboxes: dict[int, Outbox] = {}
         """Subqueues with messages on their way to another entity."""
-        self.departing: dict[int, None] = {}
+        self.outboxes_with_work: dict[int, None] = {}
         """Those of them to which one was added since whoever empties them was told."""
         self.transactions: dict[Transaction, None] = {}
         """Those that have work to do here when they are committed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from postbus.broker.message import Message
-from postbus.broker.records import Kind
+from postbus.broker.records import RecordKind
 from postbus.broker.window import Window
 from postbus.model.instant import Instant
 
@@ -36,7 +36,7 @@ def take_and_delete(queue: Queue, window: Window, now: Instant) -> Taken | None:
     raw = message.raw
     message.delivered_at = now
     window.forget(message)
-    queue.ledger.remove(Kind.RECEIVED, message)
+    queue.ledger.remove(RecordKind.RECEIVED, message)
     return message, raw
 
 

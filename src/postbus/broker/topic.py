@@ -11,11 +11,11 @@ from typing import Final, NamedTuple, Protocol
 
 from postbus.broker.admission import admit
 from postbus.broker.lanes import first_messages
-from postbus.broker.message import MAIN, PUBLISHING, Message, Trail, no_body
+from postbus.broker.message import MAIN, PUBLISHING, ForwardingInfo, Message, no_body
 from postbus.broker.pages import BodyPage, Need, Page, Pages
-from postbus.broker.placing import choose_grave, choose_place
+from postbus.broker.placing import choose_dead_letter_place, choose_place
 from postbus.broker.queue import HEADERS_TOO_LARGE, Queue
-from postbus.broker.records import Kind
+from postbus.broker.records import RecordKind
 from postbus.model.instant import Instant
 
 COPIES_AT_ONCE: Final = 512
@@ -60,7 +60,7 @@ class Sorted(NamedTuple):
     """Or only the first of them: to make the others will take as long again."""
 
 
-class Sorter(Protocol):
+class RuleMatcher(Protocol):
     """Applies the rules of a topic's subscriptions."""
 
     @property
@@ -75,14 +75,14 @@ class Sorter(Protocol):
 class Topic:
     """What makes a fragment that of a topic."""
 
-    __slots__ = ("_own", "_queues", "newest", "room", "sorter", "spread_to", "usual_copies")
+    __slots__ = ("_own", "_queues", "matcher", "newest", "room", "spread_to", "usual_copies")
 
-    def __init__(self, own: Queue, queues: dict[int, Queue], sorter: Sorter) -> None:
+    def __init__(self, own: Queue, queues: dict[int, Queue], matcher: RuleMatcher) -> None:
         self._own = own
         """The topic's place in its fragment: scheduled messages wait there."""
         self._queues = queues
         """Subscriptions by owner; the topic itself is among them as 0."""
-        self.sorter = sorter
+        self.matcher = matcher
         self.room = COPIES_AT_ONCE
         """Copies that may still be made in this turn; looking at a message counts too."""
         self.newest = max(queues)
@@ -136,7 +136,7 @@ class Topic:
         raw = message.raw
         assert raw is not None
         if not self.behind and self.room > 0:
-            copies, whole = self.sorter.copies(message, raw)
+            copies, whole = self.matcher.copies(message, raw)
             self.usual_copies = len(copies)
             self.take_room(len(copies))
             if whole and len(copies) <= COPIES_AT_ONCE:
@@ -145,12 +145,12 @@ class Topic:
                 return
         self.keep(message)
         message.lane = PUBLISHING
-        ledger.add(Kind.STAGED, message, raw)
+        ledger.add(RecordKind.STAGED, message, raw)
         message.raw = None
 
     def take_room(self, copies: int) -> None:
         """A message was looked at, and so many copies were made of it."""
-        taken = max(copies, self.sorter.cost)
+        taken = max(copies, self.matcher.cost)
         self.room -= taken
         if taken > copies:
             self._own.shared.toil += (taken - copies) * TOIL_OF_A_COPY
@@ -158,7 +158,7 @@ class Topic:
     def keep(self, message: Message) -> None:
         """The message is about to be kept: note who may get it, for others may subscribe until it
         is spread."""
-        trail = message.trail = message.trail or Trail(message.length)
+        trail = message.trail = message.trail or ForwardingInfo(message.length)
         trail.newest = self.newest
 
     def spread(self, message: Message, raw: bytes, room: int) -> int:
@@ -166,7 +166,7 @@ class Topic:
         took."""
         ledger, trail = self._own.ledger, message.trail
         assert trail is not None
-        copies, whole = self.sorter.copies(message, raw, trail.cursor)
+        copies, whole = self.matcher.copies(message, raw, trail.cursor)
         self.usual_copies = len(copies)
         left = [copy for copy in copies if trail.cursor < copy.owner <= trail.newest]
         now = left[:room]
@@ -176,10 +176,10 @@ class Topic:
         self._place(message, raw, now)
         if len(now) == len(left) and (whole or copies[-1].owner > trail.newest):
             self.spread_to = message.number + 1
-            ledger.remove(Kind.SPREAD, message)
+            ledger.remove(RecordKind.SPREAD, message)
         else:
             trail.cursor = now[-1].owner
-            ledger.change(Kind.ADVANCED, message)
+            ledger.change(RecordKind.ADVANCED, message)
         return len(now)
 
     def _place(self, message: Message, raw: bytes, copies: list[Copy]) -> None:
@@ -194,11 +194,11 @@ class Topic:
             if copy.failure is not None:
                 if not queue.policy.dead_letter_on_filter_errors:
                     continue
-                choose_grave(queue, made, *copy.failure)
+                choose_dead_letter_place(queue, made, *copy.failure)
             elif too_large:
-                choose_grave(queue, made, *HEADERS_TOO_LARGE)
+                choose_dead_letter_place(queue, made, *HEADERS_TOO_LARGE)
             elif queue.policy.requires_session and made.session_id is None:
-                choose_grave(queue, made, *NO_SESSION)
+                choose_dead_letter_place(queue, made, *NO_SESSION)
             else:
                 choose_place(queue, made)
             made.number = ledger.next_number()
@@ -222,7 +222,7 @@ def _copy_of(message: Message, raw: bytes, copy: Copy) -> Message:
     made.reason, made.description = message.reason, message.description
     made.source = message.source
     # The ledger will weigh it: each counts with all of the body, for any may keep it last.
-    trail = Trail(0) if message.trail is None else message.trail.next_leg(0)
+    trail = ForwardingInfo(0) if message.trail is None else message.trail.next_leg(0)
     if copy.envelope is not None:
         trail.envelope = copy.envelope
     if copy.annotations is not None:
@@ -243,7 +243,7 @@ def fan_out(topic: Topic, own: Queue, pages: Pages) -> Need | None:
     messages, _ = found
     bytes_left = STAGED_BYTES
     # No more bodies than the turn has room for: what it has no use for is read once more.
-    room = topic.room // max(topic.usual_copies, topic.sorter.cost, 1) + 1
+    room = topic.room // max(topic.usual_copies, topic.matcher.cost, 1) + 1
     wanted: list[tuple[Message, BodyPage]] = []
     for message in messages[:room]:
         bytes_left -= message.length

@@ -16,7 +16,7 @@ from postbus.broker.engine import Engine
 from postbus.broker.message import Message, NewProperties, no_body
 from postbus.broker.pages import BodyPage, Need, Page, Pages
 from postbus.broker.queue import Queue
-from postbus.broker.records import Kind
+from postbus.broker.records import RecordKind
 from postbus.broker.rewriting import Rewriting, check_together
 from postbus.broker.send_via import admit_posts, post
 from postbus.errors import (
@@ -239,7 +239,7 @@ class Transaction:
         for destination, messages in self._posts:
             post(engine, destination, messages, now)
         for message in cancelled:
-            engine.ledger.remove(Kind.CANCELLED, message)
+            engine.ledger.remove(RecordKind.CANCELLED, message)
         for ruling in rulings:
             _carry_out(ruling, now)
         return None

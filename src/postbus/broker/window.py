@@ -64,12 +64,12 @@ class Window:
         limits: WindowLimits,
         complete: bool,
         place: object = 0,
-        stirred: dict[Any, None] | None = None,
+        ready_subqueues: dict[Any, None] | None = None,
     ) -> None:
         self._limits = limits
         self._place = place
         """The subqueue, or with it the session, that this is a window of."""
-        self._stirred: dict[Any, None] = {} if stirred is None else stirred
+        self._stirred: dict[Any, None] = {} if ready_subqueues is None else ready_subqueues
         """Where to say that there is something for whoever waits there."""
         self._ready: deque[Message] = deque()
         # Given back out of order; merged by number when taken (R-SETTLE-07).

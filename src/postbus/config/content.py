@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from postbus.config.places import Wrong
+from postbus.config.places import ConfigMistake
 from postbus.model.description import QueueDescription
 from postbus.model.fields import FORWARD, FORWARD_DEAD, QUEUE, SUBSCRIPTION, TOPIC, Field, Form
 from postbus.model.rule import RuleDescription
@@ -89,4 +89,4 @@ def refuse_repeats(what: str, found: Iterable[tuple[str, str]]) -> None:
     seen: dict[str, str] = {}
     for name, place in found:
         if (first := seen.setdefault(name.casefold(), place)) != place:
-            raise Wrong(place, f"the {what} '{name}' is there already, at {first}")
+            raise ConfigMistake(place, f"the {what} '{name}' is there already, at {first}")

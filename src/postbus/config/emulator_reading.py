@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from postbus.config.content import Content, Queue, Subscription, Topic, refuse_repeats
 from postbus.config.places import (
-    Wrong,
+    ConfigMistake,
     any_table_at,
     inside,
     list_at,
@@ -98,7 +98,9 @@ def read_emulator(document: object, defaults: QueueDescription) -> EmulatorConfi
         _check_logging(user["Logging"])
     namespaces = list_at(user.get("Namespaces"), "UserConfig.Namespaces")
     if len(namespaces) != 1:
-        raise Wrong("UserConfig.Namespaces", f"must hold one namespace, not {len(namespaces)}")
+        raise ConfigMistake(
+            "UserConfig.Namespaces", f"must hold one namespace, not {len(namespaces)}"
+        )
     place = "UserConfig.Namespaces[0]"
     namespace = table_at(namespaces[0], place, ("Name", "Queues", "Topics"))
     defaults = replace(defaults, lock_duration_ms=LOCK_DURATION_MS)
@@ -115,7 +117,9 @@ def _check_logging(value: object) -> None:
     place = "UserConfig.Logging"
     kind = text_at(table_at(value, place, ("Type",)).get("Type"), f"{place}.Type")
     if kind not in _LOGGING:
-        raise Wrong(f"{place}.Type", f"must be one of {'; '.join(_LOGGING)}, not '{kind[:64]}'")
+        raise ConfigMistake(
+            f"{place}.Type", f"must be one of {'; '.join(_LOGGING)}, not '{kind[:64]}'"
+        )
 
 
 def _items(table: Mapping[str, object], key: str, place: str) -> list[tuple[str, object]]:
@@ -178,7 +182,7 @@ def _describe(
         try:
             values[element] = read_value(form.fields[element], value)
         except ValueError as error:
-            raise Wrong(inside(at, element), str(error)) from None
+            raise ConfigMistake(inside(at, element), str(error)) from None
     with refusals_at(at):
         return describe(form, values, defaults)
 
@@ -205,10 +209,10 @@ def _filter(properties: Mapping[str, object], place: str) -> Filter:
     kind = text_at(properties.get("FilterType"), f"{place}.FilterType")
     if kind not in FILTER_KEYS:
         known = " or ".join(FILTER_KEYS)
-        raise Wrong(f"{place}.FilterType", f"must be {known}, not '{kind[:64]}'")
+        raise ConfigMistake(f"{place}.FilterType", f"must be {known}, not '{kind[:64]}'")
     for other, key in FILTER_KEYS.items():
         if key in properties and other != kind:
-            raise Wrong(f"{place}.{key}", f"the FilterType of this rule is {kind}")
+            raise ConfigMistake(f"{place}.{key}", f"the FilterType of this rule is {kind}")
     at = f"{place}.{FILTER_KEYS[kind]}"
     if kind == "Correlation":
         return _correlation(properties.get("CorrelationFilter"), at)
@@ -233,7 +237,7 @@ def _correlation(value: object, place: str) -> CorrelationFilter:
 
 def _value(value: object, place: str) -> TypedValue:
     if isinstance(value, float) and not math.isfinite(value):
-        raise Wrong(place, "is a number too large to compare with")
+        raise ConfigMistake(place, "is a number too large to compare with")
     return read_plain(value, place, "text, a number, true or false")
 
 

@@ -15,7 +15,7 @@ from postbus.config.emulator_reading import (
 from postbus.config.notation import field_value
 from postbus.config.toml_writing import DEFAULTS
 from postbus.config.typed import plain_of
-from postbus.model.fields import Kind
+from postbus.model.fields import FieldType
 from postbus.model.rule import (
     DEFAULT_RULE_NAME,
     FALSE_EXPRESSION,
@@ -85,7 +85,7 @@ def _properties(
             written[element] = False
             continue
         value = field_value(field, entity.description)
-        if value is None and field.kind is Kind.ENTITY:
+        if value is None and field.kind is FieldType.ENTITY:
             value = ""
         if value is not None:
             # A time to live that never ends is not written: the emulator has no such value.

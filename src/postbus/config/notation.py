@@ -8,7 +8,7 @@ from postbus.config.content import Chosen
 from postbus.model.authorization import Rules, names_of
 from postbus.model.description import EntityStatus
 from postbus.model.duration import INFINITE, TICKS_PER_MS, format_iso
-from postbus.model.fields import Field, Kind
+from postbus.model.fields import Field, FieldType
 from postbus.model.limits import MESSAGE_SIZE_MIN_KB
 
 Toml = bool | int | float | str | Sequence["Toml"] | Mapping[str, "Toml"]
@@ -42,13 +42,13 @@ def toml_key(name: str) -> str:
 def field_value(field: Field, description: Chosen, *, keys: bool = True) -> Toml | None:
     """What the description says there, as a file says it; None for nothing."""
     value = getattr(description, str(field.attribute))
-    if field.kind is Kind.RULES:
+    if field.kind is FieldType.RULES:
         return _access(value, keys) or None
     if field.attribute == "default_ttl_ms":
         return None if value is None else description.default_ttl_text
     if field.attribute == "max_message_size_kb" and value < MESSAGE_SIZE_MIN_KB:
         return None  # nobody has chosen it: it comes from the settings
-    if field.kind is Kind.DURATION and value is not None:
+    if field.kind is FieldType.DURATION and value is not None:
         return format_iso(value * TICKS_PER_MS)
     if isinstance(value, EntityStatus):
         return value.value
@@ -61,7 +61,7 @@ def shown(field: Field, description: Chosen) -> str:
     value = field_value(field, description, keys=False)
     if value is not None:
         return toml_of(value)
-    return toml_of(INFINITE) if field.kind is Kind.DURATION else "none"
+    return toml_of(INFINITE) if field.kind is FieldType.DURATION else "none"
 
 
 def _access(rules: Rules, keys: bool) -> list[Toml]:

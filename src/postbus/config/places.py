@@ -13,7 +13,7 @@ class ConfigError(Exception):
     """The file cannot be used; the text names the file, the place in it, and what is wrong."""
 
 
-class Wrong(Exception):
+class ConfigMistake(Exception):
     """Something at a place in the file; the file's name is added once, at the end."""
 
     def __init__(self, place: str, text: str) -> None:
@@ -26,7 +26,7 @@ def refusals_at(place: str) -> Iterator[None]:
     try:
         yield
     except ServiceBusError as error:
-        raise Wrong(place, " ".join(str(error).split())) from None
+        raise ConfigMistake(place, " ".join(str(error).split())) from None
 
 
 def table_at(value: object, place: str, keys: Iterable[str]) -> dict[str, object]:
@@ -37,7 +37,7 @@ def table_at(value: object, place: str, keys: Iterable[str]) -> dict[str, object
         if key not in known:
             likely = get_close_matches(key, known, n=1, cutoff=0.5)
             hint = f"; did you mean '{likely[0]}'?" if likely else ""
-            raise Wrong(inside(place, key), f"there is no such key{hint}")
+            raise ConfigMistake(inside(place, key), f"there is no such key{hint}")
     return found
 
 
@@ -58,12 +58,14 @@ def text_at(value: object, place: str) -> str:
     if not isinstance(value, str) or not value:
         raise not_at(place, "text", value)
     if NOT_IN_XML.search(value):
-        raise Wrong(place, f"has a character that XML cannot hold: {brief(value)}")
+        raise ConfigMistake(place, f"has a character that XML cannot hold: {brief(value)}")
     return value
 
 
-def not_at(place: str, wanted: str, value: object) -> Wrong:
-    return Wrong(place, "is missing" if value is None else f"must be {wanted}, not {brief(value)}")
+def not_at(place: str, wanted: str, value: object) -> ConfigMistake:
+    return ConfigMistake(
+        place, "is missing" if value is None else f"must be {wanted}, not {brief(value)}"
+    )
 
 
 def inside(place: str, key: str) -> str:

@@ -21,11 +21,11 @@ from postbus.config.content import (
     form_of,
 )
 from postbus.config.notation import field_value, shown
-from postbus.config.places import Wrong, inside
+from postbus.config.places import ConfigMistake, inside
 from postbus.config.steps import Change, Step, Verb
 from postbus.config.toml_writing import rule_values
 from postbus.model.authorization import settle_rules
-from postbus.model.fields import FIXED, Field, Kind, fixed_text
+from postbus.model.fields import FIXED, Field, FieldType, fixed_text
 from postbus.model.rule import CorrelationFilter, RuleDescription
 
 _TTL: Final = "default_ttl_ms"
@@ -95,7 +95,7 @@ def _refuse_other_kinds(
 ) -> None:
     for each in wanted:
         if each.name.casefold() in present:
-            raise Wrong(each.place, f"the namespace has a {kind} of this name")
+            raise ConfigMistake(each.place, f"the namespace has a {kind} of this name")
 
 
 class _Comparison:
@@ -188,7 +188,7 @@ class _Comparison:
             known = self._names.get(name.casefold())
             if known is None:
                 key = field.key if entity.place.startswith("[") else f"Properties.{field.element}"
-                raise Wrong(
+                raise ConfigMistake(
                     inside(entity.place, key),
                     f"there is no queue or topic '{name}' to forward to",
                 )
@@ -207,7 +207,7 @@ def _merged(
         if field.element not in wanted.said or _is_same(field, description, present):
             continue
         if field in FIXED:
-            raise Wrong(wanted.place, fixed_text(form_of(wanted), field).removesuffix("."))
+            raise ConfigMistake(wanted.place, fixed_text(form_of(wanted), field).removesuffix("."))
         after = _with_field(result, field, description)
         if field_value(field, after) != field_value(field, present):
             before_text, after_text = shown(field, present), shown(field, after)
@@ -240,7 +240,7 @@ def _with_field(present: Chosen, field: Field, wanted: Chosen) -> Chosen:
         value = settle_rules(value, getattr(present, name), 0, str)
     elif name == _TTL:
         return replace(present, default_ttl_ms=value, default_ttl_sent=wanted.default_ttl_sent)
-    elif field.kind is Kind.ENTITY:
+    elif field.kind is FieldType.ENTITY:
         return replace(present, **{name: value, field.sent: getattr(wanted, field.sent)})
     return replace(present, **{name: value})
 
@@ -277,7 +277,7 @@ def _targets(step: Step) -> Iterator[str]:
 def _check_room(wanted: Content, present: Content, limits: Limits, *, prune: bool) -> None:
     total = len(_names(wanted, Content() if prune else present))
     if total > limits.entities_max:
-        raise Wrong(
+        raise ConfigMistake(
             "", f"there would be {total} queues and topics; entities_max is {limits.entities_max}"
         )
     there = {} if prune else {each.name.casefold(): each for each in present.topics}
@@ -306,4 +306,6 @@ def _check_topic(wanted: Topic, present: Topic | None, limits: Limits) -> None:
     )
     for what, count, most in counted:
         if count > most:
-            raise Wrong(wanted.place, f"there would be {count} {what}; a topic may have {most}")
+            raise ConfigMistake(
+                wanted.place, f"there would be {count} {what}; a topic may have {most}"
+            )

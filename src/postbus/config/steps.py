@@ -57,7 +57,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class StepReport:
     """A step as whoever asked for it hears of it."""
 
     verb: Verb
@@ -93,9 +93,9 @@ class Told:
 class Outcome:
     """What came of a file that was read again."""
 
-    steps: tuple[Told, ...] = ()
+    steps: tuple[StepReport, ...] = ()
     """All that differs, in the order in which it is carried out."""
-    left: tuple[Told, ...] = ()
+    left: tuple[StepReport, ...] = ()
     done: int = 0
     """So many of the steps are carried out."""
     notes: tuple[str, ...] = ()
@@ -129,5 +129,5 @@ class Outcome:
         )
 
 
-def _told(values: Sequence[Mapping[str, Any]]) -> tuple[Told, ...]:
-    return tuple(Told.from_json(each) for each in values)
+def _told(values: Sequence[Mapping[str, Any]]) -> tuple[StepReport, ...]:
+    return tuple(StepReport.from_json(each) for each in values)

@@ -18,7 +18,7 @@ from postbus.config.content import (
     refuse_repeats,
 )
 from postbus.config.places import (
-    Wrong,
+    ConfigMistake,
     any_table_at,
     inside,
     not_at,
@@ -34,8 +34,8 @@ from postbus.model.fields import (
     SUBSCRIPTION,
     TOPIC,
     Field,
+    FieldType,
     Form,
-    Kind,
     Value,
     describe,
     read_value,
@@ -82,7 +82,7 @@ def read_content(root: Mapping[str, object], defaults: QueueDescription) -> Cont
 
 def _by_name(value: object, kind: str) -> dict[str, object]:
     if not isinstance(value, dict):
-        raise Wrong(f"[{kind}]", f'must be a table of tables, as in [{kind}."orders"]')
+        raise ConfigMistake(f"[{kind}]", f'must be a table of tables, as in [{kind}."orders"]')
     return value
 
 
@@ -134,7 +134,7 @@ def _subscription(name: str, value: object, place: str, defaults: QueueDescripti
 def _keys(form: Form) -> dict[str, Field]:
     # The first rule of a subscription is one of its rules here.
     every = form.fields.values()
-    return {each.key: each for each in every if each.kind is not Kind.DEFAULT_RULE}
+    return {each.key: each for each in every if each.kind is not FieldType.DEFAULT_RULE}
 
 
 def _said(form: Form, properties: Mapping[str, object]) -> frozenset[str]:
@@ -152,7 +152,7 @@ def _describe(form: Form, properties: Mapping[str, object], place: str, defaults
         try:
             values[fields[key].element] = read_value(fields[key], value)
         except ValueError as error:
-            raise Wrong(inside(place, key), str(error)) from None
+            raise ConfigMistake(inside(place, key), str(error)) from None
     with refusals_at(place):
         return describe(form, values, defaults)
 

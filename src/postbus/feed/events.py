@@ -76,7 +76,7 @@ SUB_QUEUES: Final = {
 _PARTITION_KEY: Final = "x-opt-partition-key"
 
 
-class Place(NamedTuple):
+class JournalOrigin(NamedTuple):
     """Where a journal belongs: what its records do not say themselves."""
 
     entity: str
@@ -91,7 +91,7 @@ def subscription_of(subqueue: int, subscriptions: Mapping[int, str]) -> str | No
     return subscriptions.get(subqueue >> OWNER_BITS)
 
 
-def event(place: Place, offset: int, at: Instant, data: bytes) -> Event | None:
+def event(place: JournalOrigin, offset: int, at: Instant, data: bytes) -> Event | None:
     """What one record says; `at` is when its batch was committed. None for housekeeping."""
     record = records.decode(data)
     if record.kind in HOUSEKEEPING:

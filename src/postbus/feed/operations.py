@@ -2,37 +2,37 @@
 
 from typing import Final
 
-from postbus.broker.records import Kind
+from postbus.broker.records import RecordKind
 
-HOUSEKEEPING: Final = frozenset({Kind.COPIED, Kind.REPLACED})
+HOUSEKEEPING: Final = frozenset({RecordKind.COPIED, RecordKind.REPLACED})
 """Nothing happened to the message, only its body moved: these records have offsets like all
 others, and are no events."""
 
-OPERATIONS: Final[dict[Kind, str]] = {
-    Kind.ENQUEUED: "enqueued",
-    Kind.SCHEDULED: "scheduled",
-    Kind.ACTIVATED: "activated",
-    Kind.COMPLETED: "completed",
-    Kind.RECEIVED: "received",
-    Kind.ABANDONED: "abandoned",
-    Kind.LOCK_EXPIRED: "lock-expired",
-    Kind.DEFERRED: "deferred",
-    Kind.DEAD_LETTERED: "dead-lettered",
-    Kind.EXPIRED: "expired",
-    Kind.CANCELLED: "cancelled",
-    Kind.DELETED: "deleted",
-    Kind.PUBLISHED: "published",
-    Kind.STAGED: "staged",
-    Kind.DISTRIBUTED: "distributed",
-    Kind.ADVANCED: "advanced",
-    Kind.SPREAD: "spread",
-    Kind.DIVERTED: "diverted",
-    Kind.FORWARDED: "forwarded",
-    Kind.ARRIVED: "arrived",
-    Kind.STATE_SET: "session-state-set",
-    Kind.STATE_CLEARED: "session-state-cleared",
-    Kind.DUPLICATE: "duplicate",
-    Kind.POSTED: "posted",
-    Kind.PUT_BACK: "put-back",
-    Kind.RESUBMITTED: "resubmitted",
+OPERATIONS: Final[dict[RecordKind, str]] = {
+    RecordKind.ENQUEUED: "enqueued",
+    RecordKind.SCHEDULED: "scheduled",
+    RecordKind.ACTIVATED: "activated",
+    RecordKind.COMPLETED: "completed",
+    RecordKind.RECEIVED: "received",
+    RecordKind.ABANDONED: "abandoned",
+    RecordKind.LOCK_EXPIRED: "lock-expired",
+    RecordKind.DEFERRED: "deferred",
+    RecordKind.DEAD_LETTERED: "dead-lettered",
+    RecordKind.EXPIRED: "expired",
+    RecordKind.CANCELLED: "cancelled",
+    RecordKind.DELETED: "deleted",
+    RecordKind.PUBLISHED: "published",
+    RecordKind.STAGED: "staged",
+    RecordKind.DISTRIBUTED: "distributed",
+    RecordKind.ADVANCED: "advanced",
+    RecordKind.SPREAD: "spread",
+    RecordKind.DIVERTED: "diverted",
+    RecordKind.FORWARDED: "forwarded",
+    RecordKind.ARRIVED: "arrived",
+    RecordKind.STATE_SET: "session-state-set",
+    RecordKind.STATE_CLEARED: "session-state-cleared",
+    RecordKind.DUPLICATE: "duplicate",
+    RecordKind.POSTED: "posted",
+    RecordKind.PUT_BACK: "put-back",
+    RecordKind.RESUBMITTED: "resubmitted",
 }

@@ -17,8 +17,8 @@ from postbus.namespace.entities import QueueEntity, TopicEntity
 from postbus.namespace.namespace import Namespace
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.store_thread import StoreThread
-from postbus.runtime.upkeep import Kept
-from postbus.store.sqlite.reader_offsets import MarkKey, ReaderMarks
+from postbus.runtime.upkeep import RetainedEntity
+from postbus.store.sqlite.reader_offsets import MarkKey, ReaderOffsets
 
 KEPT_MS: Final = 7 * 86_400_000
 """A reader that was not heard of for so long is forgotten."""
@@ -46,7 +46,7 @@ class FeedReaders:
     def __init__(
         self,
         namespace: Namespace,
-        marks: ReaderMarks,
+        marks: ReaderOffsets,
         thread: StoreThread,
         clock: Callable[[], Instant],
     ) -> None:
@@ -81,7 +81,7 @@ class FeedReaders:
         oldest = self._clock() - KEPT_MS
         return {name: one for name, one in sorted(known.items()) if one.updated >= oldest}
 
-    def has_any(self, entity: Kept) -> bool:
+    def has_any(self, entity: RetainedEntity) -> bool:
         return any(one.updated >= self._clock() - KEPT_MS for one in self._all(entity.fragment))
 
     def _all(self, fragment: LoadedFragment) -> Collection[Progress]:

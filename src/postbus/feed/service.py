@@ -25,7 +25,7 @@ from postbus.errors import (
     ServerBusy,
     ServiceBusError,
 )
-from postbus.feed.events import SUB_QUEUES, Place, event
+from postbus.feed.events import SUB_QUEUES, JournalOrigin, event
 from postbus.feed.lines import line
 from postbus.model.address import Address, SubQueue
 from postbus.model.instant import Instant
@@ -356,8 +356,8 @@ def _look(start: int, bytes_max: int, reader: JournalReader, fragment_id: int) -
     return Answer(start, extent, list(_slices(batches)), end, size)
 
 
-def place_of(entity: QueueEntity | TopicEntity, fragment: LoadedFragment) -> Place:
-    return Place(entity.name, fragment.index, subscription_names(entity))
+def place_of(entity: QueueEntity | TopicEntity, fragment: LoadedFragment) -> JournalOrigin:
+    return JournalOrigin(entity.name, fragment.index, subscription_names(entity))
 
 
 def subscription_names(entity: QueueEntity | TopicEntity) -> dict[int, str]:
@@ -396,7 +396,7 @@ def _slices(batches: list[BatchOutline]) -> Iterator[Slice]:
         at = end
 
 
-def _lines(place: Place, start: int, stored: list[StoredBatch]) -> Iterator[bytes]:
+def _lines(place: JournalOrigin, start: int, stored: list[StoredBatch]) -> Iterator[bytes]:
     """One for each record, empty for one that is no event or comes before `start`."""
     for each in stored:
         at = batch.unpack(each.data).at

@@ -23,17 +23,17 @@ from postbus.errors import (
 )
 from postbus.gateway.browsing import Browser
 from postbus.gateway.cbs import TokenNode
-from postbus.gateway.client_links import Inlet, Outlet
+from postbus.gateway.client_links import ClientReceiver, ClientSender
 from postbus.gateway.coordinator import accept_coordinator
 from postbus.gateway.management import ManagementNode
-from postbus.gateway.nodes import CBS_SPELLING, MANAGEMENT_SPELLING, NodeInlet, NodeOutlet
+from postbus.gateway.nodes import CBS_SPELLING, MANAGEMENT_SPELLING, NodeReceiver, NodeSender
 from postbus.gateway.send_via import DESTINATION, join_as_receiver, route_of
 from postbus.gateway.session_filter import SessionFilter, read_session_filter
-from postbus.gateway.session_link import SessionOutlet
+from postbus.gateway.session_link import ClientSessionReceiver
 from postbus.gateway.terminus import browses, check_terminus
 from postbus.model.address import Address, SubQueue, resolve_address
 from postbus.model.limits import BATCH_SIZE_MAX
-from postbus.namespace.entities import Entity, QueueEntity, Received, TopicEntity
+from postbus.namespace.entities import Entity, QueueEntity, ReceivableEntity, TopicEntity
 
 if TYPE_CHECKING:
     from postbus.gateway.connection import Gateway
@@ -101,19 +101,19 @@ def _accept_node(
     gateway: Gateway, link: ReceiverLink | SenderLink, address: Address
 ) -> list[Event]:
     path = address.path.lower()
-    owner: NodeInlet | NodeOutlet
+    owner: NodeSender | NodeReceiver
     if isinstance(link, SenderLink):
         if isinstance(link.source, Source) and browses(link.source):
             raise NotSupported("The answers of a node cannot be browsed.")
-        owner = NodeOutlet(gateway, link, path)
+        owner = NodeReceiver(gateway, link, path)
     elif address.is_cbs:
-        owner = NodeInlet(gateway, link, path, CBS_SPELLING, TokenNode(gateway).handle)
+        owner = NodeSender(gateway, link, path, CBS_SPELLING, TokenNode(gateway).handle)
     else:
         entity = _find(gateway, address)
         node = ManagementNode(
             gateway, entity, entity.subqueue(_SUBQUEUES[address.subqueue]), address.path
         )
-        owner = NodeInlet(gateway, link, path, MANAGEMENT_SPELLING, node.handle)
+        owner = NodeSender(gateway, link, path, MANAGEMENT_SPELLING, node.handle)
     link.owner = owner
     if not address.is_cbs:
         owner.entity = _find(gateway, address)
@@ -141,7 +141,7 @@ def _accept_inlet(gateway: Gateway, link: ReceiverLink, address: Address) -> lis
         raise EntityDisabled(entity.path, "Send")
     route = route_of(gateway, link, entity)
     credit = gateway.service.settings.link_credit_max
-    link.owner = inlet = Inlet(gateway, link, entity, credit, route)
+    link.owner = sender = ClientSender(gateway, link, entity, credit, route)
     size_max = entity.message_size_max
     named = (link.properties or {}).get(DESTINATION)
     early = link.accept(
@@ -152,7 +152,7 @@ def _accept_inlet(gateway: Gateway, link: ReceiverLink, address: Address) -> lis
         },
         max_message_size=size_max,
     )
-    inlet.open()
+    sender.open()
     entity.links.add(link)
     return early
 
@@ -162,7 +162,9 @@ def _accept_outlet(gateway: Gateway, link: SenderLink, address: Address) -> list
         raise missing_claim(Right.LISTEN, gateway.uri(address.written))
     entity = _find(gateway, address)
     transferred = address.subqueue is SubQueue.TRANSFER_DEAD_LETTER
-    if not isinstance(entity, Received) and not (transferred and isinstance(entity, TopicEntity)):
+    if not isinstance(entity, ReceivableEntity) and not (
+        transferred and isinstance(entity, TopicEntity)
+    ):
         raise InvalidOperation(
             f"Messages cannot be received from the topic '{address.path}': name a subscription."
         )
@@ -179,24 +181,24 @@ def _accept_outlet(gateway: Gateway, link: SenderLink, address: Address) -> list
         join_as_receiver(link, entity)
     subqueue = entity.subqueue(_SUBQUEUES[address.subqueue])
     if wanted is not None:
-        assert isinstance(entity, Received)
-        waiting = SessionOutlet(gateway, link, entity, subqueue, wanted)
+        assert isinstance(entity, ReceivableEntity)
+        waiting = ClientSessionReceiver(gateway, link, entity, subqueue, wanted)
         waiting.open()
         link.owner = waiting
         entity.links.add(link)
         return []  # it is answered when it has a session
-    owner = Browser if browsing else Outlet
-    link.owner = outlet = owner(gateway, link, entity, subqueue)
+    owner = Browser if browsing else ClientReceiver
+    link.owner = receiver = owner(gateway, link, entity, subqueue)
     if source.filter is None:
         # Java dereferences the filter (wire contract §3.3).
         source.filter = {}
     early = link.accept(source=source, properties=gateway.service.link_properties())
-    outlet.open()
+    receiver.open()
     entity.links.add(link)
     return early
 
 
-def refuse_forwarding(entity: Received | TopicEntity, address: Address) -> None:
+def refuse_forwarding(entity: ReceivableEntity | TopicEntity, address: Address) -> None:
     """An entity that forwards has one receiver, which is the broker (semantics B §8)."""
     target = None
     if isinstance(entity, TopicEntity):
@@ -213,7 +215,7 @@ def refuse_forwarding(entity: Received | TopicEntity, address: Address) -> None:
 
 
 def _session_wanted(
-    entity: Received | TopicEntity, address: Address, source: Source
+    entity: ReceivableEntity | TopicEntity, address: Address, source: Source
 ) -> SessionFilter | None:
     """The session that a receiver asks for, which it must do where there are any, and nowhere
     else. A dead-letter queue has none (semantics B §1)."""
@@ -229,7 +231,7 @@ def _session_wanted(
     return wanted
 
 
-def needs_session(entity: Received | TopicEntity, address: Address) -> bool:
+def needs_session(entity: ReceivableEntity | TopicEntity, address: Address) -> bool:
     """Can its messages be received within their sessions only?"""
     if isinstance(entity, TopicEntity):
         return False

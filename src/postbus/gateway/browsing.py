@@ -19,7 +19,7 @@ from postbus.broker import browse
 from postbus.broker.engine import Engine
 from postbus.broker.pages import Need, Pages
 from postbus.errors import NotSupported, ServiceBusError
-from postbus.gateway.client_links import Outlet
+from postbus.gateway.client_links import ClientReceiver
 from postbus.messages.envelope import write_delivery
 from postbus.model.instant import Instant
 from postbus.runtime.receivers import TOIL_OF_A_SHARE, share_of
@@ -27,7 +27,7 @@ from postbus.runtime.requests import Call
 
 if TYPE_CHECKING:
     from postbus.gateway.connection import Gateway
-    from postbus.namespace.entities import Received, TopicEntity
+    from postbus.namespace.entities import ReceivableEntity, TopicEntity
 
 LOOK_COUNT_MAX: Final = 100
 LOOK_BYTES_MAX: Final = 256 * 1024
@@ -39,11 +39,15 @@ Shown = tuple[list[tuple[int, tuple[bytes, ...]]], int | None]
 """Messages with their numbers, and the number to go on from; None for the end."""
 
 
-class Browser(Outlet):
+class Browser(ClientReceiver):
     """A receiver link that is shown messages. It looks once at a time, and only with credit."""
 
     def __init__(
-        self, gateway: Gateway, link: SenderLink, entity: Received | TopicEntity, subqueue: int
+        self,
+        gateway: Gateway,
+        link: SenderLink,
+        entity: ReceivableEntity | TopicEntity,
+        subqueue: int,
     ) -> None:
         super().__init__(gateway, link, entity, subqueue)
         self._next = 0

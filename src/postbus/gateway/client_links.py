@@ -18,17 +18,17 @@ from postbus.errors import InvalidArgument, NotSupported, ServiceBusError
 from postbus.gateway import enlisting
 from postbus.gateway.settlement import Send, Settle
 from postbus.messages.envelope import Changes, read_transfer, write_delivery
-from postbus.runtime.receivers import Parcel, parcel_size, share_of
+from postbus.runtime.receivers import OutgoingMessage, outgoing_size, share_of
 from postbus.runtime.requests import GiveBack
 
 if TYPE_CHECKING:
     from postbus.gateway.connection import Gateway
-    from postbus.namespace.entities import Entity, QueueEntity, Received, TopicEntity
+    from postbus.namespace.entities import Entity, QueueEntity, ReceivableEntity, TopicEntity
 
 log = structlog.get_logger("links")
 
 
-class Inlet:
+class ClientSender:
     """A client's sender link: every transfer becomes a Send."""
 
     def __init__(
@@ -90,7 +90,7 @@ class Inlet:
             self._link.grant(self._credit)
 
 
-class Promises:
+class SessionLinks:
     """What the links of one AMQP session share: messages that are on their way to them and not
     sent yet, and the entity that transactions in the session go through."""
 
@@ -103,14 +103,14 @@ class Promises:
         self.via: Entity | None = None
 
 
-class Outlet:
+class ClientReceiver:
     """A client's receiver link: takes messages from a line, and their settlements back."""
 
     def __init__(
         self,
         gateway: Gateway,
         link: SenderLink,
-        entity: Received | TopicEntity,
+        entity: ReceivableEntity | TopicEntity,
         subqueue: int,
     ) -> None:
         self.gateway = gateway
@@ -118,7 +118,7 @@ class Outlet:
         self.entity = entity
         self.fragment = entity.fragment
         self.subqueue = subqueue
-        self._line = entity.fragment.line(subqueue)
+        self._receivers = entity.fragment.receivers_of(subqueue)
         self._meter = entity.fragment.meter_of(subqueue)
         self._runtime = gateway.runtime(entity.fragment)
         self.deletes = link.snd_settle_mode == SND_SETTLED
@@ -127,8 +127,8 @@ class Outlet:
         self._reserved = 0
         self._reserved_bytes = 0
         if link.session.owner is None:
-            link.session.owner = Promises()
-        self._promises: Promises = link.session.owner
+            link.session.owner = SessionLinks()
+        self._promises: SessionLinks = link.session.owner
         self._waited = False
         self.tokens: set[bytes] = set()
         """Locks given out on this link and not settled on it."""
@@ -136,12 +136,12 @@ class Outlet:
     # -- joining and leaving -----------------------------------------------------------------
 
     def open(self) -> None:
-        self._line.join(self)
+        self._receivers.join(self)
         self._count_receivers()
         self.fragment.on_lost[self._lost] = None
 
     def close(self) -> None:
-        self._line.leave(self)
+        self._receivers.leave(self)
         # What was promised comes no more where a commit has failed, and is given back where it
         # comes.
         self._return(self._reserved, self._reserved_bytes)
@@ -152,7 +152,7 @@ class Outlet:
 
     def _count_receivers(self) -> None:
         if self.fragment.engine is not None:
-            self.fragment.engine.set_receivers(self.subqueue, len(self._line.receivers))
+            self.fragment.engine.set_receivers(self.subqueue, len(self._receivers.members))
 
     def _lost(self, error: ServiceBusError) -> None:
         """The engine was thrown away, with every lock: let the client attach again."""
@@ -176,7 +176,7 @@ class Outlet:
         return self._link.credit
 
     def wake(self) -> None:
-        self._line.wants(self)
+        self._receivers.wants(self)
         self._runtime.wake(self.fragment)
 
     def capacity(self) -> int:
@@ -184,9 +184,9 @@ class Outlet:
             return 0
         return self._link.room_beside(self._reserved, self._promises.count)
 
-    def reserve(self, message: Message, raw: bytes) -> Parcel:
+    def reserve(self, message: Message, raw: bytes) -> OutgoingMessage:
         self._reserved += 1
-        size = parcel_size(message, raw)
+        size = outgoing_size(message, raw)
         self._reserved_bytes += size
         self._promises.count += 1
         self.gateway.promised_bytes += size
@@ -195,13 +195,15 @@ class Outlet:
             payload = write_delivery(message, raw)
         except Exception:  # whatever is wrong with one, the others must go out
             log.exception("message unreadable", entity=self.entity.path, number=message.number)
-        return Parcel(message, raw, payload, 1 if payload is None else share_of(message, payload))
+        return OutgoingMessage(
+            message, raw, payload, 1 if payload is None else share_of(message, payload)
+        )
 
-    def deliver(self, parcels: list[Parcel]) -> None:
+    def deliver(self, messages: list[OutgoingMessage]) -> None:
         if self._reserved:  # and not returned by a close
-            self._return(len(parcels), sum([parcel.size for parcel in parcels]))
-        for parcel in parcels:
-            self._deliver(parcel)
+            self._return(len(messages), sum([outgoing.size for outgoing in messages]))
+        for outgoing in messages:
+            self._deliver(outgoing)
         self.gateway.touch()
 
     def _return(self, count: int, size: int) -> None:
@@ -210,13 +212,13 @@ class Outlet:
         self._promises.count -= count
         self.gateway.promised_bytes -= size
 
-    def _deliver(self, parcel: Parcel) -> None:
+    def _deliver(self, outgoing: OutgoingMessage) -> None:
         link = self._link
-        token, payload = parcel.token, parcel.payload
+        token, payload = outgoing.token, outgoing.payload
         if payload is None:
             return
         if not link.attached or (token is not None and link.credit <= 0):
-            self._runtime.submit(GiveBack(self.fragment, parcel))
+            self._runtime.submit(GiveBack(self.fragment, outgoing))
             return
         self._waited = False
         if token is None:
@@ -225,11 +227,11 @@ class Outlet:
             link.send(b"", payload, settled=True, in_flight=True)
         else:
             self.tokens.add(token)
-            link.send(token, payload, settled=False, context=parcel.delivered_at)
+            link.send(token, payload, settled=False, context=outgoing.delivered_at)
         meter = self._meter
         if meter is not None:
             meter.receives += 1
-            meter.bytes_out += len(parcel.raw)
+            meter.bytes_out += len(outgoing.raw)
 
     def drained(self) -> None:
         if self._waited and self._meter is not None:
@@ -291,5 +293,5 @@ class Outlet:
         # Room in the session may be what another link of it waits for (at most 2,048 unsettled).
         for link in self._link.session.senders():
             owner = link.owner
-            if isinstance(owner, Outlet) and link.credit > 0:
+            if isinstance(owner, ClientReceiver) and link.credit > 0:
                 owner.wake()

@@ -33,11 +33,11 @@ from postbus.auth.authority import Authority, Claims
 from postbus.auth.credentials import Credentials
 from postbus.errors import ConnectionForced, SecondReceiver, ServiceBusError, Unauthorized
 from postbus.gateway.attach import attach
-from postbus.gateway.client_links import Inlet, Outlet
-from postbus.gateway.context import Service
-from postbus.gateway.coordinator import CoordinatorInlet
+from postbus.gateway.client_links import ClientReceiver, ClientSender
+from postbus.gateway.context import ConnectionContext
+from postbus.gateway.coordinator import CoordinatorSender
 from postbus.gateway.lost_claims import address_of, detach_unproven
-from postbus.gateway.nodes import NodeInlet, NodeOutlet
+from postbus.gateway.nodes import NodeReceiver, NodeSender
 from postbus.gateway.refusals import Refusals
 from postbus.gateway.transactions import Transactions
 from postbus.model.authorization import Right
@@ -52,7 +52,7 @@ from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.requests import Lose
 from postbus.runtime.runtime import Runtime
 
-Owner = Inlet | Outlet | NodeInlet | NodeOutlet | CoordinatorInlet
+Owner = ClientSender | ClientReceiver | NodeSender | NodeReceiver | CoordinatorSender
 
 OFFERED: Final = ("MSSBCBS", "PLAIN", "ANONYMOUS")
 UNOFFERED: Final = ("EXTERNAL",)
@@ -73,7 +73,7 @@ class Gateway:
 
     _last_id: ClassVar[int] = 0
 
-    def __init__(self, service: Service, place: Place) -> None:
+    def __init__(self, service: ConnectionContext, place: Place) -> None:
         Gateway._last_id += 1
         self.id = Gateway._last_id
         self._service = service
@@ -134,7 +134,7 @@ class Gateway:
         return self._service.namespace
 
     @property
-    def service(self) -> Service:
+    def service(self) -> ConnectionContext:
         return self._service
 
     @property
@@ -156,7 +156,7 @@ class Gateway:
         """Has it a link of this role at `$cbs`?"""
         for link in self._links():
             owner = link.owner
-            at_node = link.role == role and isinstance(owner, (NodeInlet, NodeOutlet))
+            at_node = link.role == role and isinstance(owner, (NodeSender, NodeReceiver))
             if at_node and owner.entity is None:
                 return True
         return False
@@ -296,7 +296,7 @@ class Gateway:
     def resume_writing(self) -> None:
         self._writable = True
         self._resume()
-        self._feed()
+        self._wake_receivers()
 
     @property
     def full(self) -> bool:
@@ -307,12 +307,12 @@ class Gateway:
         self._starving = True
         return True
 
-    def _feed(self) -> None:
+    def _wake_receivers(self) -> None:
         """There is room again: let the receivers that were held back have their turn."""
         if self._starving and self._writable:
             self._starving = False
             for link in self._links():
-                if isinstance(link.owner, Outlet) and link.owner.credit:
+                if isinstance(link.owner, ClientReceiver) and link.owner.credit:
                     link.owner.wake()
 
     def _overfed(self) -> bool:
@@ -351,7 +351,7 @@ class Gateway:
         waiting = len(data) + self.waiting_bytes + self._connection.usage.unsent_bytes
         if waiting > HELD_MIN:
             self.weigh()
-        self._feed()
+        self._wake_receivers()
         if self._connection.closed:
             transport.close()
             # What it does not read it does not get.
@@ -510,13 +510,13 @@ class Gateway:
         link.owner = None
         if owner is not None and owner.entity is not None:
             owner.entity.links.discard(link)
-        if isinstance(owner, (Outlet, NodeOutlet, CoordinatorInlet)):
+        if isinstance(owner, (ClientReceiver, NodeReceiver, CoordinatorSender)):
             owner.close()
 
     def _closed(self, event: Closed) -> None:
         lost: dict[LoadedFragment, list[tuple[int, bytes]]] = {}
         for link in self._links():
-            if isinstance(link.owner, Outlet):
+            if isinstance(link.owner, ClientReceiver):
                 subqueue = link.owner.subqueue
                 lost.setdefault(link.owner.fragment, []).extend(
                     [(subqueue, token) for token in link.owner.tokens]

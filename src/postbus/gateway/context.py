@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from postbus.gateway.connection import Gateway
 
 
-class Service:
+class ConnectionContext:
     """The namespace as its gateways see it."""
 
     def __init__(

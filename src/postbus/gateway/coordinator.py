@@ -25,7 +25,7 @@ REQUEST_BYTES_MAX: Final = 4 * 1024
 def accept_coordinator(gateway: Gateway, link: ReceiverLink) -> list[Event]:
     """Whoever may use entities may use transactions; that is asked for with each operation."""
     begin_group(link.session)
-    link.owner = owner = CoordinatorInlet(gateway, link)
+    link.owner = owner = CoordinatorSender(gateway, link)
     early = link.accept(
         properties=gateway.service.link_properties(), max_message_size=REQUEST_BYTES_MAX
     )
@@ -33,7 +33,7 @@ def accept_coordinator(gateway: Gateway, link: ReceiverLink) -> list[Event]:
     return early
 
 
-class CoordinatorInlet:
+class CoordinatorSender:
     """A client's link to the coordinator."""
 
     entity: Final = None

@@ -35,7 +35,7 @@ from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.requests import Call
 
 if TYPE_CHECKING:
-    from postbus.gateway.client_links import Inlet, Outlet
+    from postbus.gateway.client_links import ClientReceiver, ClientSender
     from postbus.gateway.connection import Gateway
 
 
@@ -68,13 +68,13 @@ def spoil(gateway: Gateway, state: DeliveryState, error: ServiceBusError) -> Non
 # -- sending -----------------------------------------------------------------------------------
 
 
-def send(inlet: Inlet, delivery: IncomingDelivery, messages: list[Message]) -> bool:
+def send(sender: ClientSender, delivery: IncomingDelivery, messages: list[Message]) -> bool:
     """Take a transfer that is more than a send to the entity of its link; False if it is not."""
-    gateway, route, state = inlet.gateway, inlet.route, delivery.state
+    gateway, route, state = sender.gateway, sender.route, delivery.state
     if state is None and (route is None or not route.always):
         return False
     size = len(delivery.payload)
-    via = inlet.fragment if route is None else route.via
+    via = sender.fragment if route is None else route.via
     destination = None if route is None else _fragment(gateway, route.destination)
     outcome: DeliveryState = ACCEPTED
     transaction: OpenTransaction | None = None
@@ -84,18 +84,18 @@ def send(inlet: Inlet, delivery: IncomingDelivery, messages: list[Message]) -> b
 
     def done(result: object) -> None:
         delivery.link.settle(delivery, outcome)
-        if inlet.fragment.meter is not None:
-            inlet.fragment.meter.bytes_in += size
-        inlet.answered()
+        if sender.fragment.meter is not None:
+            sender.fragment.meter.bytes_in += size
+        sender.answered()
 
     def failed(error: ServiceBusError) -> None:
-        if inlet.fragment.meter is not None:
-            inlet.fragment.meter.refused(error.condition)
+        if sender.fragment.meter is not None:
+            sender.fragment.meter.refused(error.condition)
         if transaction is not None:
             transaction.spoil(error)
-        rejected = gateway.refusals.rejected(error, inlet.entity.path)
+        rejected = gateway.refusals.rejected(error, sender.entity.path)
         delivery.link.settle(delivery, rejected)
-        inlet.answered()
+        sender.answered()
 
     if transaction is not None:
         transaction.ask(via, partial(_enlist_send, messages, destination), done, failed, size)
@@ -172,13 +172,16 @@ def settlements_of(
 
 
 def settle(
-    outlet: Outlet, deliveries: list[OutgoingDelivery], state: DeliveryState, settled: bool
+    receiver: ClientReceiver,
+    deliveries: list[OutgoingDelivery],
+    state: DeliveryState,
+    settled: bool,
 ) -> None:
     """Take a verdict that counts if its transaction is committed. One by one, as without."""
-    gateway, link = outlet.gateway, deliveries[0].link
+    gateway, link = receiver.gateway, deliveries[0].link
 
     def failed(error: ServiceBusError) -> None:
-        rejected = gateway.refusals.rejected(error, outlet.entity.path)
+        rejected = gateway.refusals.rejected(error, receiver.entity.path)
         for delivery in deliveries:
             link.settle(delivery, rejected)
         gateway.touch()
@@ -190,7 +193,7 @@ def settle(
             raise InvalidArgument("The transactional state has no outcome.")
         size_max = gateway.service.settings.header_size_max_bytes
         tags = [each.tag for each in deliveries]
-        settlements, size = settlements_of(outlet.subqueue, tags, state.outcome, size_max)
+        settlements, size = settlements_of(receiver.subqueue, tags, state.outcome, size_max)
     except ServiceBusError as error:
         failed(error)
         return
@@ -202,11 +205,11 @@ def settle(
             if error is None:
                 link.settle(delivery, outcome)
             else:
-                link.settle(delivery, gateway.refusals.rejected(error, outlet.entity.path))
+                link.settle(delivery, gateway.refusals.rejected(error, receiver.entity.path))
         if failures and settled:
             transaction.spoil(next(iter(failures.values())))
         tokens = [each.tag for each in deliveries if each.tag not in failures]
-        transaction.when_committed(partial(outlet.tokens.difference_update, tokens))
+        transaction.when_committed(partial(receiver.tokens.difference_update, tokens))
         gateway.touch()
 
     def refused(error: ServiceBusError) -> None:
@@ -215,7 +218,7 @@ def settle(
         failed(error)
 
     try:
-        transaction.ask(outlet.fragment, partial(_enlist_each, settlements), done, refused, size)
+        transaction.ask(receiver.fragment, partial(_enlist_each, settlements), done, refused, size)
     except ServiceBusError as error:
         refused(error)
 

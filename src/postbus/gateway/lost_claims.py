@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from postbus.amqp.link import Link
 from postbus.amqp.receiving import ReceiverLink
 from postbus.auth.authority import lost_claim
-from postbus.gateway.client_links import Inlet, Outlet
+from postbus.gateway.client_links import ClientReceiver, ClientSender
 from postbus.model.address import resolve_address
 from postbus.model.authorization import Right
 
@@ -19,11 +19,11 @@ def detach_unproven(gateway: Gateway, links: list[Link]) -> None:
     """Detach what needs a right that is gone. Management nodes check each request."""
     for link in links:
         owner = link.owner
-        if isinstance(owner, (Inlet, Outlet)):
-            right = Right.SEND if isinstance(owner, Inlet) else Right.LISTEN
+        if isinstance(owner, (ClientSender, ClientReceiver)):
+            right = Right.SEND if isinstance(owner, ClientSender) else Right.LISTEN
             path = resolve_address(address_of(link) or "").path
             paths = [path]
-            if isinstance(owner, Inlet) and owner.route is not None:
+            if isinstance(owner, ClientSender) and owner.route is not None:
                 paths.append(owner.route.destination)
             for each in paths:
                 if link.owner is not None and not gateway.allows(right, each):

@@ -47,7 +47,7 @@ REQUEST_VALUES_MAX: Final = 32_768
 while they are read."""
 
 
-class Spelling:
+class StatusKeys:
     """How a node writes its status; `$cbs` and `$management` differ (wire contract §2.2, §6.1)."""
 
     __slots__ = ("code", "condition", "description")
@@ -58,22 +58,22 @@ class Spelling:
         self.condition = condition
 
 
-CBS_SPELLING: Final = Spelling("status-code", "status-description", "error-condition")
-MANAGEMENT_SPELLING: Final = Spelling("statusCode", "statusDescription", "errorCondition")
+CBS_SPELLING: Final = StatusKeys("status-code", "status-description", "error-condition")
+MANAGEMENT_SPELLING: Final = StatusKeys("statusCode", "statusDescription", "errorCondition")
 
 
 class NodeRequest:
     """One question, and the way back to whoever asked."""
 
-    __slots__ = ("_inlet", "_message_id", "_reply_to", "body", "properties", "transaction")
+    __slots__ = ("_message_id", "_reply_to", "_sender", "body", "properties", "transaction")
 
-    def __init__(self, inlet: NodeInlet, payload: bytes) -> None:
+    def __init__(self, sender: NodeSender, payload: bytes) -> None:
         size = len(payload)
         if size > REQUEST_VALUES_MAX and has_more_values(payload, 0, size, REQUEST_VALUES_MAX):
             raise DecodeError(f"more than {REQUEST_VALUES_MAX} values")
         sections = scan(payload)
         asked = read_properties(payload, sections)
-        self._inlet = inlet
+        self._sender = sender
         self.transaction: TransactionalState | None = None
         """The one that it is part of."""
         self._message_id = asked.message_id
@@ -88,7 +88,7 @@ class NodeRequest:
         return str(self.properties.get("operation", ""))
 
     def respond(self, status: int, text: str, body: Any, condition: str | None = None) -> None:
-        spelling = self._inlet.spelling
+        spelling = self._sender.spelling
         properties: dict[str, Any] = {
             spelling.code: Int(status),
             spelling.description: text,
@@ -101,15 +101,15 @@ class NodeRequest:
             encode_application_properties(properties),
             encode_amqp_value(body),
         )
-        self._inlet.send_back(payload, self._reply_to)
+        self._sender.send_back(payload, self._reply_to)
 
     def refuse(self, error: ServiceBusError, entity: str | None) -> None:
-        gateway = self._inlet.gateway
+        gateway = self._sender.gateway
         text = gateway.refusals.describe(error, entity, gateway.stranger)
         self.respond(error.http_status, text, {}, error.condition)
 
 
-class NodeInlet:
+class NodeSender:
     """The request link of a node."""
 
     def __init__(
@@ -117,7 +117,7 @@ class NodeInlet:
         gateway: Gateway,
         link: ReceiverLink,
         path: str,
-        spelling: Spelling,
+        spelling: StatusKeys,
         handle: Callable[[NodeRequest], None],
     ) -> None:
         self.gateway = gateway
@@ -138,7 +138,7 @@ class NodeInlet:
             error = InvalidArgument(f"The request cannot be read: {fault}")
             self._reject(delivery, error)
             return
-        if self._outlet(None) is None:
+        if self._receiver(None) is None:
             refusal = InvalidOperation(f"No link of this session receives from '{self.path}'.")
             self._reject(delivery, refusal)
             return
@@ -164,30 +164,32 @@ class NodeInlet:
         self._link.settle(delivery, gateway.refusals.rejected(error, self.path, gateway.stranger))
 
     def send_back(self, payload: tuple[bytes, ...], reply_to: str | None) -> None:
-        outlet = self._outlet(reply_to)
-        if outlet is not None:
-            outlet.push(payload)
+        receiver = self._receiver(reply_to)
+        if receiver is not None:
+            receiver.push(payload)
         self.gateway.touch()
 
-    def _outlet(self, reply_to: str | None) -> NodeOutlet | None:
+    def _receiver(self, reply_to: str | None) -> NodeReceiver | None:
         """The link that whoever asked listens on.
 
         Its name or address may tell. Where several go by the same one, as those of the Python
         SDK's threads do, the links of a pair are found by the order of their handles.
         """
-        inlets: list[tuple[int, NodeInlet]] = []
-        outlets: list[tuple[int, NodeOutlet]] = []
+        senders: list[tuple[int, NodeSender]] = []
+        receivers: list[tuple[int, NodeReceiver]] = []
         for link in self._link.session.links:
             owner = link.owner
-            if isinstance(owner, NodeInlet) and owner.path == self.path:
-                inlets.append((link.remote_handle or 0, owner))
-            elif isinstance(owner, NodeOutlet) and owner.path == self.path:
-                outlets.append((link.remote_handle or 0, owner))
-        if not outlets:
+            if isinstance(owner, NodeSender) and owner.path == self.path:
+                senders.append((link.remote_handle or 0, owner))
+            elif isinstance(owner, NodeReceiver) and owner.path == self.path:
+                receivers.append((link.remote_handle or 0, owner))
+        if not receivers:
             return None
-        named = [each for each in outlets if reply_to is not None and each[1].answers_to(reply_to)]
-        found = [outlet for _, outlet in sorted(named or outlets, key=_handle_of)]
-        ordered = [inlet for _, inlet in sorted(inlets, key=_handle_of)]
+        named = [
+            each for each in receivers if reply_to is not None and each[1].answers_to(reply_to)
+        ]
+        found = [receiver for _, receiver in sorted(named or receivers, key=_handle_of)]
+        ordered = [sender for _, sender in sorted(senders, key=_handle_of)]
         place = ordered.index(self) if self in ordered else 0  # gone, with a question open
         return found[min(place, len(found) - 1)]
 
@@ -196,7 +198,7 @@ def _handle_of(each: tuple[int, object]) -> int:
     return each[0]
 
 
-class NodeOutlet:
+class NodeReceiver:
     """The response link of a node; holds responses back while the client grants no credit."""
 
     def __init__(self, gateway: Gateway, link: SenderLink, path: str) -> None:

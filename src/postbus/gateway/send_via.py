@@ -15,7 +15,7 @@ from postbus.amqp.sending import SenderLink
 from postbus.amqp.session import Session
 from postbus.auth.authority import Right, missing_claim
 from postbus.errors import EntityNotFound, InvalidArgument, InvalidOperation, SecondReceiver
-from postbus.gateway.client_links import Inlet, Outlet, Promises
+from postbus.gateway.client_links import ClientReceiver, ClientSender, SessionLinks
 from postbus.gateway.enlisting import Route
 from postbus.gateway.transactions import SPANS_ENTITIES
 from postbus.model.address import SubQueue, resolve_address
@@ -30,10 +30,10 @@ DESTINATION: Final = Symbol("com.microsoft:transfer-destination-address")
 def begin_group(session: Session) -> None:
     """A coordinator is attached: if it is the first link of its session that has to do with
     messages, transactions in the session may reach several entities."""
-    if any(isinstance(link.owner, (Inlet, Outlet)) for link in session.links):
+    if any(isinstance(link.owner, (ClientSender, ClientReceiver)) for link in session.links):
         return
     if session.owner is None:
-        session.owner = Promises()
+        session.owner = SessionLinks()
     session.owner.cross_entity = True
 
 
@@ -81,9 +81,9 @@ def _destination(gateway: Gateway, named: object) -> QueueEntity | TopicEntity:
     return found
 
 
-def _group(session: Session) -> Promises | None:
+def _group(session: Session) -> SessionLinks | None:
     shared = session.owner
-    return shared if isinstance(shared, Promises) and shared.cross_entity else None
+    return shared if isinstance(shared, SessionLinks) and shared.cross_entity else None
 
 
 def _top_level(entity: Entity) -> Entity:

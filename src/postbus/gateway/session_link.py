@@ -20,7 +20,7 @@ from postbus.errors import (
     ServiceBusError,
     SessionLockLost,
 )
-from postbus.gateway.client_links import Outlet
+from postbus.gateway.client_links import ClientReceiver
 from postbus.gateway.session_filter import SessionFilter
 from postbus.model.duration import TICKS_PER_MS, format_timespan, ticks_of_instant
 from postbus.model.instant import Instant
@@ -28,7 +28,7 @@ from postbus.runtime.session_requests import Accept, Leave
 
 if TYPE_CHECKING:
     from postbus.gateway.connection import Gateway
-    from postbus.namespace.entities import Received
+    from postbus.namespace.entities import ReceivableEntity
 
 WAIT_DEFAULT_MS: Final = 60_000
 """For a next session, where the client says nothing (semantics B §1)."""
@@ -41,7 +41,7 @@ _TIMEOUT: Final = "com.microsoft:timeout"
 _LOCKED_UNTIL: Final = Symbol("com.microsoft:locked-until-utc")
 
 
-class SessionOutlet(Outlet):
+class ClientSessionReceiver(ClientReceiver):
     """A receiver link that holds a session, or waits for one."""
 
     _last_holder: ClassVar[int] = 0
@@ -50,15 +50,15 @@ class SessionOutlet(Outlet):
         self,
         gateway: Gateway,
         link: SenderLink,
-        entity: Received,
+        entity: ReceivableEntity,
         subqueue: int,
         wanted: SessionFilter,
     ) -> None:
         super().__init__(gateway, link, entity, subqueue)
-        SessionOutlet._last_holder += 1
+        ClientSessionReceiver._last_holder += 1
         # Of its own for each link: one connection may have many (wire contract §10, 34).
-        self.holder = SessionOutlet._last_holder
-        self.line = entity.fragment.session_line(subqueue)
+        self.holder = ClientSessionReceiver._last_holder
+        self.waiters = entity.fragment.waiters_of(subqueue)
         self.session: Session | None = None
         self.promised: Session | None = None
         """The session that is its own, also while its client has not been told yet."""
@@ -75,7 +75,7 @@ class SessionOutlet(Outlet):
         wait_ms = self._wait_ms()
         if wanted is None:
             waits_max = self.gateway.service.settings.session_waits_max
-            if len(self.line.waiting) >= waits_max:
+            if len(self.waiters.waiting) >= waits_max:
                 raise ServerBusy(
                     f"{waits_max} receivers wait for a session of '{self.entity.path}' already."
                 )
@@ -87,7 +87,7 @@ class SessionOutlet(Outlet):
         look_by = self.gateway.service.clock() + max(wait_ms, LOOK_WITHIN_MS)
         self._timer = self._loop.call_later(wait_ms / 1_000, self._timed_out, wait_ms, look_by)
         self.fragment.used = True
-        self.line.wait(self)
+        self.waiters.wait(self)
         self._runtime.wake(self.fragment)
 
     def _wait_ms(self) -> int:
@@ -100,9 +100,9 @@ class SessionOutlet(Outlet):
 
     def _timed_out(self, waited_ms: int, look_by: Instant) -> None:
         self._timer = None
-        if self not in self.line.waiting:
+        if self not in self.waiters.waiting:
             return  # one is on its way
-        if self.line.looking(self.fragment.chores) and self.gateway.service.clock() < look_by:
+        if self.waiters.looking(self.fragment.chores) and self.gateway.service.clock() < look_by:
             # However short the wait, what there is when it begins is to be had.
             self._timer = self._loop.call_later(LOOK_AGAIN_S, self._timed_out, waited_ms, look_by)
             return
@@ -140,7 +140,7 @@ class SessionOutlet(Outlet):
         if session is None or self.gone:
             return
         self._is_lost = True
-        self.line.leave(self)
+        self.waiters.leave(self)
         self.promised = None
         if session.locked_until > self.gateway.service.clock():
             error = DetachForced(f"The entity '{self.entity.path}' was updated.")
@@ -165,7 +165,7 @@ class SessionOutlet(Outlet):
         self.gateway.session_holders.discard(self.holder)
         self._stop_waiting()
         self.session = None
-        self.line.leave(self)
+        self.waiters.leave(self)
         super().close()
         if self.promised is not None:
             # At once, however the link ended: nobody has failed (semantics B §1). One who leaves
@@ -181,7 +181,7 @@ class SessionOutlet(Outlet):
 
     def wake(self) -> None:
         if self.session is not None:
-            self.line.wants(self)
+            self.waiters.wants(self)
             self._runtime.wake(self.fragment)
         elif self._is_lost:
             self._tell_of_loss()

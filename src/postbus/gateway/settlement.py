@@ -23,7 +23,7 @@ from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.holding import Ordered
 
 if TYPE_CHECKING:
-    from postbus.gateway.client_links import Inlet, Outlet
+    from postbus.gateway.client_links import ClientReceiver, ClientSender
 
 ACCEPTED: Final = Accepted()
 
@@ -52,7 +52,7 @@ class Send(Ordered):
         link: ReceiverLink,
         delivery: IncomingDelivery,
         refusals: Refusals,
-        sender: Inlet,
+        sender: ClientSender,
     ) -> None:
         super().__init__()
         self.fragment = fragment
@@ -112,7 +112,7 @@ class Settle:
         deliveries: list[OutgoingDelivery],
         state: Outcome,
         refusals: Refusals,
-        receiver: Outlet,
+        receiver: ClientReceiver,
     ) -> None:
         self.fragment = fragment
         self.size = 0

@@ -19,8 +19,8 @@ from starlette.types import Receive, Scope, Send
 from postbus.auth.authority import Authority, Claims, verify_waiting
 from postbus.errors import InvalidArgument, Unauthorized
 from postbus.http.atom import Site
-from postbus.http.caller import Asked, Caller, Resource
-from postbus.http.deadletters import DeadLetters, Undertaker, find_ask
+from postbus.http.caller import Caller, RequestContext, Resource
+from postbus.http.deadletters import DeadLetterOperations, DeadLetters, find_ask
 from postbus.http.entities import EntityResource, list_entities, namespace_info
 from postbus.http.feed import FeedPages, find_feed
 from postbus.http.messages import Mailbox, Messages, find_target
@@ -75,7 +75,7 @@ def build_app(
     defaults: QueueDescription,
     mailbox: Mailbox,
     feeds: FeedPages,
-    undertaker: Undertaker,
+    undertaker: DeadLetterOperations,
     usage: Usage,
     wait_max_ms: int,
 ) -> Starlette:
@@ -221,7 +221,7 @@ class Front:
         return JSONResponse(body, 200 if healthy else 503)
 
     async def _answer_below(
-        self, request: Request, topic: str, rest: list[str], asked: Asked
+        self, request: Request, topic: str, rest: list[str], asked: RequestContext
     ) -> Response:
         """What lies below a topic: `Subscriptions[/{name}[/Rules[/{name}]]]`."""
         namespace, now = self._namespace, self._clock()
@@ -247,7 +247,7 @@ class Front:
         raise unknown_path(path)
 
     async def _answer_resource(
-        self, request: Request, resource: Resource, path: str, asked: Asked
+        self, request: Request, resource: Resource, path: str, asked: RequestContext
     ) -> Response:
         match request.method:
             case "GET" | "HEAD" if path:
@@ -264,7 +264,7 @@ class Front:
             raise unknown_path(path)
         raise wrong_method(request.method, "GET, HEAD, PUT, DELETE")
 
-    async def _asked(self, request: Request, path: str) -> Asked:
+    async def _asked(self, request: Request, path: str) -> RequestContext:
         """Who asks for what is at `path`, whose keys may have signed the token."""
 
         async def supplement(header: str, other: str) -> Claims | None:
@@ -272,7 +272,7 @@ class Front:
             return None if token is None else await self._verify(token, other)
 
         caller = Caller(await self._authenticate(request, path), supplement)
-        return Asked(caller, self._site(request))
+        return RequestContext(caller, self._site(request))
 
     async def _authenticate(self, request: Request, path: str) -> Claims:
         token = request.headers.get("authorization")

@@ -66,7 +66,7 @@ def _allows(claims: Claims, path: str) -> bool:
     return claims.allows(Right.MANAGE, quote(path))
 
 
-class Asked(NamedTuple):
+class RequestContext(NamedTuple):
     """What every operation needs to know of the request that asks for it."""
 
     caller: Caller
@@ -76,10 +76,10 @@ class Asked(NamedTuple):
 class Resource(Protocol):
     """Something at a path that can be created, read, replaced and deleted."""
 
-    async def read(self, asked: Asked) -> Response: ...
-    async def create(self, body: bytes, asked: Asked) -> Response: ...
+    async def read(self, asked: RequestContext) -> Response: ...
+    async def create(self, body: bytes, asked: RequestContext) -> Response: ...
 
-    async def update(self, body: bytes, etag: str, asked: Asked) -> Response:
+    async def update(self, body: bytes, etag: str, asked: RequestContext) -> Response:
         """Replace the description: what the body leaves out goes back to its default."""
 
-    async def delete(self, asked: Asked) -> Response: ...
+    async def delete(self, asked: RequestContext) -> Response: ...

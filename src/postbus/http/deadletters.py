@@ -38,7 +38,7 @@ class Ask(NamedTuple):
     verb: str
 
 
-class Undertaker(Protocol):
+class DeadLetterOperations(Protocol):
     """What this needs of a namespace. Raises ServiceBusError for what cannot be done."""
 
     async def resubmit(
@@ -60,7 +60,9 @@ class DeadLetters:
 
     __slots__ = ("_review", "_under_way", "_undertaker")
 
-    def __init__(self, undertaker: Undertaker, review: Callable[[Claims], Claims | None]) -> None:
+    def __init__(
+        self, undertaker: DeadLetterOperations, review: Callable[[Claims], Claims | None]
+    ) -> None:
         """`review` gives what is left of claims whose keys may be gone by now."""
         self._undertaker = undertaker
         self._review = review

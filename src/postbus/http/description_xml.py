@@ -16,7 +16,7 @@ from postbus.http.notation import COUNTS, time_text
 from postbus.model.description import Description, EntityStatus, QueueCounts
 from postbus.model.destination import written
 from postbus.model.duration import INFINITE, TICKS_PER_MS, format_iso
-from postbus.model.fields import Field, Form, Kind, Value, read_text
+from postbus.model.fields import Field, FieldType, Form, Value, read_text
 
 _NEVER_ACCESSED: Final = "0001-01-01T00:00:00Z"
 
@@ -43,9 +43,9 @@ def read_values(form: Form, content: Element) -> dict[str, Value]:
         if name not in form.fields:
             raise InvalidArgument(f"The element '{name}' is not part of a {form.element}.")
         field = form.fields[name]
-        if field.kind is Kind.DEFAULT_RULE or is_nil(child):
+        if field.kind is FieldType.DEFAULT_RULE or is_nil(child):
             continue
-        if field.kind is Kind.RULES:
+        if field.kind is FieldType.RULES:
             values[name] = read_rules(child)
         else:
             values[name] = read_text(field, text_of(child, field.kind.value))
@@ -76,7 +76,7 @@ def description_xml(form: Form, description: Description, told: Told, site: Site
         form.element,
         "".join(
             _told(field.element, told[field.element])
-            if field.kind is Kind.TOLD
+            if field.kind is FieldType.TOLD
             else _chosen(field, description, site)
             for field in form.order
             if site.shows(field.since)
@@ -108,18 +108,18 @@ def told_of_topic(topic: TopicEntity, counts: QueueCounts) -> Told:
 
 
 def _chosen(field: Field, description: Description, site: Site) -> str:
-    if field.kind is Kind.DEFAULT_RULE:
+    if field.kind is FieldType.DEFAULT_RULE:
         return ""
     if field.attribute is None:
         return element(field.element, False)
     value = getattr(description, field.attribute)
-    if field.kind is Kind.RULES:
+    if field.kind is FieldType.RULES:
         return write_rules(value)
-    if field.kind is Kind.DURATION:
+    if field.kind is FieldType.DURATION:
         return element(field.element, _duration(field, description, value))
     if value is None:
         return ""
-    if field.kind is Kind.ENTITY:
+    if field.kind is FieldType.ENTITY:
         value = written(value, getattr(description, field.sent), site.address(""))
     return element(field.element, value.value if isinstance(value, EntityStatus) else value)
 

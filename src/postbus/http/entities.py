@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from postbus.errors import EntityNotFound, InvalidArgument
 from postbus.http.atom import ENTRY_TYPE, Entry, Site, namespace_document, read_content
-from postbus.http.caller import DELETE, READ, WRITE, Asked
+from postbus.http.caller import DELETE, READ, WRITE, RequestContext
 from postbus.http.description_xml import (
     description_xml,
     form_of,
@@ -40,13 +40,13 @@ from postbus.model.topic import TopicDescription
 _INFO: Final = "$namespaceinfo"
 
 
-def namespace_info(namespace: Namespace, asked: Asked) -> Response:
+def namespace_info(namespace: Namespace, asked: RequestContext) -> Response:
     asked.caller.require(_INFO, READ)
     return Response(namespace_document(asked.site, namespace.created_at), media_type=ENTRY_TYPE)
 
 
 async def list_entities(
-    form: Form, namespace: Namespace, query: Mapping[str, str], asked: Asked, now: Instant
+    form: Form, namespace: Namespace, query: Mapping[str, str], asked: RequestContext, now: Instant
 ) -> Response:
     """A page of all queues, or of all topics."""
     path = f"$Resources/{form.word.lower()}s"
@@ -77,7 +77,7 @@ class EntityResource:
         self._defaults = defaults
         self._name = name
 
-    async def read(self, asked: Asked) -> Response:
+    async def read(self, asked: RequestContext) -> Response:
         asked.caller.require(self._name, READ)
         entity = self._namespace.entity(self._name)
         if entity is None:
@@ -85,7 +85,7 @@ class EntityResource:
             return listed_reply(asked.site, self._now)
         return _reply(entity, await _counts(self._namespace, entity.name), asked.site)
 
-    async def create(self, body: bytes, asked: Asked) -> Response:
+    async def create(self, body: bytes, asked: RequestContext) -> Response:
         asked.caller.require(self._name, WRITE)
         check_entity_name(self._name)
         form, values = _read(body, asked.site)
@@ -97,7 +97,7 @@ class EntityResource:
             entity = await self._namespace.create_topic(self._name, self._topic(values))
         return _reply(entity, QueueCounts(), asked.site, status=201)
 
-    async def update(self, body: bytes, etag: str, asked: Asked) -> Response:
+    async def update(self, body: bytes, etag: str, asked: RequestContext) -> Response:
         asked.caller.require(self._name, WRITE)
         form, values = _read(body, asked.site)
         entity = self._namespace.entity(self._name)
@@ -125,7 +125,7 @@ class EntityResource:
         counts = await _counts(self._namespace, self._name)
         return _reply(entity, counts, asked.site, published=False)
 
-    async def delete(self, asked: Asked) -> Response:
+    async def delete(self, asked: RequestContext) -> Response:
         asked.caller.require(self._name, DELETE)
         try:
             await self._namespace.delete_entity(self._name)
@@ -134,7 +134,7 @@ class EntityResource:
         return Response()
 
     async def _queue(
-        self, values: Mapping[str, Value], asked: Asked, present: Description | None = None
+        self, values: Mapping[str, Value], asked: RequestContext, present: Description | None = None
     ) -> QueueDescription:
         defaults = self._defaults if present is None else keep_fixed(QUEUE, self._defaults, present)
         description = describe(QUEUE, values, defaults, present)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from postbus.http.caller import Asked
+from postbus.http.caller import RequestContext
 from postbus.http.namespace import Namespace
 from postbus.http.problems import HttpProblem
 from postbus.model.description import QueueDescription
@@ -13,7 +13,7 @@ from postbus.model.subscription import SubscriptionDescription
 D = TypeVar("D", QueueDescription, SubscriptionDescription)
 
 
-async def with_destinations(description: D, namespace: Namespace, asked: Asked) -> D:
+async def with_destinations(description: D, namespace: Namespace, asked: RequestContext) -> D:
     """The description with its destinations as they call themselves.
 
     An entity may forward to itself, as in Azure (semantics part A §5.2): the hops of a message are
@@ -30,7 +30,9 @@ async def with_destinations(description: D, namespace: Namespace, asked: Asked) 
     return replace(description, **found)
 
 
-async def _found(element: str, name: str | None, namespace: Namespace, asked: Asked) -> str | None:
+async def _found(
+    element: str, name: str | None, namespace: Namespace, asked: RequestContext
+) -> str | None:
     if name is None:
         return None
     # First: whether an entity is there is for those to know who may manage it.

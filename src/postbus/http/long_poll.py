@@ -21,7 +21,7 @@ from postbus.errors import (
 )
 from postbus.messages.translation import to_received
 from postbus.model.plain_message import ReceivedMessage
-from postbus.runtime.receivers import Parcel
+from postbus.runtime.receivers import OutgoingMessage
 from postbus.runtime.requests import GiveBack
 from postbus.runtime.runtime import Runtime
 
@@ -45,14 +45,14 @@ class LongPoll:
         self.fragment = fragment
         self._subqueue = subqueue
         self._runtime = runtime
-        self._line = fragment.line(subqueue)
+        self._receivers = fragment.receivers_of(subqueue)
         self.deletes = deletes
         self.holder = NO_CONNECTION
         self.draining = False
         self.size = 0
         """Bytes of the message that was taken, as links count them."""
         self._taken: ReceivedMessage | None = None
-        self._parcel: Parcel | None = None
+        self._outgoing: OutgoingMessage | None = None
         """What came for it, while nobody has it yet."""
         self._promised = False
         """A message is on its way, behind a commit."""
@@ -76,7 +76,7 @@ class LongPoll:
                 return None
             if self._result.done():
                 received = self._result.result()
-                self._parcel = None
+                self._outgoing = None
                 return received
             if self.draining:
                 raise ServerBusy(f"The messaging entity '{self.fragment.name}' cannot be read now.")
@@ -100,10 +100,10 @@ class LongPoll:
     # -- the line ----------------------------------------------------------------------------
 
     def _join(self) -> None:
-        self._line.join(self)
+        self._receivers.join(self)
         self._count_receivers()
         self.fragment.on_lost[self._fail] = None
-        self._line.wants(self)
+        self._receivers.wants(self)
         self.fragment.used = True
         self._runtime.wake(self.fragment)
 
@@ -111,7 +111,7 @@ class LongPoll:
         if self._left:
             return
         self._left = True
-        self._line.leave(self)
+        self._receivers.leave(self)
         self._count_receivers()
 
     def _end(self) -> None:
@@ -126,7 +126,7 @@ class LongPoll:
 
     def _count_receivers(self) -> None:
         if self.fragment.engine is not None:
-            self.fragment.engine.set_receivers(self._subqueue, len(self._line.receivers))
+            self.fragment.engine.set_receivers(self._subqueue, len(self._receivers.members))
 
     def _fail(self, error: ServiceBusError) -> None:
         """The engine was thrown away, with every lock, or there is another reason to end."""
@@ -139,7 +139,7 @@ class LongPoll:
     def capacity(self) -> int:
         return 0 if self._promised or self._left or self._result.done() else 1
 
-    def reserve(self, message: Message, raw: bytes) -> Parcel:
+    def reserve(self, message: Message, raw: bytes) -> OutgoingMessage:
         self._promised = True
         self.size = len(raw)
         try:
@@ -147,10 +147,10 @@ class LongPoll:
             self._taken = to_received(message, raw)
         except Exception:  # whatever is wrong with one, the others must go out
             log.exception("message unreadable", entity=self.fragment.name, number=message.number)
-        return Parcel(message, raw, None)
+        return OutgoingMessage(message, raw, None)
 
-    def deliver(self, parcels: list[Parcel]) -> None:
-        [self._parcel] = parcels
+    def deliver(self, messages: list[OutgoingMessage]) -> None:
+        [self._outgoing] = messages
         self._promised = False
         if self._result.done():
             self._give_back()
@@ -167,6 +167,6 @@ class LongPoll:
             self._result.set_result(None)
 
     def _give_back(self) -> None:
-        parcel, self._parcel = self._parcel, None
-        if parcel is not None:
-            self._runtime.submit(GiveBack(self.fragment, parcel))
+        outgoing, self._outgoing = self._outgoing, None
+        if outgoing is not None:
+            self._runtime.submit(GiveBack(self.fragment, outgoing))

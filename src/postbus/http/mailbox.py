@@ -34,7 +34,7 @@ from postbus.messages.translation import to_message
 from postbus.model.address import Address, SubQueue
 from postbus.model.instant import Instant
 from postbus.model.plain_message import PlainMessage, ReceivedMessage
-from postbus.namespace.entities import Entity, QueueEntity, Received, TopicEntity
+from postbus.namespace.entities import Entity, QueueEntity, ReceivableEntity, TopicEntity
 from postbus.namespace.namespace import Namespace
 from postbus.runtime.requests import Call
 
@@ -102,7 +102,7 @@ class Mailbox:
             raise ConnectionForced(SHUTTING_DOWN)
         check()  # time has passed since the request came
         entity = self._find(address)
-        if not isinstance(entity, Received):
+        if not isinstance(entity, ReceivableEntity):
             raise InvalidOperation(
                 f"Messages cannot be received from the topic '{address.path}': name a subscription."
             )

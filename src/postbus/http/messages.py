@@ -39,7 +39,7 @@ BODIES_MAX_BYTES: Final = 128 << 20
 _TOKEN: Final = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}", re.ASCII)
 
 
-class Place(Enum):
+class MessageSelector(Enum):
     """Which part of an entity's messages a path names."""
 
     ALL = auto()
@@ -47,12 +47,12 @@ class Place(Enum):
     LOCKED = auto()
 
 
-class Target(NamedTuple):
+class MessagePath(NamedTuple):
     """What a path below an entity's `/messages` names."""
 
     path: str
     """Of the entity or subqueue."""
-    place: Place
+    place: MessageSelector
     reference: str = ""
     """Number or id of a locked message."""
     token: UUID | None = None
@@ -86,7 +86,7 @@ class Mailbox(Protocol):
         """Count a refusal that was not the mailbox's."""
 
 
-def find_target(method: str, raw_path: str) -> Target | None:
+def find_target(method: str, raw_path: str) -> MessagePath | None:
     """What a path names, percent-encoding and all; None if that is no message.
 
     A queue may be called `eu/messages`: only what no request for its management looks like is
@@ -95,13 +95,15 @@ def find_target(method: str, raw_path: str) -> Target | None:
     parts = raw_path.strip("/").split("/")
     match [part.lower() for part in parts]:
         case [_, *_, "messages"] if method == "POST":
-            return Target(_entity(parts[:-1]), Place.ALL)
+            return MessagePath(_entity(parts[:-1]), MessageSelector.ALL)
         case [_, *_, "messages", "head"]:
-            return Target(_entity(parts[:-2]), Place.HEAD)
+            return MessagePath(_entity(parts[:-2]), MessageSelector.HEAD)
         case [_, *_, "messages", _, token] if method == "POST" or _TOKEN.fullmatch(token):
             if _TOKEN.fullmatch(token) is None:
                 raise InvalidArgument(f"The lock token '{token[:64]}' is not a GUID.")
-            return Target(_entity(parts[:-3]), Place.LOCKED, unquote(parts[-2]), UUID(token))
+            return MessagePath(
+                _entity(parts[:-3]), MessageSelector.LOCKED, unquote(parts[-2]), UUID(token)
+            )
     return None
 
 
@@ -124,12 +126,12 @@ class Messages:
         self._reading_bytes = 0
 
     async def answer(
-        self, request: Request, target: Target, claims: Claims, site: Site
+        self, request: Request, target: MessagePath, claims: Claims, site: Site
     ) -> Response:
         address = resolve_path(target.path)
         if address.management:
             raise InvalidArgument(f"'{address.path}' holds no messages.")
-        right = Right.SEND if target.place is Place.ALL else Right.LISTEN
+        right = Right.SEND if target.place is MessageSelector.ALL else Right.LISTEN
         # Quoted, because claims are about URLs and the id of a message may have a question mark.
         path, url_path = quote(address.path), quote(request.scope["path"])
 
@@ -142,9 +144,9 @@ class Messages:
         check()
         try:
             match target.place:
-                case Place.ALL:
+                case MessageSelector.ALL:
                     return await self._send(request, address)
-                case Place.HEAD:
+                case MessageSelector.HEAD:
                     return await self._receive(request, address, site, check)
             return await self._settle(request.method, address, target)
         except ServiceBusError as error:
@@ -211,7 +213,7 @@ class Messages:
 
     # -- settle --------------------------------------------------------------------------------
 
-    async def _settle(self, method: str, address: Address, target: Target) -> Response:
+    async def _settle(self, method: str, address: Address, target: MessagePath) -> Response:
         assert target.token is not None
         match method:
             case "DELETE":

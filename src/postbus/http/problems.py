@@ -50,7 +50,7 @@ def missing_topic() -> HttpProblem:
     )
 
 
-class Below(NamedTuple):
+class SubordinatePath(NamedTuple):
     """A subscription or a rule, in the words in which Azure refuses it (semantics part A §5.3)."""
 
     namespace: str

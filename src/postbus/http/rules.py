@@ -9,9 +9,9 @@ from starlette.responses import Response
 
 from postbus.errors import EntityAlreadyExists, EntityNotFound, InvalidArgument
 from postbus.http.atom import Entry, Site, local_name, read_content
-from postbus.http.caller import Asked
+from postbus.http.caller import RequestContext
 from postbus.http.namespace import Namespace, SubscriptionEntity
-from postbus.http.problems import Below, missing_for_delete, without_sub_code
+from postbus.http.problems import SubordinatePath, missing_for_delete, without_sub_code
 from postbus.http.replies import entry_reply, feed_reply, require_version, slice_of
 from postbus.http.rule_xml import RULE, read_rule, rule_xml
 from postbus.model.address import Address
@@ -26,13 +26,13 @@ async def list_rules(
     topic: str,
     subscription: str,
     query: Mapping[str, str],
-    asked: Asked,
+    asked: RequestContext,
     now: Instant,
 ) -> Response:
     asked.caller.require_below(_path(topic, subscription), "EnumerateRules", asked.site)
     found = _subscription(namespace, topic, subscription)
     if found is None:
-        raise Below(namespace.name, (topic, subscription)).missing()
+        raise SubordinatePath(namespace.name, (topic, subscription)).missing()
     part = slice_of(query)
     rules = found.rules()
     entries = [_entry(found, rule) for rule in part.of(rules)]
@@ -53,9 +53,9 @@ class RuleResource:
         self._name = name
         self._now = now
         self._path = f"{_path(topic, subscription)}/{name}"
-        self._below = Below(namespace.name, (topic, subscription, name))
+        self._below = SubordinatePath(namespace.name, (topic, subscription, name))
 
-    async def read(self, asked: Asked) -> Response:
+    async def read(self, asked: RequestContext) -> Response:
         asked.caller.require_below(self._path, "GetRule", asked.site)
         subscription = _subscription(self._namespace, *self._parent)
         rule = None if subscription is None else subscription.rule(self._name)
@@ -63,7 +63,7 @@ class RuleResource:
             raise self._below.missing()
         return _reply(subscription, rule, asked.site)
 
-    async def create(self, body: bytes, asked: Asked) -> Response:
+    async def create(self, body: bytes, asked: RequestContext) -> Response:
         asked.caller.require_below(self._path, _WRITE, asked.site)
         with without_sub_code():
             check_rule_name(self._name)
@@ -77,7 +77,7 @@ class RuleResource:
                 raise self._missing_parent() from None
         return _reply(subscription, rule, asked.site, status=201, stored=True)
 
-    async def update(self, body: bytes, etag: str, asked: Asked) -> Response:
+    async def update(self, body: bytes, etag: str, asked: RequestContext) -> Response:
         asked.caller.require_below(self._path, _WRITE, asked.site)
         with without_sub_code():
             rule = self._read(body)
@@ -97,7 +97,7 @@ class RuleResource:
                 raise self._below.missing_for_update() from None
         return _reply(subscription, rule, asked.site, stored=True, published=False)
 
-    async def delete(self, asked: Asked) -> Response:
+    async def delete(self, asked: RequestContext) -> Response:
         asked.caller.require_below(self._path, "DeleteRule", asked.site)
         if _subscription(self._namespace, *self._parent) is None:
             raise missing_for_delete()
@@ -120,7 +120,7 @@ class RuleResource:
         return subscription
 
     def _missing_parent(self) -> Exception:
-        return Below(self._namespace.name, self._parent).missing_for_update()
+        return SubordinatePath(self._namespace.name, self._parent).missing_for_update()
 
 
 def _path(topic: str, subscription: str) -> str:

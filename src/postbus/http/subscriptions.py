@@ -8,12 +8,12 @@ from starlette.responses import Response
 
 from postbus.errors import EntityAlreadyExists, EntityNotFound, InvalidArgument
 from postbus.http.atom import Entry, Site, is_nil, read_content
-from postbus.http.caller import Asked
+from postbus.http.caller import RequestContext
 from postbus.http.description_xml import children, description_xml, form_of, read_values, told_of
 from postbus.http.forwarding import with_destinations
 from postbus.http.namespace import Namespace, SubscriptionEntity
 from postbus.http.problems import (
-    Below,
+    SubordinatePath,
     missing_for_delete,
     missing_topic,
     without_sub_code,
@@ -29,7 +29,7 @@ from postbus.model.subscription import SubscriptionDescription
 
 
 async def list_subscriptions(
-    namespace: Namespace, topic: str, query: Mapping[str, str], asked: Asked, now: Instant
+    namespace: Namespace, topic: str, query: Mapping[str, str], asked: RequestContext, now: Instant
 ) -> Response:
     asked.caller.require_below(f"{topic}/Subscriptions", "EnumerateSubscriptions", asked.site)
     found = namespace.topic(topic)
@@ -64,16 +64,16 @@ class SubscriptionResource:
         self._name = name
         self._now = now
         self._path = Address(topic, name).path
-        self._below = Below(namespace.name, (topic, name))
+        self._below = SubordinatePath(namespace.name, (topic, name))
 
-    async def read(self, asked: Asked) -> Response:
+    async def read(self, asked: RequestContext) -> Response:
         asked.caller.require_below(self._path, "GetSubscription", asked.site)
         subscription = self._find()
         if subscription is None:
             raise self._below.missing()
         return _reply(subscription, await _counts(self._namespace, subscription), asked.site)
 
-    async def create(self, body: bytes, asked: Asked) -> Response:
+    async def create(self, body: bytes, asked: RequestContext) -> Response:
         self._require_write(asked)
         with without_sub_code():
             check_subscription_name(self._name)
@@ -96,7 +96,7 @@ class SubscriptionResource:
                 raise missing_topic() from None
         return _reply(subscription, QueueCounts(), asked.site, status=201)
 
-    async def update(self, body: bytes, etag: str, asked: Asked) -> Response:
+    async def update(self, body: bytes, etag: str, asked: RequestContext) -> Response:
         self._require_write(asked)
         with without_sub_code():
             content, values = _read(body)
@@ -126,7 +126,7 @@ class SubscriptionResource:
         counts = await _counts(self._namespace, subscription)
         return _reply(subscription, counts, asked.site, published=False)
 
-    async def delete(self, asked: Asked) -> Response:
+    async def delete(self, asked: RequestContext) -> Response:
         asked.caller.require_below(self._path, "DeleteSubscription", asked.site)
         if self._namespace.topic(self._topic) is None:
             raise missing_for_delete()
@@ -140,11 +140,11 @@ class SubscriptionResource:
         topic = self._namespace.topic(self._topic)
         return None if topic is None else topic.subscription(self._name)
 
-    def _require_write(self, asked: Asked) -> None:
+    def _require_write(self, asked: RequestContext) -> None:
         asked.caller.require_below(self._path, "CreateOrUpdateSubscription", asked.site)
 
     async def _describe(
-        self, values: Mapping[str, Value], asked: Asked, present: Description | None = None
+        self, values: Mapping[str, Value], asked: RequestContext, present: Description | None = None
     ) -> SubscriptionDescription:
         defaults = self._defaults
         if present is not None:

@@ -32,7 +32,7 @@ Value = bool | int | str | EntityStatus | Rules
 D = TypeVar("D", bound=Description)
 
 
-class Kind(Enum):
+class FieldType(Enum):
     """What may be written for a field."""
 
     BOOLEAN = "true or false"
@@ -52,7 +52,7 @@ class Field(NamedTuple):
     """One element of a description."""
 
     element: str
-    kind: Kind
+    kind: FieldType
     attribute: str | None = None
     """Where the description keeps it; None where only one value is taken."""
     since: str = ""
@@ -81,12 +81,12 @@ class Form:
     @cached_property
     def fields(self) -> Mapping[str, Field]:
         """Those elements that a client may set, by name."""
-        return {each.element: each for each in self.order if each.kind is not Kind.TOLD}
+        return {each.element: each for each in self.order if each.kind is not FieldType.TOLD}
 
     @cached_property
     def told(self) -> frozenset[str]:
         """The names of those that only the server knows."""
-        return frozenset(each.element for each in self.order if each.kind is Kind.TOLD)
+        return frozenset(each.element for each in self.order if each.kind is FieldType.TOLD)
 
     @property
     def element(self) -> str:
@@ -97,44 +97,50 @@ class Form:
 _WITH_MESSAGE_SIZE: Final = "2021-05"
 _WITH_FILTER_COUNTS: Final = "2024-05"
 
-_LOCK: Final = Field("LockDuration", Kind.DURATION, "lock_duration_ms")
-_SIZE: Final = Field("MaxSizeInMegabytes", Kind.INTEGER, "max_size_mb")
+_LOCK: Final = Field("LockDuration", FieldType.DURATION, "lock_duration_ms")
+_SIZE: Final = Field("MaxSizeInMegabytes", FieldType.INTEGER, "max_size_mb")
 _DUPLICATES: Final = Field(
-    "RequiresDuplicateDetection", Kind.BOOLEAN, "requires_duplicate_detection"
+    "RequiresDuplicateDetection", FieldType.BOOLEAN, "requires_duplicate_detection"
 )
-_SESSION: Final = Field("RequiresSession", Kind.BOOLEAN, "requires_session")
-_TTL: Final = Field("DefaultMessageTimeToLive", Kind.DURATION, "default_ttl_ms")
+_SESSION: Final = Field("RequiresSession", FieldType.BOOLEAN, "requires_session")
+_TTL: Final = Field("DefaultMessageTimeToLive", FieldType.DURATION, "default_ttl_ms")
 _EXPIRED: Final = Field(
-    "DeadLetteringOnMessageExpiration", Kind.BOOLEAN, "dead_lettering_on_expiration"
+    "DeadLetteringOnMessageExpiration", FieldType.BOOLEAN, "dead_lettering_on_expiration"
 )
-_WINDOW: Final = Field("DuplicateDetectionHistoryTimeWindow", Kind.DURATION, "duplicate_window_ms")
-_DELIVERIES: Final = Field("MaxDeliveryCount", Kind.INTEGER, "max_delivery_count")
-_BATCHED: Final = Field("EnableBatchedOperations", Kind.BOOLEAN, "enable_batched_operations")
-_ANONYMOUS: Final = Field("IsAnonymousAccessible", Kind.BOOLEAN)
-_ACCESS: Final = Field("AuthorizationRules", Kind.RULES, "authorization_rules")
-_STATUS: Final = Field("Status", Kind.STATUS, "status")
-FORWARD: Final = Field("ForwardTo", Kind.ENTITY, "forward_to")
-FORWARD_DEAD: Final = Field("ForwardDeadLetteredMessagesTo", Kind.ENTITY, "forward_dead_letters_to")
-_METADATA: Final = Field("UserMetadata", Kind.TEXT, "user_metadata")
-_ORDERING: Final = Field("SupportOrdering", Kind.BOOLEAN, "support_ordering")
-_IDLE: Final = Field("AutoDeleteOnIdle", Kind.DURATION, "auto_delete_ms")
-_PARTITIONING: Final = Field("EnablePartitioning", Kind.BOOLEAN)
-_EXPRESS: Final = Field("EnableExpress", Kind.BOOLEAN, "enable_express")
+_WINDOW: Final = Field(
+    "DuplicateDetectionHistoryTimeWindow", FieldType.DURATION, "duplicate_window_ms"
+)
+_DELIVERIES: Final = Field("MaxDeliveryCount", FieldType.INTEGER, "max_delivery_count")
+_BATCHED: Final = Field("EnableBatchedOperations", FieldType.BOOLEAN, "enable_batched_operations")
+_ANONYMOUS: Final = Field("IsAnonymousAccessible", FieldType.BOOLEAN)
+_ACCESS: Final = Field("AuthorizationRules", FieldType.RULES, "authorization_rules")
+_STATUS: Final = Field("Status", FieldType.STATUS, "status")
+FORWARD: Final = Field("ForwardTo", FieldType.ENTITY, "forward_to")
+FORWARD_DEAD: Final = Field(
+    "ForwardDeadLetteredMessagesTo", FieldType.ENTITY, "forward_dead_letters_to"
+)
+_METADATA: Final = Field("UserMetadata", FieldType.TEXT, "user_metadata")
+_ORDERING: Final = Field("SupportOrdering", FieldType.BOOLEAN, "support_ordering")
+_IDLE: Final = Field("AutoDeleteOnIdle", FieldType.DURATION, "auto_delete_ms")
+_PARTITIONING: Final = Field("EnablePartitioning", FieldType.BOOLEAN)
+_EXPRESS: Final = Field("EnableExpress", FieldType.BOOLEAN, "enable_express")
 _MESSAGE_SIZE: Final = Field(
-    "MaxMessageSizeInKilobytes", Kind.INTEGER, "max_message_size_kb", _WITH_MESSAGE_SIZE
+    "MaxMessageSizeInKilobytes", FieldType.INTEGER, "max_message_size_kb", _WITH_MESSAGE_SIZE
 )
 
 # Ours alone: Azure has no change feed of an entity.
 _RETENTION: Final = (
-    Field("RetentionInHours", Kind.INTEGER, "retention_hours"),
-    Field("RetentionInMegabytes", Kind.INTEGER, "retention_mb"),
+    Field("RetentionInHours", FieldType.INTEGER, "retention_hours"),
+    Field("RetentionInMegabytes", FieldType.INTEGER, "retention_mb"),
 )
 
-_BYTES: Final = Field("SizeInBytes", Kind.TOLD)
-_MESSAGES: Final = Field("MessageCount", Kind.TOLD)
-_TIMES: Final = tuple(Field(name, Kind.TOLD) for name in ("CreatedAt", "UpdatedAt", "AccessedAt"))
-_COUNTS: Final = Field("CountDetails", Kind.TOLD)
-_AVAILABILITY: Final = Field("EntityAvailabilityStatus", Kind.TOLD)
+_BYTES: Final = Field("SizeInBytes", FieldType.TOLD)
+_MESSAGES: Final = Field("MessageCount", FieldType.TOLD)
+_TIMES: Final = tuple(
+    Field(name, FieldType.TOLD) for name in ("CreatedAt", "UpdatedAt", "AccessedAt")
+)
+_COUNTS: Final = Field("CountDetails", FieldType.TOLD)
+_AVAILABILITY: Final = Field("EntityAvailabilityStatus", FieldType.TOLD)
 
 QUEUE: Final = Form(
     "Queue",
@@ -149,13 +155,13 @@ TOPIC: Final = Form(
     "Topic",
     (
         *(_TTL, _SIZE, _DUPLICATES, _WINDOW, _BATCHED, _BYTES),
-        Field("FilteringMessagesBeforePublishing", Kind.BOOLEAN),
+        Field("FilteringMessagesBeforePublishing", FieldType.BOOLEAN),
         *(_ANONYMOUS, _ACCESS, _STATUS, *_TIMES, _ORDERING, _COUNTS),
-        Field("SubscriptionCount", Kind.TOLD),
-        Field("SqlFilterCount", Kind.TOLD, since=_WITH_FILTER_COUNTS),
-        Field("CorrelationFilterCount", Kind.TOLD, since=_WITH_FILTER_COUNTS),
+        Field("SubscriptionCount", FieldType.TOLD),
+        Field("SqlFilterCount", FieldType.TOLD, since=_WITH_FILTER_COUNTS),
+        Field("CorrelationFilterCount", FieldType.TOLD, since=_WITH_FILTER_COUNTS),
         *(_IDLE, _PARTITIONING, _AVAILABILITY),
-        Field("EnableSubscriptionPartitioning", Kind.BOOLEAN),
+        Field("EnableSubscriptionPartitioning", FieldType.BOOLEAN),
         *(_EXPRESS, _METADATA, _MESSAGE_SIZE, *_RETENTION),
     ),
 )
@@ -165,10 +171,10 @@ SUBSCRIPTION: Final = Form(
         *(_LOCK, _SESSION, _TTL, _EXPIRED),
         Field(
             "DeadLetteringOnFilterEvaluationExceptions",
-            Kind.BOOLEAN,
+            FieldType.BOOLEAN,
             "dead_lettering_on_filter_errors",
         ),
-        Field("DefaultRuleDescription", Kind.DEFAULT_RULE),
+        Field("DefaultRuleDescription", FieldType.DEFAULT_RULE),
         *(_MESSAGES, _DELIVERIES, _BATCHED, _STATUS, FORWARD, *_TIMES, _COUNTS, _METADATA),
         *(FORWARD_DEAD, _IDLE, _AVAILABILITY),
     ),
@@ -192,7 +198,7 @@ _STATUSES: Final = frozenset(status.value for status in EntityStatus)
 
 def read_text(field: Field, text: str) -> Value:
     """The value of an XML element. Raises InvalidArgument naming it."""
-    if field.kind is Kind.TEXT:
+    if field.kind is FieldType.TEXT:
         return text
     try:
         return _from_text(field.kind, text.strip(), parse_iso)
@@ -203,15 +209,15 @@ def read_text(field: Field, text: str) -> Value:
 def read_value(field: Field, value: object) -> Value:
     """The value of a JSON or TOML entry. Raises ValueError saying what it should be."""
     match field.kind:
-        case Kind.BOOLEAN if isinstance(value, bool):
+        case FieldType.BOOLEAN if isinstance(value, bool):
             return value
-        case Kind.INTEGER if isinstance(value, int) and not isinstance(value, bool):
+        case FieldType.INTEGER if isinstance(value, int) and not isinstance(value, bool):
             return value
-        case Kind.TEXT if isinstance(value, str):
+        case FieldType.TEXT if isinstance(value, str):
             return value
-        case Kind.DURATION | Kind.STATUS | Kind.ENTITY if isinstance(value, str):
+        case FieldType.DURATION | FieldType.STATUS | FieldType.ENTITY if isinstance(value, str):
             return _from_text(field.kind, value, parse_duration)
-        case Kind.RULES if isinstance(value, list):
+        case FieldType.RULES if isinstance(value, list):
             return read_rules(value)
     raise ValueError(f"must be {field.kind.value}, not {brief(value)}")
 
@@ -237,9 +243,9 @@ def describe(
             changes[field.attribute] = finite_ms(_ticks(value))
         elif field in _RETENTION:
             changes[field.attribute] = None if value == AS_SET else value
-        elif field.kind is Kind.DURATION:
+        elif field.kind is FieldType.DURATION:
             changes[field.attribute] = _ticks(value) // TICKS_PER_MS
-        elif field.kind is Kind.ENTITY:
+        elif field.kind is FieldType.ENTITY:
             changes.update(_forward_of(field, str(value)))
         else:
             changes[field.attribute] = value
@@ -289,19 +295,19 @@ def _refuse_unsupported(values: Mapping[str, Value]) -> None:
             )
 
 
-def _from_text(kind: Kind, text: str, parse: Callable[[str], int]) -> Value:
+def _from_text(kind: FieldType, text: str, parse: Callable[[str], int]) -> Value:
     match kind:
-        case Kind.BOOLEAN if text.lower() in ("true", "1"):
+        case FieldType.BOOLEAN if text.lower() in ("true", "1"):
             return True
-        case Kind.BOOLEAN if text.lower() in ("false", "0"):
+        case FieldType.BOOLEAN if text.lower() in ("false", "0"):
             return False
-        case Kind.INTEGER if re.fullmatch(r"-?[0-9]{1,18}", text):
+        case FieldType.INTEGER if re.fullmatch(r"-?[0-9]{1,18}", text):
             return int(text)
-        case Kind.STATUS if text in _STATUSES:
+        case FieldType.STATUS if text in _STATUSES:
             return EntityStatus(text)
-        case Kind.DURATION:
+        case FieldType.DURATION:
             return parse(text)
-        case Kind.ENTITY:
+        case FieldType.ENTITY:
             return text
     raise ValueError(f"must be {kind.value}, not '{text[:64]}'")
 

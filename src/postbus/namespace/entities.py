@@ -16,7 +16,7 @@ from postbus.model.rule import RuleDescription
 from postbus.model.subscription import SubscriptionDescription
 from postbus.model.topic import TopicDescription
 from postbus.namespace.prefetch import PrefetchWatch
-from postbus.namespace.rule_matcher import TopicSorter
+from postbus.namespace.rule_matcher import TopicRuleMatcher
 from postbus.observe.meters import EntityMeter
 from postbus.runtime.fragment import LoadedFragment
 from postbus.settings import Settings
@@ -96,7 +96,7 @@ def retention_of(
     )
 
 
-class Received(Entity):
+class ReceivableEntity(Entity):
     """One that clients receive from: a queue, or a subscription."""
 
     description: Any
@@ -132,7 +132,7 @@ class Received(Entity):
             log.warning("prefetch outlasts locks", entity=self.path, findings=findings)
 
 
-class QueueEntity(Received):
+class QueueEntity(ReceivableEntity):
     kind = "queue"
     description: QueueDescription
 
@@ -173,7 +173,7 @@ class QueueEntity(Received):
         )
 
 
-class SubscriptionEntity(Received):
+class SubscriptionEntity(ReceivableEntity):
     kind = "subscription"
     description: SubscriptionDescription
 
@@ -236,7 +236,7 @@ class TopicEntity(Entity):
     description: TopicDescription
 
     def __init__(
-        self, record: EntityRecord, settings: Settings, now: Instant, sorter: TopicSorter
+        self, record: EntityRecord, settings: Settings, now: Instant, matcher: TopicRuleMatcher
     ) -> None:
         [placed] = record.fragments
         fragment = LoadedFragment(placed.id, placed.index, placed.store, record.name, Policy())
@@ -244,7 +244,7 @@ class TopicEntity(Entity):
         self.description = TopicDescription.from_json(record.description)
         self.created_at, self.updated_at = record.created_at, record.updated_at
         self.used_at = now
-        self.sorter = fragment.sorter = sorter
+        self.matcher = fragment.matcher = matcher
         fragment.meter = self.meter
         fragment.policy = self.policy()
         self.prefetch = PrefetchWatch(now)
@@ -269,11 +269,11 @@ class TopicEntity(Entity):
 
     @property
     def sql_filter_count(self) -> int:
-        return self.sorter.rules.sql_count
+        return self.matcher.rules.sql_count
 
     @property
     def correlation_filter_count(self) -> int:
-        return self.sorter.rules.correlation_count
+        return self.matcher.rules.correlation_count
 
     def policy(self) -> Policy:
         description = self.description

@@ -33,7 +33,7 @@ class Entities(Protocol):
     ) -> None: ...
 
 
-class Idleness:
+class IdleDeletion:
     """Looks now and then who has become idle."""
 
     def __init__(self, namespace: Entities, clock: Callable[[], Instant]) -> None:
@@ -94,8 +94,8 @@ class Idleness:
     @staticmethod
     def _is_waited_at(entity: Entity) -> bool:
         """Does a receiver with credit wait? Then it receives all the time."""
-        lines = entity.fragment.lines
+        lines = entity.fragment.receiver_queues
         return any(
-            line is not None and line.receivers and line.waiting
-            for line in (lines.get(entity.subqueue(kind)) for kind in (MAIN, DEAD_LETTER))
+            receivers is not None and receivers.members and receivers.waiting
+            for receivers in (lines.get(entity.subqueue(kind)) for kind in (MAIN, DEAD_LETTER))
         )

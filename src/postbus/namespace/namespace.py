@@ -24,16 +24,16 @@ from postbus.model.topic import TopicDescription
 from postbus.namespace.entities import (
     Entity,
     QueueEntity,
-    Received,
+    ReceivableEntity,
     SubscriptionEntity,
     TopicEntity,
 )
 from postbus.namespace.notices import detach_all, detach_updated
-from postbus.namespace.rule_matcher import TopicSorter
-from postbus.namespace.subscriptions import Subscribing, always, unchecked
+from postbus.namespace.rule_matcher import TopicRuleMatcher
+from postbus.namespace.subscriptions import Subscriptions, always, unchecked
 from postbus.rules.grammar import prepare
 from postbus.runtime.engine_cache import counts_of
-from postbus.runtime.forwarder import Courier
+from postbus.runtime.forwarder import Forwarder
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.requests import Call
 from postbus.runtime.runtime import Runtime
@@ -53,7 +53,7 @@ D = TypeVar("D", bound=QueueDescription | TopicDescription)
 log = structlog.get_logger("namespace")
 
 
-class Namespace(Subscribing):
+class Namespace(Subscriptions):
     """Entities by name. Changes go one at a time, each durable before it is visible."""
 
     def __init__(
@@ -74,7 +74,7 @@ class Namespace(Subscribing):
         self._knows_rules = False
         self._entities: dict[str, QueueEntity | TopicEntity] = {}
         self._fragments: dict[int, LoadedFragment] = {}
-        self._courier = Courier(self._fragments.get, self.runtime)
+        self._forwarder = Forwarder(self._fragments.get, self.runtime)
         self._dropping: set[asyncio.Task[None]] = set()
         self.message_size_max = 0
         """The largest message, in bytes, that any entity has taken since the start."""
@@ -93,7 +93,7 @@ class Namespace(Subscribing):
                 await self.open_subscriptions(entity)
         self.on_former(await self._thread.run(self._catalog.former))
         for received in self.received():
-            self.aim(received)
+            self.resolve_forwarding(received)
         for fragment_id in await self._thread.run(self._catalog.dropped):
             self._drop(fragment_id.id, fragment_id.store)
 
@@ -107,14 +107,14 @@ class Namespace(Subscribing):
                 record,
                 self.settings,
                 self._clock(),
-                TopicSorter(uuid4, self.settings.header_size_max_bytes),
+                TopicRuleMatcher(uuid4, self.settings.header_size_max_bytes),
             )
         else:
             entity = QueueEntity(record, self.settings, self._clock())
         self._entities[record.name.lower()] = entity
         self.message_size_max = max(self.message_size_max, entity.message_size_max)
         self._fragments[entity.fragment.id] = entity.fragment
-        self._courier.serve(entity.fragment)
+        self._forwarder.serve(entity.fragment)
         self.on_rules(entity.name, entity.description.authorization_rules)
         return entity
 
@@ -150,7 +150,7 @@ class Namespace(Subscribing):
             if isinstance(entity, TopicEntity):
                 yield from entity.subscriptions()
 
-    def received(self) -> Iterator[Received]:
+    def received(self) -> Iterator[ReceivableEntity]:
         """Everything that clients can receive from."""
         for entity in self.entities():
             if isinstance(entity, QueueEntity):
@@ -199,8 +199,8 @@ class Namespace(Subscribing):
             )
             entity = self._add(record)
             if isinstance(entity, QueueEntity):
-                self.aim(entity)
-            await self._aim_again(name)
+                self.resolve_forwarding(entity)
+            await self._resolve_forwarding_again(name)
         log.info("entity created", entity=name, kind=kind)
         return entity
 
@@ -229,7 +229,7 @@ class Namespace(Subscribing):
             before = entity.description
             entity.description = await self._store(entity, before, change(before))
             if entity.description.meaning != before.meaning:
-                self.aim(entity)
+                self.resolve_forwarding(entity)
                 await self.apply(entity)
         return entity
 
@@ -260,7 +260,7 @@ class Namespace(Subscribing):
                 resized = entity.description.max_message_size_kb != before.max_message_size_kb
                 below = entity.subscriptions() if resized else []
                 for subscription in below:
-                    self.aim(subscription)
+                    self.resolve_forwarding(subscription)
                 for each in (entity, *below):
                     await self.apply(each)
         return entity
@@ -301,14 +301,14 @@ class Namespace(Subscribing):
             detach_all(entity, gone)
             # After the links: that the entity is gone says more than that its keys are.
             self.on_rules(entity.name, None)
-            await self._aim_again(name)
+            await self._resolve_forwarding_again(name)
         self.runtime(fragment).discard(fragment, gone)
         self._drop(fragment.id, fragment.store)
         log.info("entity deleted", entity=entity.name)
 
     # -- forwarding --------------------------------------------------------------------------
 
-    def aim(self, entity: Received) -> None:
+    def resolve_forwarding(self, entity: ReceivableEntity) -> None:
         """Find the fragments that an entity forwards to, and give it the policy that says so."""
         entity.forward_to = self._fragment_of(entity.description.forward_to)
         entity.forward_dead_letters_to = self._fragment_of(
@@ -321,10 +321,10 @@ class Namespace(Subscribing):
             entity.fragment.policy = policy
 
     def forget_marks(self, fragment: LoadedFragment) -> None:
-        self._courier.forget_marks(fragment)
+        self._forwarder.forget_marks(fragment)
 
     def stop_forwarding(self) -> None:
-        self._courier.stop()
+        self._forwarder.stop()
 
     def _fragment_of(self, name: str | None) -> int:
         if name is None:
@@ -332,7 +332,7 @@ class Namespace(Subscribing):
         entity = self.entity(name)
         return GONE if entity is None else entity.fragment.id
 
-    async def _aim_again(self, name: str) -> None:
+    async def _resolve_forwarding_again(self, name: str) -> None:
         """An entity of this name came or went: those that forward to it must know."""
         wanted = name.lower()
         forwarding = [
@@ -345,7 +345,7 @@ class Namespace(Subscribing):
             )
         ]
         for entity in forwarding:
-            self.aim(entity)
+            self.resolve_forwarding(entity)
         for entity in forwarding:
             if entity.fragment.engine is None and entity.fragment.waiting is None:
                 continue  # it is loaded with what it was given just now

@@ -21,8 +21,8 @@ from postbus.broker.resubmission import (
     Posted,
     Published,
     Repair,
+    ResubmitTarget,
     Result,
-    Target,
     discard,
     resubmit,
 )
@@ -36,7 +36,7 @@ from postbus.errors import (
 from postbus.model.address import Address, SubQueue
 from postbus.model.edits import Edits
 from postbus.model.instant import Instant
-from postbus.namespace.entities import Entity, QueueEntity, Received, TopicEntity
+from postbus.namespace.entities import Entity, QueueEntity, ReceivableEntity, TopicEntity
 from postbus.namespace.namespace import Namespace
 from postbus.namespace.revision import Revision
 from postbus.runtime.requests import Call
@@ -49,7 +49,7 @@ _SUBQUEUES: Final = {
 Results = list[Result] | Need
 
 
-class Resubmitting:
+class Resubmission:
     """The dead letters of a namespace."""
 
     def __init__(self, namespace: Namespace, clock: Callable[[], Instant]) -> None:
@@ -88,13 +88,15 @@ class Resubmitting:
         if entity is None:
             raise self._unknown(source)
         kind = _SUBQUEUES.get(source.subqueue)
-        if kind is None or not (isinstance(entity, Received) or kind == TRANSFER_DEAD_LETTER):
+        if kind is None or not (
+            isinstance(entity, ReceivableEntity) or kind == TRANSFER_DEAD_LETTER
+        ):
             raise InvalidOperation(f"'{source.path}' is no dead-letter queue.")
         return entity, entity.subqueue(kind)
 
     def _target(
         self, entity: Entity, source: Address, to: Address | None, subqueue: int
-    ) -> Callable[[Engine], Target]:
+    ) -> Callable[[Engine], ResubmitTarget]:
         """What makes the target, within the engine that the dead letters are in."""
         if to is None:
             if source.subqueue is SubQueue.TRANSFER_DEAD_LETTER:
@@ -106,7 +108,11 @@ class Resubmitting:
         target = self._namespace.at(to)
         if target is None:
             raise self._unknown(to)
-        if target is entity and isinstance(entity, Received) and to.subqueue is SubQueue.MAIN:
+        if (
+            target is entity
+            and isinstance(entity, ReceivableEntity)
+            and to.subqueue is SubQueue.MAIN
+        ):
             return lambda engine: Back(engine.at(subqueue), engine.own)
         if not isinstance(target, QueueEntity | TopicEntity) or to.subqueue is not SubQueue.MAIN:
             raise InvalidOperation(f"Messages cannot be sent to '{to.path}'.")

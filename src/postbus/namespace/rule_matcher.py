@@ -24,7 +24,7 @@ TOIL_MAX: Final = 12_288
 of one subscription, whose copies are all made at once, fail."""
 
 
-class TopicSorter:
+class TopicRuleMatcher:
     """The rules of one topic's subscriptions, compiled; the engine's Sorter."""
 
     def __init__(

@@ -20,7 +20,7 @@ from postbus.model.description import QueueCounts
 from postbus.model.instant import Instant
 from postbus.model.rule import RuleDescription
 from postbus.model.subscription import SubscriptionDescription
-from postbus.namespace.entities import Entity, Received, SubscriptionEntity, TopicEntity
+from postbus.namespace.entities import Entity, ReceivableEntity, SubscriptionEntity, TopicEntity
 from postbus.namespace.notices import detach_all
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.store_thread import StoreThread
@@ -44,7 +44,7 @@ def unchecked(_: object) -> None:
 log = structlog.get_logger("namespace")
 
 
-class Subscribing(ABC):
+class Subscriptions(ABC):
     """The part of a namespace that is about what lies under its topics."""
 
     name: str
@@ -63,7 +63,7 @@ class Subscribing(ABC):
     def topic(self, name: str) -> TopicEntity | None: ...
 
     @abstractmethod
-    def aim(self, entity: Received) -> None: ...
+    def resolve_forwarding(self, entity: ReceivableEntity) -> None: ...
 
     @abstractmethod
     async def apply(self, entity: Entity) -> None: ...
@@ -82,8 +82,8 @@ class Subscribing(ABC):
         for record in await self._thread.run(partial(self._subscriptions.of, topic.name)):
             subscription = SubscriptionEntity(topic, record, self._clock())
             topic.add(subscription)
-            compiled = topic.sorter.compile(subscription.rules())
-            topic.sorter.set_rules(subscription.owner, compiled)
+            compiled = topic.matcher.compile(subscription.rules())
+            topic.matcher.set_rules(subscription.owner, compiled)
 
     async def create_subscription(
         self,
@@ -115,8 +115,8 @@ class Subscribing(ABC):
                 )
             now = self._clock()
             rules = [replace(rule, created_at=now) for rule in rules]
-            compiled = parent.sorter.compile(rules)
-            parent.sorter.check_room([], compiled)
+            compiled = parent.matcher.compile(rules)
+            parent.matcher.check_room([], compiled)
             record = await self._thread.run(
                 partial(
                     self._subscriptions.create,
@@ -130,7 +130,7 @@ class Subscribing(ABC):
             subscription = SubscriptionEntity(parent, record, now)
             parent.used_at = now
             parent.add(subscription)
-            self.aim(subscription)
+            self.resolve_forwarding(subscription)
             policy = subscription.policy()
 
             def add(engine: Engine, now: Instant, pages: Pages) -> None:
@@ -139,7 +139,7 @@ class Subscribing(ABC):
 
             # Before the engine is asked: where that fails, the next one to be loaded has the
             # subscription, and it must not be without its rules.
-            parent.sorter.set_rules(subscription.owner, compiled)
+            parent.matcher.set_rules(subscription.owner, compiled)
             await self.call(parent.fragment, add)
         log.info("entity created", entity=subscription.path, kind="subscription")
         return subscription
@@ -183,7 +183,7 @@ class Subscribing(ABC):
             subscription.updated_at = record.updated_at
             subscription.used_at = now
             if description.meaning != before.meaning:
-                self.aim(subscription)
+                self.resolve_forwarding(subscription)
                 await self.apply(subscription)
         log.info("entity updated", entity=subscription.path)
         return subscription
@@ -201,15 +201,15 @@ class Subscribing(ABC):
             )
             parent.used_at = self._clock()
             parent.remove(subscription)
-            parent.sorter.remove(subscription.owner)
+            parent.matcher.remove(subscription.owner)
 
             def remove(engine: Engine, now: Instant, pages: Pages) -> None:
                 engine.remove_subscription(subscription.owner)
 
             detach_all(subscription, EntityNotFound(subscription.path))
             for kind in range(1 << OWNER_BITS):
-                parent.fragment.lines.pop(subscription.subqueue(kind), None)
-                parent.fragment.session_lines.pop(subscription.subqueue(kind), None)
+                parent.fragment.receiver_queues.pop(subscription.subqueue(kind), None)
+                parent.fragment.session_waiters.pop(subscription.subqueue(kind), None)
             await self.call(parent.fragment, remove)
         log.info("entity deleted", entity=subscription.path)
 
@@ -250,21 +250,21 @@ class Subscribing(ABC):
                 partial(self._subscriptions.delete_rule, under.topic, under.owner, there.name)
             )
             under.remove_rule(there.name)
-            under.parent.sorter.remove_rule(under.owner, there.name)
+            under.parent.matcher.remove_rule(under.owner, there.name)
             under.used_at = self._clock()
 
     async def _put_rule(self, under: SubscriptionEntity, rule: RuleDescription) -> None:
-        sorter = under.parent.sorter
-        [compiled] = sorter.compile([rule])
-        before = sorter.rules.rule(under.owner, rule.name)
-        sorter.check_room([] if before is None else [before], [compiled])
+        matcher = under.parent.matcher
+        [compiled] = matcher.compile([rule])
+        before = matcher.rules.rule(under.owner, rule.name)
+        matcher.check_room([] if before is None else [before], [compiled])
         await self._thread.run(
             partial(
                 self._subscriptions.put_rule, under.topic, under.owner, rule.name, rule.to_json()
             )
         )
         under.put_rule(rule)
-        sorter.put_rule(under.owner, compiled)
+        matcher.put_rule(under.owner, compiled)
         under.used_at = self._clock()
 
     def later_than(self, before: Instant) -> Instant:

@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn
 from postbus.auth.namespace_key import KEY_FILE, KEY_NAME
 from postbus.config.content import Content
 from postbus.config.emulator_reading import LOCK_DURATION_MS, read_emulator
-from postbus.config.places import ConfigError, Wrong, refusals_at, table_at, text_at
+from postbus.config.places import ConfigError, ConfigMistake, refusals_at, table_at, text_at
 from postbus.config.toml_reading import read_content
 from postbus.model.authorization import Rules, read_rules, validate_rules
 from postbus.model.description import QueueDescription
@@ -58,7 +58,7 @@ def load_config(path: Path, defaults: QueueDescription | None = None) -> Namespa
         if path.suffix.lower() == ".json" or text.lstrip().startswith("{"):
             return _from_emulator(_parse_json(text), defaults)
         return _from_toml(_parse_toml(text), defaults)
-    except Wrong as wrong:
+    except ConfigMistake as wrong:
         raise ConfigError(f"{path}: {wrong}") from None
 
 
@@ -89,12 +89,12 @@ def _parse_json(text: str) -> object:
     try:
         return json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_not_a_number)
     except json.JSONDecodeError as error:
-        raise Wrong(f"line {error.lineno}, column {error.colno}", error.msg) from None
+        raise ConfigMistake(f"line {error.lineno}, column {error.colno}", error.msg) from None
     except ValueError as error:
         # A number with thousands of digits.
-        raise Wrong("", f"not valid JSON: {error}") from None
+        raise ConfigMistake("", f"not valid JSON: {error}") from None
     except RecursionError:
-        raise Wrong("", "nested too deeply") from None
+        raise ConfigMistake("", "nested too deeply") from None
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -102,21 +102,21 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(table) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise Wrong("", f"the key '{twice}' is there twice in one object")
+        raise ConfigMistake("", f"the key '{twice}' is there twice in one object")
     return table
 
 
 def _not_a_number(name: str) -> NoReturn:
-    raise Wrong("", f"not valid JSON: {name} is no number there")
+    raise ConfigMistake("", f"not valid JSON: {name} is no number there")
 
 
 def _parse_toml(text: str) -> dict[str, object]:
     try:
         return tomllib.loads(text)
     except ValueError as error:
-        raise Wrong("", f"not valid TOML: {error}") from None
+        raise ConfigMistake("", f"not valid TOML: {error}") from None
     except RecursionError:
-        raise Wrong("", "nested too deeply") from None
+        raise ConfigMistake("", "nested too deeply") from None
 
 
 def _from_emulator(document: object, defaults: QueueDescription) -> NamespaceConfig:
@@ -131,7 +131,7 @@ def _from_toml(document: dict[str, object], defaults: QueueDescription) -> Names
     namespace = table_at(root.get("namespace", {}), "[namespace]", ("name", "authorization_rules"))
     settings = root.get("settings", {})
     if not isinstance(settings, dict):
-        raise Wrong("[settings]", "must be a table")
+        raise ConfigMistake("[settings]", "must be a table")
     name = namespace.get("name")
     return NamespaceConfig(
         name=None if name is None else text_at(name, "[namespace] name"),
@@ -146,13 +146,13 @@ def _namespace_rules(value: object) -> Rules:
     try:
         rules = read_rules(value)
     except ValueError as error:
-        raise Wrong(place, str(error)) from None
+        raise ConfigMistake(place, str(error)) from None
     with refusals_at(place):
         validate_rules(rules)
     for rule in rules:
         if rule.key_name.lower() == KEY_NAME.lower():
-            raise Wrong(place, f"'{KEY_NAME}' is there always, with the keys of {KEY_FILE}")
+            raise ConfigMistake(place, f"'{KEY_NAME}' is there always, with the keys of {KEY_FILE}")
         if not rule.primary_key:
             # Nobody could be told of one that is made here: it would be another at each start.
-            raise Wrong(place, f"'{rule.key_name}' has no primary_key")
+            raise ConfigMistake(place, f"'{rule.key_name}' has no primary_key")
     return rules

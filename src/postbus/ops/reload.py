@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from postbus.config.places import ConfigError, Wrong
+from postbus.config.places import ConfigError, ConfigMistake
 from postbus.config.planning import Limits, Plan, make_plan
-from postbus.config.steps import Outcome, Step, Told, Verb
+from postbus.config.steps import Outcome, Step, StepReport, Verb
 from postbus.namespace.namespace import Namespace
 from postbus.namespace.subscriptions import SUBSCRIPTIONS_MAX
 from postbus.observe.logs import get_logger
@@ -33,7 +33,7 @@ Load = Callable[[Path], NamespaceConfig]
 _log = get_logger("config")
 
 
-class Reloading:
+class Reload:
     """Keeps a namespace in line with its file."""
 
     def __init__(
@@ -165,7 +165,7 @@ class Reloading:
         )
         try:
             return await asyncio.to_thread(make_plan, config.content, present, limits, prune=prune)
-        except Wrong as wrong:
+        except ConfigMistake as wrong:
             raise ConfigError(f"{self._settings.config}: {wrong}") from None
 
     def _warn_of_keys(self, config: NamespaceConfig) -> None:
@@ -209,8 +209,8 @@ def _is_missing(step: Step) -> bool:
     return step.verb is Verb.CREATE and step.kind != "rule"
 
 
-def _told(steps: Sequence[Step]) -> tuple[Told, ...]:
-    return tuple(Told.of(step) for step in steps)
+def _told(steps: Sequence[Step]) -> tuple[StepReport, ...]:
+    return tuple(StepReport.of(step) for step in steps)
 
 
 def _log_step(step: Step) -> None:

@@ -32,7 +32,7 @@ class TooLarge(Exception):
     """What an action makes of the headers of a message is larger than they may be."""
 
 
-class Target(NamedTuple):
+class ChangedProperty(NamedTuple):
     """The property that a statement changes."""
 
     slot: Slot
@@ -44,7 +44,7 @@ class Target(NamedTuple):
 
 
 class Statement(NamedTuple):
-    target: Target
+    target: ChangedProperty
     value: Expression | None
     """None for REMOVE."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from postbus.errors import InvalidArgument
 from postbus.model.values import TypedValue
-from postbus.rules.actions import Statement, Target
+from postbus.rules.actions import ChangedProperty, Statement
 from postbus.rules.expressions import (
     DEPTH_MAX,
     Expression,
@@ -116,8 +116,8 @@ class _Builder:
     def remove(self, name: _Name) -> Statement:
         return Statement(self._target(name), None)
 
-    def _target(self, name: _Name) -> Target:
-        target = Target(name.slot, name.spelled)
+    def _target(self, name: _Name) -> ChangedProperty:
+        target = ChangedProperty(name.slot, name.spelled)
         if not target.settable:
             raise refused_token(
                 name.token, f"the system property '{name.slot.name}' cannot be changed"

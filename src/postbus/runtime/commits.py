@@ -21,7 +21,7 @@ NO_ROOM: Final = (
 log = structlog.get_logger("runtime")
 
 
-class Written(NamedTuple):
+class PreparedPart(NamedTuple):
     """One fragment's part of a turn, as it goes to the store."""
 
     fragment: LoadedFragment
@@ -41,7 +41,7 @@ class Commit:
 
     def __init__(
         self,
-        written: list[Written],
+        written: list[PreparedPart],
         fragments: dict[LoadedFragment, None],
         requests: list[Request],
         outputs: list[Output],
@@ -61,7 +61,7 @@ class Commit:
         self.outputs += outputs
 
 
-def note_committed(written: Written) -> None:
+def note_committed(written: PreparedPart) -> None:
     """It is durable; its engine may have been thrown away meanwhile (entity deleted)."""
     fragment, part = written.fragment, written.part
     account(fragment, written.records)

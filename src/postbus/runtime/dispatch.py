@@ -24,38 +24,41 @@ def serve(fragment: LoadedFragment, now: Instant, outputs: list[Output]) -> list
     if engine.topic is not None:
         engine.topic.begin_turn()  # the next one
     # Only where something became ready, or somebody came to wait.
-    stirred, called = engine.shared.stirred, fragment.called
-    looked_at = [*called, *(each for each in stirred if each not in called)]
-    called.clear()
-    stirred.clear()
+    ready_subqueues, waiting_subqueues = engine.shared.ready_subqueues, fragment.waiting_subqueues
+    looked_at = [
+        *waiting_subqueues,
+        *(each for each in ready_subqueues if each not in waiting_subqueues),
+    ]
+    waiting_subqueues.clear()
+    ready_subqueues.clear()
     room = GIVEN_PER_TURN
     for_more: list[int] = []
     for subqueue in looked_at:
-        line = fragment.lines.get(subqueue)
-        if line is None or not line.waiting:
+        receivers = fragment.receiver_queues.get(subqueue)
+        if receivers is None or not receivers.waiting:
             continue
         queue = engine.queues.get(subqueue >> OWNER_BITS)
         if queue is None or not queue.policy.receives or queue.forwards(subqueue):
             continue
         if room <= 0:
-            called[subqueue] = None  # the first in the next turn
+            waiting_subqueues[subqueue] = None  # the first in the next turn
             continue
         given: list[Callable[[], None]] = []
-        if line.dispatch(queue, now, room, given):
+        if receivers.dispatch(queue, now, room, given):
             for_more.append(subqueue)
-        room -= line.given
+        room -= receivers.given
         outputs += [(fragment, output) for output in given]
-    called.update(dict.fromkeys(for_more))
+    waiting_subqueues.update(dict.fromkeys(for_more))
     found: list[Request] = []
-    if fragment.session_lines:
+    if fragment.session_waiters:
         found = serve_sessions(fragment, engine, looked_at, now, outputs)
     # What went out of one line, expired, may have gone into another.
-    called.update(stirred)
-    stirred.clear()
-    departing = engine.shared.departing
-    if departing and fragment.on_outbox is not None:
-        outputs += [(fragment, partial(fragment.on_outbox, n)) for n in departing]
-        departing.clear()
+    waiting_subqueues.update(ready_subqueues)
+    ready_subqueues.clear()
+    outboxes_with_work = engine.shared.outboxes_with_work
+    if outboxes_with_work and fragment.on_outbox is not None:
+        outputs += [(fragment, partial(fragment.on_outbox, n)) for n in outboxes_with_work]
+        outboxes_with_work.clear()
     return [*found, *fragment.due_chores(engine, looked_at, now)]
 
 

@@ -38,7 +38,7 @@ class Retired(NamedTuple):
     """Would be forgotten if their index were up to date: a checkpoint is wanted first."""
 
 
-class Residence:
+class EngineCache:
     """The fragments of one store whose engines are loaded."""
 
     __slots__ = ("_fragments", "_idle_ms", "_leaving", "_loaded_max", "_look_at")
@@ -53,14 +53,14 @@ class Residence:
     def __len__(self) -> int:
         return len(self._fragments)
 
-    def moved_in(self, fragment: LoadedFragment, now: Instant) -> None:
+    def loaded(self, fragment: LoadedFragment, now: Instant) -> None:
         """The fragment's engine was loaded."""
         self._fragments[fragment] = None
         fragment.idle_since = now
         fragment.counts = None
         fragment.wakes_at = NEVER
 
-    def moved_out(self, fragment: LoadedFragment) -> None:
+    def dropped(self, fragment: LoadedFragment) -> None:
         """The fragment's engine was thrown away."""
         self._fragments.pop(fragment, None)
         self._leaving.pop(fragment, None)
@@ -139,7 +139,7 @@ def at_rest(fragment: LoadedFragment, now: Instant) -> bool:
         and not fragment.wants
         and not fragment.chores
         and engine.own.next_due > now + SOON_MS
-        and not any(line.receivers for line in fragment.lines.values())
+        and not any(receivers.members for receivers in fragment.receiver_queues.values())
     )
 
 

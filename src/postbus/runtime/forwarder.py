@@ -15,7 +15,7 @@ import structlog
 
 from postbus.broker import forwarding
 from postbus.broker.engine import Engine
-from postbus.broker.forwarding import Receipt, Shipment, outbox_id, outbox_of
+from postbus.broker.forwarding import ForwardBatch, ForwardResult, outbox_id, outbox_of
 from postbus.broker.message import OWNER_BITS
 from postbus.broker.pages import Need, Pages
 from postbus.broker.send_via import is_posted
@@ -34,10 +34,10 @@ holds up to a megabyte of bodies."""
 
 Outbox = tuple[LoadedFragment, int]
 
-log = structlog.get_logger("courier")
+log = structlog.get_logger("forwarder")
 
 
-class Courier:
+class Forwarder:
     """All forwarding of one process."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Courier:
 
     def serve(self, fragment: LoadedFragment) -> None:
         """See to the outboxes of this fragment from now on."""
-        fragment.on_outbox = partial(self._called, fragment)
+        fragment.on_outbox = partial(self._waiting_subqueues, fragment)
 
     def forget_marks(self, fragment: LoadedFragment) -> None:
         """Have a destination forget the outboxes from which nothing can come any more."""
@@ -96,7 +96,7 @@ class Courier:
             return True
         return fragment.engine is not None and owner in fragment.engine.queues
 
-    def _called(self, fragment: LoadedFragment, subqueue: int) -> None:
+    def _waiting_subqueues(self, fragment: LoadedFragment, subqueue: int) -> None:
         outbox = fragment, subqueue
         if outbox not in self._under_way and outbox not in self._resting:
             self._waiting[outbox] = None
@@ -131,7 +131,7 @@ class Courier:
         fragment: LoadedFragment,
         subqueue: int,
         passed_over: Set[int],
-        shipment: Shipment | None,
+        shipment: ForwardBatch | None,
     ) -> None:
         if shipment is None:
             # One that was passed over may have been due to be asked again meanwhile.
@@ -143,12 +143,12 @@ class Courier:
             return
         destination = self._host_of(shipment.destination)
         if destination is None or destination.gone is not None:
-            receipt = Receipt(0, EntityNotFound("the entity that it was forwarded to"))
+            receipt = ForwardResult(0, EntityNotFound("the entity that it was forwarded to"))
             self._received(fragment, subqueue, shipment, receipt)
             return
         messages = shipment.messages
 
-        def accept(engine: Engine, now: Instant, pages: Pages) -> Receipt | Need:
+        def accept(engine: Engine, now: Instant, pages: Pages) -> ForwardResult | Need:
             outbox = outbox_id(fragment.id, subqueue)
             return forwarding.accept(engine, outbox, messages, now, pages)
 
@@ -157,7 +157,7 @@ class Courier:
 
         def failed(error: ServiceBusError) -> None:
             log.warning("forwarding interrupted", entity=destination.name, error=str(error))
-            done(Receipt(0, error))
+            done(ForwardResult(0, error))
 
         # What is for others in the same outbox must not wait for one that does not answer.
         self._ask(
@@ -170,7 +170,11 @@ class Courier:
         )
 
     def _received(
-        self, fragment: LoadedFragment, subqueue: int, shipment: Shipment, receipt: Receipt
+        self,
+        fragment: LoadedFragment,
+        subqueue: int,
+        shipment: ForwardBatch,
+        receipt: ForwardResult,
     ) -> None:
         """The destination has taken some: they are gone here. One that it refused stays."""
         numbers = [message.number for message, _ in shipment.messages[: receipt.arrived]]
@@ -238,7 +242,7 @@ class Courier:
         if not full:
             del self._full[outbox]
         if outbox[0].gone is None:
-            self._called(*outbox)
+            self._waiting_subqueues(*outbox)
 
     def _later(self, outbox: Outbox, lasting: bool = False) -> None:
         """A store or an engine did not answer: nothing is lost, so try again in a while."""
@@ -250,7 +254,7 @@ class Courier:
 
     def _rested(self, outbox: Outbox) -> None:
         self._resting.discard(outbox)
-        self._called(*outbox)
+        self._waiting_subqueues(*outbox)
 
 
 def _may_end(refusal: ServiceBusError) -> bool:

@@ -17,14 +17,14 @@ from postbus.broker.engine import Engine
 from postbus.broker.message import OWNER_BITS
 from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
-from postbus.broker.topic import Sorter, fan_out
+from postbus.broker.topic import RuleMatcher, fan_out
 from postbus.errors import ServiceBusError
 from postbus.model.description import QueueCounts
 from postbus.model.instant import NEVER, Instant
 from postbus.model.rows import Checkpoint
 from postbus.runtime.holding import Held
-from postbus.runtime.receivers import Line
-from postbus.runtime.session_line import SessionLine
+from postbus.runtime.receivers import ReceiverQueue
+from postbus.runtime.session_waiters import SessionWaiters
 from postbus.store.ports import Lease
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Chore:
 
     def refuse(self, error: ServiceBusError) -> None:
         self.fragment.chores.discard(self._name)
-        self.fragment.call_all()  # whoever waits for it has no other reason to be looked at
+        self.fragment.wake_all()  # whoever waits for it has no other reason to be looked at
 
 
 class LoadedFragment:
@@ -115,7 +115,7 @@ class LoadedFragment:
         self.store = store
         self.name = name
         self.policy = policy
-        self.sorter: Sorter | None = None
+        self.matcher: RuleMatcher | None = None
         """Applies the rules of a topic; None for a queue."""
         self.subscriptions: dict[int, tuple[str, Policy]] = {}
         """Those of a topic, by owner."""
@@ -124,10 +124,10 @@ class LoadedFragment:
         """Those of a topic's subscriptions, by owner."""
         self.engine: Engine | None = None
         self.lease: Lease | None = None
-        self.lines: dict[int, Line] = {}
-        self.session_lines: dict[int, SessionLine] = {}
-        """Of entities that require sessions; their receivers are in `lines`, too."""
-        self.called: dict[int, None] = {}
+        self.receiver_queues: dict[int, ReceiverQueue] = {}
+        self.session_waiters: dict[int, SessionWaiters] = {}
+        """Of entities that require sessions; their receivers are in `receiver_queues`, too."""
+        self.waiting_subqueues: dict[int, None] = {}
         """Subqueues where somebody waits who has not been looked at yet."""
         self.waiting: list[Request] | None = None
         """Requests that came while the engine is being loaded; None when it is not."""
@@ -163,31 +163,35 @@ class LoadedFragment:
         self.on_session_lost: Callable[[int, str, int], None] | None = None
         """Called with subqueue, id and holder of a session whose lock has ended."""
 
-    def line(self, subqueue: int) -> Line:
+    def receivers_of(self, subqueue: int) -> ReceiverQueue:
         """The receivers of a subqueue."""
-        line = self.lines.get(subqueue)
-        if line is None:
-            line = self.lines[subqueue] = Line(subqueue, self.called)
-        return line
+        receivers = self.receiver_queues.get(subqueue)
+        if receivers is None:
+            receivers = self.receiver_queues[subqueue] = ReceiverQueue(
+                subqueue, self.waiting_subqueues
+            )
+        return receivers
 
-    def session_line(self, subqueue: int) -> SessionLine:
+    def waiters_of(self, subqueue: int) -> SessionWaiters:
         """The session receivers of a subqueue."""
-        line = self.session_lines.get(subqueue)
-        if line is None:
-            line = self.session_lines[subqueue] = SessionLine(subqueue, self.called)
+        receivers = self.session_waiters.get(subqueue)
+        if receivers is None:
+            receivers = self.session_waiters[subqueue] = SessionWaiters(
+                subqueue, self.waiting_subqueues
+            )
             self.on_session_lost = self._session_lost
-        return line
+        return receivers
 
     def _session_lost(self, subqueue: int, session_id: str, holder: int) -> None:
-        line = self.session_lines.get(subqueue)
+        receivers = self.session_waiters.get(subqueue)
         # Not by the session's id: that may be another's by now.
-        outlet = None if line is None else line.of_holder(holder)
-        if outlet is not None:
-            outlet.lost()
+        receiver = None if receivers is None else receivers.of_holder(holder)
+        if receiver is not None:
+            receiver.lost()
 
-    def call_all(self) -> None:
+    def wake_all(self) -> None:
         """Look at every line in the next turn."""
-        self.called.update(dict.fromkeys(self.lines))
+        self.waiting_subqueues.update(dict.fromkeys(self.receiver_queues))
 
     def meter_of(self, subqueue: int) -> EntityMeter | None:
         """The meter of the queue, topic or subscription that a subqueue belongs to."""
@@ -198,10 +202,13 @@ class LoadedFragment:
         """The work that has come up and is not under way yet."""
         found: list[Chore] = []
         for subqueue in looked_at:
-            line, queue = self.lines.get(subqueue), engine.queues.get(subqueue >> OWNER_BITS)
+            receivers, queue = (
+                self.receiver_queues.get(subqueue),
+                engine.queues.get(subqueue >> OWNER_BITS),
+            )
             if queue is not None and queue.forwards(subqueue):
                 engine.shared.diverting[queue.owner] = queue
-            if line is None or queue is None or not line.waiting:
+            if receivers is None or queue is None or not receivers.waiting:
                 continue
             window = queue.windows[subqueue]
             if window.low:

@@ -37,7 +37,7 @@ from postbus.runtime.fragment import LoadedFragment, Request
 from postbus.runtime.paging import load_page
 from postbus.runtime.store_thread import StoreThread
 from postbus.store import batch
-from postbus.store.ports import Lease, MessageStore, Standing, StoredBatch
+from postbus.store.ports import FragmentPosition, Lease, MessageStore, StoredBatch
 
 REPLAY_BYTES: Final = 256 * 1024
 """Journal replayed between two turns of the loop."""
@@ -123,12 +123,12 @@ class Loader:
         prefix = fragment.id.to_bytes(4, "big") + (lease.epoch & 0xFFFFFFFF).to_bytes(4, "big")
         fragment_id = SharedState(ledger, self._limits.copy(), prefix, self._new_secret())
         engine = Engine(fragment.name, fragment.policy, fragment_id)
-        if fragment.sorter is not None:
-            engine.become_topic(fragment.subscriptions, fragment.sorter)
+        if fragment.matcher is not None:
+            engine.become_topic(fragment.subscriptions, fragment.matcher)
         fragment.engine = engine
         fragment.lease = lease
-        for subqueue, line in fragment.lines.items():
-            engine.set_receivers(subqueue, len(line.receivers))
+        for subqueue, receivers in fragment.receiver_queues.items():
+            engine.set_receivers(subqueue, len(receivers.members))
         done(None)
 
     def survey(self, fragments: list[LoadedFragment], done: Done) -> None:
@@ -136,10 +136,10 @@ class Loader:
         slices, so that others have their turn between."""
         now, later = fragments[:SURVEYED_AT_ONCE], fragments[SURVEYED_AT_ONCE:]
 
-        def read() -> list[tuple[Standing | None, int | None]]:
+        def read() -> list[tuple[FragmentPosition | None, int | None]]:
             return [self._stands(fragment.id) for fragment in now]
 
-        def found(standings: list[tuple[Standing | None, int | None]]) -> None:
+        def found(standings: list[tuple[FragmentPosition | None, int | None]]) -> None:
             for fragment, (standing, due) in zip(now, standings, strict=True):
                 _learn(fragment, standing, due)
             if later:
@@ -149,7 +149,7 @@ class Loader:
 
         self._thread.submit(read, found, partial(_refuse, "(all)", done))
 
-    def _stands(self, fragment_id: int) -> tuple[Standing | None, int | None]:
+    def _stands(self, fragment_id: int) -> tuple[FragmentPosition | None, int | None]:
         standing = self._store.standing(fragment_id)
         due = None
         if standing is not None and standing.head == standing.checkpoint:
@@ -190,14 +190,14 @@ class Loader:
         self._thread.submit(read, loaded, partial(_refuse, request.fragment.name, done))
 
 
-def _learn(fragment: LoadedFragment, standing: Standing | None, due: int | None) -> None:
+def _learn(fragment: LoadedFragment, standing: FragmentPosition | None, due: int | None) -> None:
     if fragment.engine is not None or fragment.waiting is not None or fragment.counts is not None:
         return  # in use meanwhile, so more is known than was read
     if standing is not None and standing.head > standing.checkpoint:
         fragment.wakes_at = 0
         return
     try:
-        ledger = _ledger(fragment, standing or Standing(0, 0, b""))
+        ledger = _ledger(fragment, standing or FragmentPosition(0, 0, b""))
     except Exception as error:  # told to whoever uses it; the others must be surveyed
         log.error("fragment cannot be read", entity=fragment.name, error=repr(error))
         return
@@ -226,7 +226,7 @@ def _unfinished(fragment: LoadedFragment, ledger: Ledger, owner: int) -> bool:
 
 
 def _ledger(
-    fragment: LoadedFragment, standing: Lease | Standing, filter_bytes: int = FILTER_BYTES
+    fragment: LoadedFragment, standing: Lease | FragmentPosition, filter_bytes: int = FILTER_BYTES
 ) -> Ledger:
     window_ms = fragment.policy.duplicate_window_ms
     return Ledger(

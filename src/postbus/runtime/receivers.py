@@ -19,7 +19,7 @@ TOIL_OF_A_SHARE: Final = 6
 """Microseconds, about: what a look at messages adds to `Fragment.toil`."""
 
 
-class Parcel:
+class OutgoingMessage:
     """A message on its way to a receiver, as it was when it was taken: it leaves after the commit,
     and by then more may have been decided about it."""
 
@@ -35,12 +35,12 @@ class Parcel:
         self.token = message.token
         """Its lock; None if it was removed for good."""
         self.delivered_at = message.delivered_at
-        self.size = parcel_size(message, raw)
+        self.size = outgoing_size(message, raw)
         self.share = share
         """What it takes of a turn, in messages that are passed on as they came."""
 
 
-def parcel_size(message: Message, raw: bytes) -> int:
+def outgoing_size(message: Message, raw: bytes) -> int:
     """Bytes of a message and of the properties in place of its own."""
     changed = message.properties
     return len(raw) if changed is None else len(raw) + len(changed)
@@ -69,42 +69,42 @@ class Receiver(Protocol):
     def capacity(self) -> int:
         """How many messages it can take right now."""
 
-    def reserve(self, message: Message, raw: bytes) -> Parcel:
+    def reserve(self, message: Message, raw: bytes) -> OutgoingMessage:
         """The message is taken for it, and on its way."""
 
-    def deliver(self, parcels: list[Parcel]) -> None:
+    def deliver(self, messages: list[OutgoingMessage]) -> None:
         """These messages are its own: locked for it or removed, durably."""
 
     def drained(self) -> None:
         """There is nothing more."""
 
 
-class Line:
+class ReceiverQueue:
     """Hands ready messages to waiting receivers."""
 
-    __slots__ = ("_called", "_subqueue", "_waiting", "given", "receivers")
+    __slots__ = ("_subqueue", "_waiting", "_waiting_subqueues", "given", "members")
 
-    def __init__(self, subqueue: int, called: dict[int, None]) -> None:
+    def __init__(self, subqueue: int, waiting_subqueues: dict[int, None]) -> None:
         self._subqueue = subqueue
-        self._called = called
+        self._waiting_subqueues = waiting_subqueues
         """Where to say that somebody waits: the subqueues that the next turn looks at."""
         self._waiting: OrderedDict[Receiver, None] = OrderedDict()
-        self.receivers: set[Receiver] = set()
+        self.members: set[Receiver] = set()
         self.given = 0
         """Messages that were given out when it was last dispatched."""
 
     def join(self, receiver: Receiver) -> None:
-        self.receivers.add(receiver)
+        self.members.add(receiver)
 
     def leave(self, receiver: Receiver) -> None:
-        self.receivers.discard(receiver)
+        self.members.discard(receiver)
         self._waiting.pop(receiver, None)
 
     def wants(self, receiver: Receiver) -> None:
         """The receiver has credit, or asked to be drained."""
-        if receiver in self.receivers:
+        if receiver in self.members:
             self._waiting.setdefault(receiver)
-            self._called[self._subqueue] = None
+            self._waiting_subqueues[self._subqueue] = None
 
     @property
     def waiting(self) -> bool:
@@ -126,7 +126,7 @@ class Line:
             left = limit - self.given
             served = min(receiver.capacity(), SERVED_AT_ONCE, left)
             taken = _take(queue, subqueue, receiver, served, left, now)
-            shares = sum([parcel.share for parcel in taken])
+            shares = sum([outgoing.share for outgoing in taken])
             if taken:
                 outputs.append(partial(receiver.deliver, taken))
                 self.given += shares
@@ -155,9 +155,9 @@ class Line:
 
 def _take(
     queue: Queue, subqueue: int, receiver: Receiver, wanted: int, shares: int, now: Instant
-) -> list[Parcel]:
+) -> list[OutgoingMessage]:
     """As many messages as are wanted, or as can be had now and the turn has shares for."""
-    taken: list[Parcel] = []
+    taken: list[OutgoingMessage] = []
     deletes, holder = receiver.deletes, receiver.holder
     while len(taken) < wanted and shares > 0:
         found = (
@@ -165,7 +165,7 @@ def _take(
         )
         if found is None:
             break
-        parcel = receiver.reserve(*found)
-        taken.append(parcel)
-        shares -= parcel.share
+        outgoing = receiver.reserve(*found)
+        taken.append(outgoing)
+        shares -= outgoing.share
     return taken

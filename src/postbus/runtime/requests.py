@@ -11,7 +11,7 @@ from postbus.broker.pages import Need, Pages
 from postbus.errors import ServiceBusError
 from postbus.model.instant import Instant
 from postbus.runtime.fragment import LoadedFragment
-from postbus.runtime.receivers import Parcel
+from postbus.runtime.receivers import OutgoingMessage
 
 
 class Lose:
@@ -45,24 +45,24 @@ class Lose:
 class GiveBack:
     """A message was taken for a link that is gone by now: nobody has seen it."""
 
-    __slots__ = ("_parcel", "exclusive", "fragment", "pages", "size")
+    __slots__ = ("_outgoing", "exclusive", "fragment", "pages", "size")
 
     grows: Final = False
 
-    def __init__(self, fragment: LoadedFragment, parcel: Parcel) -> None:
+    def __init__(self, fragment: LoadedFragment, outgoing: OutgoingMessage) -> None:
         self.fragment = fragment
-        self.size = len(parcel.raw)
+        self.size = len(outgoing.raw)
         self.pages: Pages | None = None
         self.exclusive = False
-        self._parcel = parcel
+        self._outgoing = outgoing
 
     def decide(self, engine: Engine, now: Instant) -> Need | None:
-        parcel = self._parcel
-        queue = engine.at(parcel.message.subqueue)
-        if parcel.token is None:
-            queue.put_back(parcel.message, parcel.raw)
+        outgoing = self._outgoing
+        queue = engine.at(outgoing.message.subqueue)
+        if outgoing.token is None:
+            queue.put_back(outgoing.message, outgoing.raw)
         else:
-            queue.release(parcel.token, now)
+            queue.release(outgoing.token, now)
         return None
 
     def answer(self) -> None:

@@ -26,14 +26,14 @@ from postbus.observe.turns import ENGINE
 from postbus.runtime.commits import (
     NO_ROOM,
     Commit,
-    Written,
+    PreparedPart,
     note_committed,
     refusal_of,
     refuse,
     safely,
 )
 from postbus.runtime.dispatch import serve
-from postbus.runtime.engine_cache import Residence, Retired
+from postbus.runtime.engine_cache import EngineCache, Retired
 from postbus.runtime.fragment import LoadedFragment, Output, Request
 from postbus.runtime.loading import Loader
 from postbus.runtime.reads import Reader
@@ -73,14 +73,14 @@ class Runtime:
         clock: Callable[[], Instant],
         loader: Loader,
         meter: StoreMeter,
-        residence: Residence | None = None,
+        engine_cache: EngineCache | None = None,
     ) -> None:
         self._store = store
         self._writer = thread
         self._clock = clock
         self._loader = loader
         self._meter = meter
-        self._residence = Residence() if residence is None else residence
+        self._engine_cache = EngineCache() if engine_cache is None else engine_cache
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[Request] = deque()
         self._waiting = 0
@@ -161,7 +161,7 @@ class Runtime:
         requests: list[Request] = []
         outputs: list[Output] = []
         fragments = self._decide(now, requests, outputs)
-        written: list[Written] = []
+        written: list[PreparedPart] = []
         for fragment in fragments:
             try:
                 chores = serve(fragment, now, outputs)
@@ -173,7 +173,7 @@ class Runtime:
             else:
                 if part is not None:
                     written.append(part)
-                if fragment.called:
+                if fragment.waiting_subqueues:
                     self._awake[fragment] = None  # there is more to hand out
         if written:
             self._commit(written, fragments, requests, outputs)
@@ -256,7 +256,7 @@ class Runtime:
 
     # -- commit ----------------------------------------------------------------------------
 
-    def _written(self, fragment: LoadedFragment, now: Instant) -> Written | None:
+    def _written(self, fragment: LoadedFragment, now: Instant) -> PreparedPart | None:
         engine, lease = fragment.engine, fragment.lease
         if engine is None or lease is None:
             return None
@@ -278,11 +278,11 @@ class Runtime:
             # goes on, and the disk would be idle until it is had.
             data, _ = batch.pack(fragment.id, lease.epoch, base, now, records)
         part = Part(lease, base, len(records), now, data, checkpoint)
-        return Written(fragment, engine, records, part)
+        return PreparedPart(fragment, engine, records, part)
 
     def _commit(
         self,
-        written: list[Written],
+        written: list[PreparedPart],
         fragments: dict[LoadedFragment, None],
         requests: list[Request],
         outputs: list[Output],
@@ -325,7 +325,7 @@ class Runtime:
         if not self._commits:
             self._exclusive = False
 
-    def _lost(self, parts: list[Written], commit: Commit, refusal: ServiceBusError) -> None:
+    def _lost(self, parts: list[PreparedPart], commit: Commit, refusal: ServiceBusError) -> None:
         """These parts are not durable, nor is what was decided on top of them since."""
         for each in (commit, *self._commits):
             refuse({part.fragment for part in parts}, each.requests, each.outputs, refusal)
@@ -345,7 +345,7 @@ class Runtime:
     def discard(self, fragment: LoadedFragment, refusal: ServiceBusError) -> None:
         """Forget the engine; the next use loads it from the store."""
         fragment.engine = fragment.lease = fragment.counts = None
-        self._residence.moved_out(fragment)
+        self._engine_cache.dropped(fragment)
         fragment.chores.clear()
         if fragment.timer is not None:
             fragment.timer.cancel()
@@ -365,8 +365,8 @@ class Runtime:
         now = self._clock()  # the commit may have taken long, and timers count from here
         for fragment in fragments:
             self._arm(fragment, now)
-        if self._residence.crowded:
-            self._retired(self._residence.make_room(now), now)
+        if self._engine_cache.crowded:
+            self._retired(self._engine_cache.make_room(now), now)
         if self._inbox or self._awake:
             self._schedule()
 
@@ -435,12 +435,12 @@ class Runtime:
     @property
     def loaded(self) -> int:
         """Engines in memory."""
-        return len(self._residence)
+        return len(self._engine_cache)
 
     def forget_idle(self) -> None:
         """Forget the engines that nobody has used for a while."""
         now = self._clock()
-        self._retired(self._residence.age(now), now)
+        self._retired(self._engine_cache.age(now), now)
 
     def _retired(self, retired: Retired, now: Instant) -> None:
         for fragment in retired.forgotten:
@@ -471,7 +471,7 @@ class Runtime:
                 # Nothing is lost by it: the next start replays more.
                 log.warning("fragment not released", entity=fragment.name, error=str(error))
             fragment.engine = fragment.lease = None
-            self._residence.moved_out(fragment)
+            self._engine_cache.dropped(fragment)
 
     async def quiet(self) -> None:
         """Wait until everything that has arrived is answered."""
@@ -496,8 +496,8 @@ class Runtime:
                 self.discard(fragment, error)
                 self._relieve()
                 return
-            self._residence.moved_in(fragment, self._clock())
-            fragment.call_all()
+            self._engine_cache.loaded(fragment, self._clock())
+            fragment.wake_all()
             self._inbox.extendleft(reversed(waiting))
             self.wake(fragment)
 

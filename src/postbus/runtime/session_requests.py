@@ -16,88 +16,90 @@ from postbus.runtime.commits import safely
 from postbus.runtime.fragment import LoadedFragment
 
 if TYPE_CHECKING:
-    from postbus.runtime.session_line import SessionLine, SessionReceiver
+    from postbus.runtime.session_waiters import SessionReceiver, SessionWaiters
 
 
 class Accept:
     """A receiver asks for a session by its id: it gets it at once, or not at all."""
 
-    __slots__ = ("_outlet", "_session", "_session_id", "exclusive", "fragment", "pages", "size")
+    __slots__ = ("_receiver", "_session", "_session_id", "exclusive", "fragment", "pages", "size")
 
     grows: Final = False
 
-    def __init__(self, fragment: LoadedFragment, outlet: SessionReceiver, session_id: str) -> None:
+    def __init__(
+        self, fragment: LoadedFragment, receiver: SessionReceiver, session_id: str
+    ) -> None:
         self.fragment = fragment
         self.size = 0
         self.pages: Pages | None = None
         self.exclusive = False
-        self._outlet = outlet
+        self._receiver = receiver
         self._session_id = session_id
         self._session: Session | None = None
 
     def decide(self, engine: Engine, now: Instant) -> Need | None:
-        outlet = self._outlet
-        if not outlet.gone:
-            queue = engine.at(outlet.subqueue)
-            self._session = session_operations.accept(queue, self._session_id, outlet.holder, now)
-            outlet.line.hold(self._session, outlet)
+        receiver = self._receiver
+        if not receiver.gone:
+            queue = engine.at(receiver.subqueue)
+            self._session = session_operations.accept(queue, self._session_id, receiver.holder, now)
+            receiver.waiters.hold(self._session, receiver)
         return None
 
     def answer(self) -> None:
         if self._session is not None:
-            self._outlet.accepted(self._session)
+            self._receiver.accepted(self._session)
 
     def refuse(self, error: ServiceBusError) -> None:
-        self._outlet.refused(error)
+        self._receiver.refused(error)
 
 
 class AcceptNext:
     """Find sessions for those who wait for one; there is at most one of these in a line."""
 
-    __slots__ = ("_found", "_line", "_subqueue", "exclusive", "fragment", "pages", "size")
+    __slots__ = ("_found", "_subqueue", "_waiters", "exclusive", "fragment", "pages", "size")
 
     grows: Final = False
 
-    def __init__(self, fragment: LoadedFragment, subqueue: int, line: SessionLine) -> None:
+    def __init__(self, fragment: LoadedFragment, subqueue: int, waiters: SessionWaiters) -> None:
         self.fragment = fragment
         self.size = 0
         self.pages: Pages | None = Pages()
         self.exclusive = False
         self._subqueue = subqueue
-        self._line = line
+        self._waiters = waiters
         self._found: list[tuple[SessionReceiver, Session]] = []
 
     def decide(self, engine: Engine, now: Instant) -> Need | None:
         queue = engine.queues.get(self._subqueue >> OWNER_BITS)
-        waiting = self._line.waiting
+        waiting = self._waiters.waiting
         assert self.pages is not None
         while queue is not None and queue.policy.receives and waiting:
-            outlet = next(iter(waiting))
-            session = session_operations.accept_next(queue, outlet.holder, now, self.pages)
+            receiver = next(iter(waiting))
+            session = session_operations.accept_next(queue, receiver.holder, now, self.pages)
             if isinstance(session, Need):
                 if not self._found:
                     return session
                 # Those who have one do not wait for what the next one needs.
-                self.fragment.called[self._subqueue] = None
+                self.fragment.waiting_subqueues[self._subqueue] = None
                 break
             if session is None:
                 break
-            self._line.hold(session, outlet)
-            self._found.append((outlet, session))
-        self.fragment.chores.discard(self._line.search)
+            self._waiters.hold(session, receiver)
+            self._found.append((receiver, session))
+        self.fragment.chores.discard(self._waiters.search)
         return None
 
     def answer(self) -> None:
-        for outlet, session in self._found:
+        for receiver, session in self._found:
             # Each by itself: what goes wrong with one must not leave the others without an answer.
-            safely(self.fragment, partial(outlet.accepted, session))
+            safely(self.fragment, partial(receiver.accepted, session))
 
     def refuse(self, error: ServiceBusError) -> None:
-        self.fragment.chores.discard(self._line.search)
-        for outlet, _ in self._found:
-            outlet.refused(error)
+        self.fragment.chores.discard(self._waiters.search)
+        for receiver, _ in self._found:
+            receiver.refused(error)
         # Whoever still waits has no other reason to be looked at.
-        self.fragment.called[self._subqueue] = None
+        self.fragment.waiting_subqueues[self._subqueue] = None
 
 
 class Leave:

@@ -12,9 +12,9 @@ from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
 from postbus.model.instant import Instant
 from postbus.runtime.fragment import GIVEN_PER_TURN, LoadedFragment, Output, Request
-from postbus.runtime.receivers import SERVED_AT_ONCE, Parcel
-from postbus.runtime.session_line import SessionLine, SessionReceiver
+from postbus.runtime.receivers import SERVED_AT_ONCE, OutgoingMessage
 from postbus.runtime.session_requests import AcceptNext
+from postbus.runtime.session_waiters import SessionReceiver, SessionWaiters
 
 
 def serve_sessions(
@@ -28,48 +28,50 @@ def serve_sessions(
 
     Where there is more to hand out at once, the fragment has been called again.
     """
-    stirred = engine.shared.stirred_sessions
+    ready_subqueues = engine.shared.ready_sessions
     subqueues = dict.fromkeys(looked_at)
-    for subqueue, session_id in stirred:
-        line = fragment.session_lines.get(subqueue)
-        outlet = None if line is None else line.of_session(session_id)
-        if line is not None and outlet is not None:
-            line.wanting[outlet] = None
+    for subqueue, session_id in ready_subqueues:
+        waiters = fragment.session_waiters.get(subqueue)
+        receiver = None if waiters is None else waiters.of_session(session_id)
+        if waiters is not None and receiver is not None:
+            waiters.wanting[receiver] = None
             subqueues[subqueue] = None
-    stirred.clear()
+    ready_subqueues.clear()
     found: list[Request] = []
     # Of their own, or lines without sessions could leave them nothing, turn after turn.
     room = GIVEN_PER_TURN
     for_more: list[int] = []
     for subqueue in subqueues:
-        line = fragment.session_lines.get(subqueue)
+        waiters = fragment.session_waiters.get(subqueue)
         queue = engine.queues.get(subqueue >> OWNER_BITS)
-        if line is None or queue is None or not queue.policy.receives:
+        if waiters is None or queue is None or not queue.policy.receives:
             continue
-        line.wanting.update(line.reading)
-        line.reading.clear()
-        if line.waiting:
-            found += _accept_next(fragment, subqueue, line)
+        waiters.wanting.update(waiters.reading)
+        waiters.reading.clear()
+        if waiters.waiting:
+            found += _accept_next(fragment, subqueue, waiters)
         if room > 0:
-            room = _dispatch(fragment, line, queue, now, room, outputs, found)
-            if line.wanting:
+            room = _dispatch(fragment, waiters, queue, now, room, outputs, found)
+            if waiters.wanting:
                 for_more.append(subqueue)
-        elif line.wanting:
-            fragment.called[subqueue] = None  # the first in the next turn
-    fragment.called.update(dict.fromkeys(for_more))
+        elif waiters.wanting:
+            fragment.waiting_subqueues[subqueue] = None  # the first in the next turn
+    fragment.waiting_subqueues.update(dict.fromkeys(for_more))
     return found
 
 
-def _accept_next(fragment: LoadedFragment, subqueue: int, line: SessionLine) -> list[AcceptNext]:
-    if line.search in fragment.chores:
+def _accept_next(
+    fragment: LoadedFragment, subqueue: int, waiters: SessionWaiters
+) -> list[AcceptNext]:
+    if waiters.search in fragment.chores:
         return []
-    fragment.chores.add(line.search)
-    return [AcceptNext(fragment, subqueue, line)]
+    fragment.chores.add(waiters.search)
+    return [AcceptNext(fragment, subqueue, waiters)]
 
 
 def _dispatch(
     fragment: LoadedFragment,
-    line: SessionLine,
+    waiters: SessionWaiters,
     queue: Queue,
     now: Instant,
     left: int,
@@ -78,33 +80,33 @@ def _dispatch(
 ) -> int:
     """Let each holder that wants messages have some, as far as the turn has any `left` to give;
     returns how many are left then."""
-    wanting = line.wanting
+    wanting = waiters.wanting
     while wanting and left > 0:
-        outlet, _ = wanting.popitem(last=False)
-        session = outlet.session
+        receiver, _ = wanting.popitem(last=False)
+        session = receiver.session
         if session is None or session.lost:
             continue
-        served = min(outlet.capacity(), SERVED_AT_ONCE, left)
-        taken = _take(queue, session, outlet, served, left, now)
+        served = min(receiver.capacity(), SERVED_AT_ONCE, left)
+        taken = _take(queue, session, receiver, served, left, now)
         if taken:
-            outputs.append((fragment, partial(outlet.deliver, taken)))
-            left -= sum([parcel.share for parcel in taken])
+            outputs.append((fragment, partial(receiver.deliver, taken)))
+            left -= sum([outgoing.share for outgoing in taken])
             _read_ahead(fragment, queue, session, found)
         if len(taken) == served or left <= 0:
-            if outlet.capacity() > 0:
-                wanting[outlet] = None
-            elif outlet.draining:
-                outputs.append((fragment, outlet.drained))
+            if receiver.capacity() > 0:
+                wanting[receiver] = None
+            elif receiver.draining:
+                outputs.append((fragment, receiver.drained))
             continue
         head = session.window.head()
         if head is not None and head.raw is not None:
-            wanting[outlet] = None  # a slice of nothing but expired ones was gone through
+            wanting[receiver] = None  # a slice of nothing but expired ones was gone through
             left -= 1
         elif head is None and session.window.complete:
-            if outlet.draining:
-                outputs.append((fragment, outlet.drained))
+            if receiver.draining:
+                outputs.append((fragment, receiver.drained))
         else:
-            line.reading[outlet] = None
+            waiters.reading[receiver] = None
             _read_ahead(fragment, queue, session, found)
     return left
 
@@ -122,20 +124,25 @@ def _read_ahead(
 
 
 def _take(
-    queue: Queue, session: Session, outlet: SessionReceiver, wanted: int, shares: int, now: Instant
-) -> list[Parcel]:
-    taken: list[Parcel] = []
+    queue: Queue,
+    session: Session,
+    receiver: SessionReceiver,
+    wanted: int,
+    shares: int,
+    now: Instant,
+) -> list[OutgoingMessage]:
+    taken: list[OutgoingMessage] = []
     while len(taken) < wanted and shares > 0:
         message = (
             queue.take_and_delete_in_session(session, now)
-            if outlet.deletes
+            if receiver.deletes
             else queue.take_in_session(session, now)
         )
         if message is None:
             break
-        parcel = outlet.reserve(*message)
-        taken.append(parcel)
-        shares -= parcel.share
+        outgoing = receiver.reserve(*message)
+        taken.append(outgoing)
+        shares -= outgoing.share
     return taken
 
 

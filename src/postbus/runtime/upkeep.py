@@ -194,7 +194,7 @@ class AheadOfTimers:
         return changed
 
 
-class Kept(Protocol):
+class RetainedEntity(Protocol):
     """An entity, as far as its upkeep goes."""
 
     name: str
@@ -207,18 +207,18 @@ class Kept(Protocol):
     def warn(self, now: Instant) -> None: ...
 
 
-def _is_read(entity: Kept) -> bool:
+def _is_read(entity: RetainedEntity) -> bool:
     """Nobody keeps account of readers, so there may be some."""
     return True
 
 
 async def keep_up(
-    entities: Callable[[], Iterable[Kept]],
+    entities: Callable[[], Iterable[RetainedEntity]],
     upkeeps: list[Upkeep],
     clock: Callable[[], Instant],
     delete_idle: Callable[[], Awaitable[None]],
     forget_marks: Callable[[LoadedFragment], None],
-    has_readers: Callable[[Kept], bool] = _is_read,
+    has_readers: Callable[[RetainedEntity], bool] = _is_read,
 ) -> None:
     """See to every entity that is in use, now and then. Runs until cancelled.
 

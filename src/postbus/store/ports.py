@@ -18,15 +18,15 @@ __all__ = [
     "BatchOutline",
     "Checkpoint",
     "Extent",
+    "FragmentPosition",
     "JournalReader",
+    "JournalView",
     "Lease",
-    "Look",
     "MessageStore",
     "Part",
     "Row",
     "RowKey",
     "SeenIds",
-    "Standing",
     "StoredBatch",
     "Trimmed",
 ]
@@ -45,7 +45,7 @@ class Lease(NamedTuple):
     """Engine state as of that checkpoint; empty for a new fragment."""
 
 
-class Standing(NamedTuple):
+class FragmentPosition(NamedTuple):
     """Where a fragment stands; the fields are those of a lease."""
 
     head: int
@@ -111,7 +111,7 @@ class BatchOutline(NamedTuple):
     size: int
 
 
-class Look(NamedTuple):
+class JournalView(NamedTuple):
     """A journal at one moment, and what there is to read in it from some offset on."""
 
     extent: Extent
@@ -128,7 +128,7 @@ class JournalReader(Protocol):
     own_thread: bool
     """May it be called from another thread than its store?"""
 
-    def look(self, fragment: int, start: int, bytes_max: int, limit: int) -> Look:
+    def look(self, fragment: int, start: int, bytes_max: int, limit: int) -> JournalView:
         """The batches from the one holding offset `start` on: at least one if there is any, then
         as many as fit in `bytes_max`, `limit` at the most; none where `start` is not within the
         extent or `bytes_max` is 0."""
@@ -180,7 +180,7 @@ class MessageStore(Protocol):
         to write it, and nobody else can have the store, it is the stored one.
         """
 
-    def standing(self, fragment: int) -> Standing | None:
+    def standing(self, fragment: int) -> FragmentPosition | None:
         """Where the fragment stands, without taking it over; None when there is none."""
 
     def commit(self, parts: Sequence[Part]) -> frozenset[int]:

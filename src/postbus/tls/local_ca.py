@@ -37,7 +37,7 @@ _NAME_LENGTH_MAX: Final = 253
 _Key = ec.EllipticCurvePrivateKey
 
 
-class Made(NamedTuple):
+class NewCertificate(NamedTuple):
     """The files, and what was done to them."""
 
     folder: Path
@@ -50,7 +50,7 @@ class Made(NamedTuple):
     """There was one, and clients trust that."""
 
 
-def make_certificate(folder: Path, names: list[str], *, renew: bool = False) -> Made:
+def make_certificate(folder: Path, names: list[str], *, renew: bool = False) -> NewCertificate:
     """See to a CA and a certificate for these names in the folder; raises CertificateError.
 
     The names of a certificate that is there are kept. `renew` makes a new certificate in any case,
@@ -73,7 +73,7 @@ def make_certificate(folder: Path, names: list[str], *, renew: bool = False) -> 
             leaf = _issue(folder, authority, secret, tuple(wanted))
     except OSError as error:
         raise CertificateError(f"{error.filename or folder}: {error.strerror}") from error
-    return Made(
+    return NewCertificate(
         folder,
         names_in(leaf),
         authority.not_valid_after_utc,

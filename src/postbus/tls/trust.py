@@ -6,15 +6,15 @@ docs/transports.md says the same at length; tests/e2e/test_transports.py does it
 from collections.abc import Iterator
 from pathlib import Path
 
-from postbus.tls.local_ca import CA_CERTIFICATE, CERTIFICATE, KEY, Made
+from postbus.tls.local_ca import CA_CERTIFICATE, CERTIFICATE, KEY, NewCertificate
 
 
-def told(made: Made, data: Path | None) -> str:
+def told(made: NewCertificate, data: Path | None) -> str:
     """The whole text; `data` is the data folder, if they are in one."""
     return "\n".join((*_files(made), "", *_serving(made, data), "", *_clients(made)))
 
 
-def _files(made: Made) -> Iterator[str]:
+def _files(made: NewCertificate) -> Iterator[str]:
     folder = made.folder.absolute()
     yield f"CA           {folder / CA_CERTIFICATE}"
     yield f"             {_state(made.new_ca)}, valid until {made.ca_until:%Y-%m-%d}"
@@ -29,7 +29,7 @@ def _state(new: bool) -> str:
     return "made just now" if new else "kept"
 
 
-def _serving(made: Made, data: Path | None) -> Iterator[str]:
+def _serving(made: NewCertificate, data: Path | None) -> Iterator[str]:
     folder = made.folder.absolute()
     if data is not None:
         yield f"`postbus serve --data {data}` uses it; a server that is running does so by itself."
@@ -38,7 +38,7 @@ def _serving(made: Made, data: Path | None) -> Iterator[str]:
         yield (f"  postbus serve --tls-certificate {folder / CERTIFICATE} --tls-key {folder / KEY}")
 
 
-def _clients(made: Made) -> Iterator[str]:
+def _clients(made: NewCertificate) -> Iterator[str]:
     authority = made.folder.absolute() / CA_CERTIFICATE
     yield "Clients have to trust the CA. Python, messages: an argument of ServiceBusClient"
     yield f'  connection_verify="{authority}"'

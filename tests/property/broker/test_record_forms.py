@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from postbus.broker.message import LANES, Message
 from postbus.broker.records import (
-    Kind,
+    RecordKind,
     encode,
     encode_plainly,
     encode_with_body,
@@ -30,8 +30,10 @@ def messages(draw: st.DrawFn) -> Message:
     return message
 
 
-@given(messages(), st.sampled_from(list(Kind)), numbers)
-def test_both_forms_of_a_record_are_the_same(message: Message, kind: Kind, number: int) -> None:
+@given(messages(), st.sampled_from(list(RecordKind)), numbers)
+def test_both_forms_of_a_record_are_the_same(
+    message: Message, kind: RecordKind, number: int
+) -> None:
     assert encode(kind, message, 4, 1, number) == encode_plainly(kind, message, 4, 1, number)
     body = message.raw or b""
     written = encode_with_body(kind, message, body)

@@ -20,11 +20,11 @@ from postbus.broker.message import (
     MAIN,
     OWNER_BITS,
     PUBLISHING,
+    ForwardingInfo,
     Message,
-    Trail,
 )
 from postbus.broker.policy import Policy
-from postbus.broker.records import BRINGS_BODY, Kind, decode, encode, encode_with_body
+from postbus.broker.records import BRINGS_BODY, RecordKind, decode, encode, encode_with_body
 from postbus.errors import ServiceBusError
 from postbus.store import batch
 from postbus.store.memory.store import MemoryStore
@@ -52,7 +52,7 @@ def told(ledger: Ledger, place: Place | None) -> list[tuple[object, ...]]:
 
 def encode_of(message: Message) -> bytes:
     message.delivered_at = 0
-    return encode(Kind.ADVANCED, message, 0, 0, 0)
+    return encode(RecordKind.ADVANCED, message, 0, 0, 0)
 
 
 def full_replay(place: Place) -> Ledger:
@@ -69,7 +69,7 @@ class Actor:
     def __init__(self, chance: random.Random, checkpoint_every: int) -> None:
         store = MemoryStore()
         self.chance = chance
-        self.topic = Place(store, 1, sorter=Sorter(), checkpoint_every=checkpoint_every)
+        self.topic = Place(store, 1, matcher=Sorter(), checkpoint_every=checkpoint_every)
         self.end = Place(store, 2, checkpoint_every=checkpoint_every)
         self.owners = 0
         self.sent = 0
@@ -183,9 +183,9 @@ FIELDS += ["origin_number", "envelope", "annotations"]
 texts = st.none() | st.text(max_size=8)
 
 
-@given(st.sampled_from(list(Kind)), st.data())
+@given(st.sampled_from(list(RecordKind)), st.data())
 def test_every_kind_of_record_brings_back_the_trail_of_its_message(
-    kind: Kind, data: st.DataObject
+    kind: RecordKind, data: st.DataObject
 ) -> None:
     draw = data.draw
     body = draw(st.binary(max_size=20))
@@ -194,7 +194,7 @@ def test_every_kind_of_record_brings_back_the_trail_of_its_message(
     message.number = draw(st.integers(1, 1 << 48))
     message.reason, message.source = draw(texts), draw(texts)
     message.lane = draw(st.sampled_from([ACTIVE, PUBLISHING]))
-    trail = message.trail = Trail(draw(st.integers(0, 1 << 20)))
+    trail = message.trail = ForwardingInfo(draw(st.integers(0, 1 << 20)))
     trail.hops = draw(st.integers(0, 4))
     # Stored in one place, for no message has both.
     setattr(

@@ -60,7 +60,7 @@ class Scene:
     """An entity with enough of everything, and a transaction on it."""
 
     def __init__(self, topic: bool, checkpoint_every: int) -> None:
-        self.place = Place(sorter=Sorter() if topic else None, checkpoint_every=checkpoint_every)
+        self.place = Place(matcher=Sorter() if topic else None, checkpoint_every=checkpoint_every)
         place = self.place
         self.owner = 1 if topic else 0
         if topic:

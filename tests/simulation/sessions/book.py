@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from postbus.broker.message import STATE as STATE_LANE
-from postbus.broker.records import Kind
+from postbus.broker.records import RecordKind
 from postbus.model.instant import NEVER
 from postbus.store.ports import MessageStore, Part
 from tests.simulation.history import History, Violation
@@ -19,8 +19,16 @@ from tests.simulation.sessions.shelf import Entry, Event, Shelf
 if TYPE_CHECKING:
     from tests.simulation.sessions.deals import Deal
 
-CONSUMED = frozenset({Kind.COMPLETED, Kind.RECEIVED, Kind.EXPIRED, Kind.CANCELLED, Kind.DELETED})
-COMES_IN = frozenset({Kind.ENQUEUED, Kind.SCHEDULED, Kind.ARRIVED})
+CONSUMED = frozenset(
+    {
+        RecordKind.COMPLETED,
+        RecordKind.RECEIVED,
+        RecordKind.EXPIRED,
+        RecordKind.CANCELLED,
+        RecordKind.DELETED,
+    }
+)
+COMES_IN = frozenset({RecordKind.ENQUEUED, RecordKind.SCHEDULED, RecordKind.ARRIVED})
 
 
 class Window:
@@ -114,44 +122,44 @@ class Book(Kept):
         kind, entry = event.kind, event.after
         window = self.windows.get(fragment)
         name, message_id = entry.name, entry.message_id
-        if kind is Kind.DUPLICATE:
+        if kind is RecordKind.DUPLICATE:
             if window is None:
                 raise Violation(DROPPED, None, f"{message_id} where nobody looks for duplicates")
             window.dropped(message_id, at)
             self.dropped[fragment, message_id] += 1
-        elif kind is Kind.STATE_SET:
+        elif kind is RecordKind.STATE_SET:
             assert entry.session_id is not None
             self.states[entry.session_id] = name
-        elif kind is Kind.STATE_CLEARED:
+        elif kind is RecordKind.STATE_CLEARED:
             assert entry.session_id is not None
             self.states.pop(entry.session_id, None)
-        elif kind is Kind.PUT_BACK:
+        elif kind is RecordKind.PUT_BACK:
             self.consumed[name] -= 1
             if self.consumed[name] < 0:
                 raise Violation(ONCE, name, f"put back at {entry.place}, and never taken")
-        elif kind in COMES_IN or kind is Kind.POSTED:
+        elif kind in COMES_IN or kind is RecordKind.POSTED:
             self._comes_in(fragment, kind, entry)
-            if window is not None and kind is not Kind.POSTED:
+            if window is not None and kind is not RecordKind.POSTED:
                 window.came(message_id, name, at)
         elif kind in CONSUMED:
             self._ends(kind, entry)
 
-    def _comes_in(self, fragment: int, kind: Kind, entry: Entry) -> None:
+    def _comes_in(self, fragment: int, kind: RecordKind, entry: Entry) -> None:
         name = entry.name
         self.came[fragment, name] += 1
         if self.came[fragment, name] > 1:
             raise Violation(ONCE, name, f"came into {fragment} again, as {entry.place}")
         letter = self._letters.by_name[name]
-        if letter.sender is not None and kind is Kind.ENQUEUED:
+        if letter.sender is not None and kind is RecordKind.ENQUEUED:
             sender = fragment, letter.sender
             if letter.place < self._last.get(sender, -1):
                 raise Violation(SENDER, name, f"stored after m{self._last[sender]}")
             self._last[sender] = letter.place
 
-    def _ends(self, kind: Kind, entry: Entry) -> None:
+    def _ends(self, kind: RecordKind, entry: Entry) -> None:
         name = entry.name
         self.consumed[name] += 1
         if self.consumed[name] > 1:
             raise Violation(ONCE, name, f"{kind.name} again at {entry.place}")
-        if kind is Kind.EXPIRED:
+        if kind is RecordKind.EXPIRED:
             raise Violation(LOST, name, "dropped, and not dead-lettered")

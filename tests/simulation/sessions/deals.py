@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from postbus.broker.engine import Engine
 from postbus.broker.pages import Need, Pages
-from postbus.broker.records import Kind
+from postbus.broker.records import RecordKind
 from postbus.broker.transaction import Transaction, Verdict
 from postbus.errors import ServiceBusError
 from postbus.gateway.transactions import OpenTransaction, Transactions
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 TIMEOUT_MS = 8_000
 
 ENDS_AS = {
-    Verdict.COMPLETE: {Kind.COMPLETED},
-    Verdict.ABANDON: {Kind.ABANDONED, Kind.DEAD_LETTERED},
-    Verdict.DEFER: {Kind.DEFERRED, Kind.DEAD_LETTERED},
-    Verdict.DEAD_LETTER: {Kind.DEAD_LETTERED},
+    Verdict.COMPLETE: {RecordKind.COMPLETED},
+    Verdict.ABANDON: {RecordKind.ABANDONED, RecordKind.DEAD_LETTERED},
+    Verdict.DEFER: {RecordKind.DEFERRED, RecordKind.DEAD_LETTERED},
+    Verdict.DEAD_LETTER: {RecordKind.DEAD_LETTERED},
 }
 
 
@@ -90,22 +90,22 @@ class Deal:
         if self.over:
             raise Violation(ATOMIC, self.name, "rolled back, and written")
         self.written = True
-        kinds: dict[str, set[Kind]] = {}
+        kinds: dict[str, set[RecordKind]] = {}
         dropped: Counter[str] = Counter()
         for event in events:
             kinds.setdefault(event.after.name, set()).add(event.kind)
-            dropped[event.after.message_id] += event.kind is Kind.DUPLICATE
+            dropped[event.after.message_id] += event.kind is RecordKind.DUPLICATE
         for letter in self.sent:
-            if not kinds.get(letter.name, set()) & {Kind.ENQUEUED, Kind.SCHEDULED}:
+            if not kinds.get(letter.name, set()) & {RecordKind.ENQUEUED, RecordKind.SCHEDULED}:
                 self._was_dropped(letter, dropped)
         for letter in self.posted:
-            if Kind.POSTED not in kinds.get(letter.name, set()):
+            if RecordKind.POSTED not in kinds.get(letter.name, set()):
                 raise Violation(ATOMIC, letter.name, f"not posted with the rest of {self.name}")
         for name, verdict in self.settled:
             if not kinds.get(name, set()) & ENDS_AS[verdict]:
                 raise Violation(ATOMIC, name, f"no {verdict} with the rest of {self.name}")
         for name in self.cancelled:
-            if Kind.CANCELLED not in kinds.get(name, set()):
+            if RecordKind.CANCELLED not in kinds.get(name, set()):
                 raise Violation(ATOMIC, name, f"not cancelled with the rest of {self.name}")
 
     def _was_dropped(self, letter: Letter, dropped: Counter[str]) -> None:

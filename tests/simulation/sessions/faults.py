@@ -9,11 +9,11 @@ from postbus.broker import duplicates, forwarding, ledger, session_operations, t
 from postbus.broker.bloom import Layer, digest_of
 from postbus.broker.duplicate_history import History
 from postbus.broker.engine import Engine
-from postbus.broker.held_sessions import ReadyLine, Session, Sessions
+from postbus.broker.held_sessions import FreeSessions, Session, Sessions
 from postbus.broker.ledger import Ledger
 from postbus.broker.message import Message
 from postbus.broker.queue import Queue
-from postbus.broker.records import Kind
+from postbus.broker.records import RecordKind
 from postbus.broker.transaction import Transaction
 from postbus.runtime import loading
 from postbus.runtime.holding import Held
@@ -77,7 +77,7 @@ def _counted_as_failed(end: Any) -> Any:
 
 
 def _always_from_the_first(fill: Any) -> Any:
-    def faulty(line: ReadyLine, *rest: Any) -> None:
+    def faulty(line: FreeSessions, *rest: Any) -> None:
         fill(line, *rest)
         line.cursor = None
 
@@ -86,14 +86,14 @@ def _always_from_the_first(fill: Any) -> Any:
 
 def _nobody_told(_: Any) -> Any:
     def faulty(held: Sessions, session_id: str) -> None:
-        held.line.add(session_id)
+        held.free.add(session_id)
 
     return faulty
 
 
 def _state_not_replaced(remove: Any) -> Any:
-    def faulty(kept: Ledger, kind: Kind, message: Message) -> None:
-        if kind is not Kind.STATE_CLEARED:
+    def faulty(kept: Ledger, kind: RecordKind, message: Message) -> None:
+        if kind is not RecordKind.STATE_CLEARED:
             remove(kept, kind, message)
 
     return faulty
@@ -220,7 +220,7 @@ SESSION_FAULTS = [
     Fault(
         "session starved",
         frozenset({OFFERED, SERVED}),
-        patched(ReadyLine, "fill", _always_from_the_first),
+        patched(FreeSessions, "fill", _always_from_the_first),
     ),
     Fault("wake-up lost", frozenset({SERVED}), patched(Sessions, "_ready", _nobody_told)),
     Fault(

@@ -10,9 +10,9 @@ from postbus.broker.message import MAIN, Message
 from postbus.broker.pages import Need
 from postbus.errors import ServiceBusError, SessionCannotBeLocked
 from postbus.runtime.fragment import LoadedFragment
-from postbus.runtime.receivers import Parcel
-from postbus.runtime.session_line import SessionLine
+from postbus.runtime.receivers import OutgoingMessage
 from postbus.runtime.session_requests import Accept, Leave
+from postbus.runtime.session_waiters import SessionWaiters
 from tests.simulation.history import Violation
 from tests.simulation.sessions.letters import WORK
 from tests.simulation.sessions.promises import HOLDER
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from tests.simulation.sessions.world import World
 
 
-class WatchedLine(SessionLine):
+class WatchedLine(SessionWaiters):
     """Says who is given a session."""
 
     def __init__(self, world: World, fragment: LoadedFragment) -> None:
-        super().__init__(MAIN, fragment.called)
+        super().__init__(MAIN, fragment.waiting_subqueues)
         self._world = world
         self._fragment = fragment
 
-    def hold(self, session: Session, outlet: Any) -> None:
+    def hold(self, session: Session, receiver: Any) -> None:
         world = self._world
         live = world.absorb(self._fragment)
-        live.hold(session.id, outlet.holder, session.locked_until, world.now)
-        world.note(None, f"guest {outlet.holder} is given {session.id!r}")
-        super().hold(session, outlet)
+        live.hold(session.id, receiver.holder, session.locked_until, world.now)
+        world.note(None, f"guest {receiver.holder} is given {session.id!r}")
+        super().hold(session, receiver)
 
 
 class WatchedAccept(Accept):
@@ -81,7 +81,7 @@ class Guest:
         self.holder = holder
         self.deletes = deletes
         self.credit = credit
-        self.line = self.fragment.session_lines[MAIN]
+        self.waiters = self.fragment.session_waiters[MAIN]
         self.session: Session | None = None
         self.promised: Session | None = None
         self.gone = False
@@ -93,18 +93,18 @@ class Guest:
 
     def open(self, wanted: str | None) -> None:
         world, fragment = self._world, self.fragment
-        fragment.line(MAIN).join(self)
+        fragment.receivers_of(MAIN).join(self)
         self._count()
         if wanted is not None:
             world.runtime.submit(WatchedAccept(world, fragment, self, wanted))
             return
         fragment.used = True
-        self.line.wait(self)  # type: ignore[arg-type]
+        self.waiters.wait(self)  # type: ignore[arg-type]
         world.runtime.wake(fragment)
 
     def _count(self) -> None:
         if self.fragment.engine is not None:
-            self.fragment.engine.set_receivers(MAIN, len(self.fragment.line(MAIN).receivers))
+            self.fragment.engine.set_receivers(MAIN, len(self.fragment.receivers_of(MAIN).members))
 
     # -- what it is told -----------------------------------------------------------------------
 
@@ -123,7 +123,7 @@ class Guest:
         session, self.session = self.session, None
         if session is not None and not self.gone:
             self._world.note(None, f"guest {self.holder} has lost {session.id!r}")
-            self.line.leave(self)  # type: ignore[arg-type]
+            self.waiters.leave(self)  # type: ignore[arg-type]
             self.promised = None
             self.close()
 
@@ -132,8 +132,8 @@ class Guest:
             return
         self.gone = True
         self.session = None
-        self.line.leave(self)  # type: ignore[arg-type]
-        self.fragment.line(MAIN).leave(self)
+        self.waiters.leave(self)  # type: ignore[arg-type]
+        self.fragment.receivers_of(MAIN).leave(self)
         self._count()
         if self.promised is not None:
             self._world.runtime.submit(WatchedLeave(self._world, self.fragment, self.promised))
@@ -146,25 +146,25 @@ class Guest:
 
     def wake(self) -> None:
         if self.session is not None:
-            self.line.wants(self)  # type: ignore[arg-type]
+            self.waiters.wants(self)  # type: ignore[arg-type]
             self._world.runtime.wake(self.fragment)
 
     def capacity(self) -> int:
         self._world.absorb(self.fragment)
         return max(0, self.credit - self.reserved)
 
-    def reserve(self, message: Message, raw: bytes) -> Parcel:
+    def reserve(self, message: Message, raw: bytes) -> OutgoingMessage:
         self.reserved += 1
         self._world.taken(self, message)
-        return Parcel(message, raw, None)
+        return OutgoingMessage(message, raw, None)
 
-    def deliver(self, parcels: list[Parcel]) -> None:
-        self.reserved -= len(parcels)
-        for parcel in parcels:
+    def deliver(self, messages: list[OutgoingMessage]) -> None:
+        self.reserved -= len(messages)
+        for outgoing in messages:
             if self.gone:
-                self._world.give_back(self, parcel)
+                self._world.give_back(self, outgoing)
             else:
                 self.credit -= 1
-                self._world.delivered(self, parcel)
+                self._world.delivered(self, outgoing)
 
     def drained(self) -> None: ...

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from postbus.broker import records
 from postbus.broker.engine import Engine
 from postbus.broker.message import MAIN, Message
-from postbus.broker.records import Kind
+from postbus.broker.records import RecordKind
 from tests.simulation.history import Violation
 from tests.simulation.sessions.promises import HOLDER, LOCK, ORDER
 from tests.simulation.sessions.shelf import Entry, Event, Shelf
@@ -51,7 +51,7 @@ class Live:
         fresh, self._seen = pending[self._seen : end], end
         for data in fresh:
             event = self.shelf.apply(records.decode(data), data)
-            if event.kind not in (Kind.COPIED, Kind.DUPLICATE):
+            if event.kind not in (RecordKind.COPIED, RecordKind.DUPLICATE):
                 self._check_lock_end(event, now)
                 self.locks.pop(event.after.name, None)
 
@@ -67,7 +67,7 @@ class Live:
         self._seen = 0
 
     def _check_lock_end(self, event: Event, now: int) -> None:
-        if event.kind is Kind.LOCK_EXPIRED:
+        if event.kind is RecordKind.LOCK_EXPIRED:
             lock = self.locks.get(event.after.name)
             if lock is None or self.in_force(lock, now):
                 raise Violation(LOCK, event.after.name, f"a lock ran out that had not: {lock}")

@@ -18,7 +18,7 @@ from postbus.errors import (
     SessionLockLost,
 )
 from postbus.gateway.settlement import Send
-from postbus.runtime.receivers import Parcel
+from postbus.runtime.receivers import OutgoingMessage
 from tests.simulation.history import Violation
 from tests.simulation.sessions.guests import Guest
 from tests.simulation.sessions.letters import FAR, NAMES, ONCE, WORK, Letter, name_of
@@ -107,9 +107,9 @@ class People:
         link: Any = SimpleNamespace(settle=settle)
         delivery: Any = SimpleNamespace(payload=b"".join(each.body for each in letters))
         refusals: Any = SimpleNamespace(rejected=lambda error, _: error)
-        inlet: Any = SimpleNamespace(answered=lambda: None)
+        sender: Any = SimpleNamespace(answered=lambda: None)
         fragment = self._world.fragments[fragment_id]
-        self._world.runtime.submit(Send(fragment, messages, link, delivery, refusals, inlet))
+        self._world.runtime.submit(Send(fragment, messages, link, delivery, refusals, sender))
 
     def schedule(self) -> None:
         """Over the management node, which answers with numbers."""
@@ -179,13 +179,13 @@ class People:
         if expecting:
             self._world.detach(self._chance.choice(expecting))
 
-    def _delivered(self, taker: Any, parcel: Parcel) -> None:
-        name = self._check_body(parcel.message, parcel.raw)
-        if parcel.token is not None:
+    def _delivered(self, taker: Any, outgoing: OutgoingMessage) -> None:
+        name = self._check_body(outgoing.message, outgoing.raw)
+        if outgoing.token is not None:
             session_id = taker.session_id if isinstance(taker, Guest) else None
-            message = parcel.message
+            message = outgoing.message
             self.held.append(
-                Held(taker.fragment.id, taker.subqueue, parcel.token, name, message.number,
+                Held(taker.fragment.id, taker.subqueue, outgoing.token, name, message.number,
                      session_id)
             )  # fmt: skip
 

@@ -6,19 +6,33 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from postbus.broker.message import ACTIVE, MAIN, Message
-from postbus.broker.records import Kind, Record
+from postbus.broker.records import Record, RecordKind
 from tests.simulation.history import Violation
 from tests.simulation.sessions.letters import name_of
 from tests.simulation.sessions.promises import COUNT, MATCH
 
 BRINGS = frozenset(
-    {Kind.ENQUEUED, Kind.SCHEDULED, Kind.ARRIVED, Kind.POSTED, Kind.PUT_BACK, Kind.STATE_SET}
+    {
+        RecordKind.ENQUEUED,
+        RecordKind.SCHEDULED,
+        RecordKind.ARRIVED,
+        RecordKind.POSTED,
+        RecordKind.PUT_BACK,
+        RecordKind.STATE_SET,
+    }
 )
 ENDS = frozenset(
-    {Kind.COMPLETED, Kind.RECEIVED, Kind.EXPIRED, Kind.CANCELLED, Kind.DELETED, Kind.FORWARDED}
-    | {Kind.STATE_CLEARED}
+    {
+        RecordKind.COMPLETED,
+        RecordKind.RECEIVED,
+        RecordKind.EXPIRED,
+        RecordKind.CANCELLED,
+        RecordKind.DELETED,
+        RecordKind.FORWARDED,
+    }
+    | {RecordKind.STATE_CLEARED}
 )
-FAILS = frozenset({Kind.ABANDONED, Kind.LOCK_EXPIRED, Kind.DEFERRED})
+FAILS = frozenset({RecordKind.ABANDONED, RecordKind.LOCK_EXPIRED, RecordKind.DEFERRED})
 
 Place = tuple[int, int, int]
 """Subqueue, lane and number."""
@@ -45,7 +59,7 @@ class Entry:
 class Event(NamedTuple):
     """One record, with what it was about before and after."""
 
-    kind: Kind
+    kind: RecordKind
     before: Entry | None
     after: Entry
 
@@ -59,7 +73,7 @@ class Shelf:
     def apply(self, record: Record, data: bytes) -> Event:
         kind, message = record.kind, record.message
         source = record.from_subqueue, record.from_lane, record.from_number
-        if kind is Kind.DUPLICATE:
+        if kind is RecordKind.DUPLICATE:
             return Event(kind, None, _entry("", message))
         body = data[record.body_at :] if record.body_at >= 0 else None
         if kind in BRINGS:
@@ -104,10 +118,10 @@ def _entry(name: str, message: Message) -> Entry:
     )
 
 
-def _check_count(kind: Kind, before: Entry, after: Entry) -> None:
+def _check_count(kind: RecordKind, before: Entry, after: Entry) -> None:
     """One more for each failed delivery, the same for anything else; in the main queue only."""
     rise = int(kind in FAILS)
-    if kind is Kind.DEAD_LETTERED:
+    if kind is RecordKind.DEAD_LETTERED:
         rise = int(after.reason == "MaxDeliveryCountExceeded")
     if before.place[0] != MAIN:
         rise = 0

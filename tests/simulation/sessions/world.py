@@ -13,7 +13,7 @@ from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
 from postbus.errors import MessageLockLost, ServiceBusError, SessionLockLost
 from postbus.runtime.fragment import LoadedFragment
-from postbus.runtime.receivers import Parcel
+from postbus.runtime.receivers import OutgoingMessage
 from postbus.runtime.requests import GiveBack
 from postbus.store.ports import MessageStore
 from tests.simulation.sessions.book import Book, Window
@@ -43,8 +43,8 @@ class WatchedRuntime(StageRuntime):
 class WatchedGiveBack(GiveBack):
     """Nothing is written for it, so the model must be told."""
 
-    def __init__(self, world: World, fragment: LoadedFragment, parcel: Parcel) -> None:
-        super().__init__(fragment, parcel)
+    def __init__(self, world: World, fragment: LoadedFragment, outgoing: OutgoingMessage) -> None:
+        super().__init__(fragment, outgoing)
         self._world = world
 
     def decide(self, engine: Engine, now: int) -> Need | None:
@@ -52,11 +52,11 @@ class WatchedGiveBack(GiveBack):
         try:
             need = super().decide(engine, now)
         except (MessageLockLost, SessionLockLost):
-            assert self._parcel.token is not None
-            live.check_lost(self._parcel.token, now)
+            assert self._outgoing.token is not None
+            live.check_lost(self._outgoing.token, now)
             raise
-        if self._parcel.token is not None:
-            live.unlock(self._parcel.token)
+        if self._outgoing.token is not None:
+            live.unlock(self._outgoing.token)
         self._world.absorb(self.fragment)
         return need
 
@@ -92,8 +92,8 @@ class World(Stage):
 
     def set_up(self) -> None:
         work = self.fragments[WORK]
-        work.session_line(MAIN)  # which has losses of sessions told to it
-        work.session_lines[MAIN] = WatchedLine(self, work)
+        work.waiters_of(MAIN)  # which has losses of sessions told to it
+        work.session_waiters[MAIN] = WatchedLine(self, work)
         for fragment_id in self.fragments:
             self._forget(fragment_id)
         self.on_restart()
@@ -154,8 +154,8 @@ class World(Stage):
         else:
             live.lock(message, name)
 
-    def give_back(self, taker: Receiving, parcel: Parcel) -> None:
-        self.runtime.submit(WatchedGiveBack(self, taker.fragment, parcel))
+    def give_back(self, taker: Receiving, outgoing: OutgoingMessage) -> None:
+        self.runtime.submit(WatchedGiveBack(self, taker.fragment, outgoing))
 
     # -- administrators ------------------------------------------------------------------------
 

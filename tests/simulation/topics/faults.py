@@ -7,12 +7,12 @@ from unittest import mock
 
 from postbus.broker import chores, forwarding, resubmission
 from postbus.broker.engine import Engine
-from postbus.broker.forwarding import Shipment
+from postbus.broker.forwarding import ForwardBatch
 from postbus.broker.ledger import Ledger
 from postbus.broker.message import PUBLISHING, Message
 from postbus.broker.pages import Pages
 from postbus.broker.queue import Queue
-from postbus.broker.records import Kind
+from postbus.broker.records import RecordKind
 from postbus.broker.topic import Topic
 from postbus.runtime import forwarder, loading
 from tests.simulation.faults import SEEDS_MAX, Fault, nobody_told, nothing_done, patched
@@ -24,8 +24,8 @@ from tests.simulation.topics.play import run_topic_seed
 
 
 def _cursor_too_far(change: Any) -> Any:
-    def faulty(ledger: Ledger, kind: Kind, message: Message) -> None:
-        if kind is Kind.ADVANCED and message.trail is not None:
+    def faulty(ledger: Ledger, kind: RecordKind, message: Message) -> None:
+        if kind is RecordKind.ADVANCED and message.trail is not None:
             message.trail.cursor += 1
         change(ledger, kind, message)
 
@@ -33,8 +33,8 @@ def _cursor_too_far(change: Any) -> Any:
 
 
 def _cursor_not_kept(change: Any) -> Any:
-    def faulty(ledger: Ledger, kind: Kind, message: Message) -> None:
-        if kind is not Kind.ADVANCED:
+    def faulty(ledger: Ledger, kind: RecordKind, message: Message) -> None:
+        if kind is not RecordKind.ADVANCED:
             change(ledger, kind, message)
 
     return faulty
@@ -67,9 +67,9 @@ def _one_mark_for_all(_: Any) -> Any:
 def _removed_at_once(collect: Any) -> Any:
     def faulty(engine: Engine, *rest: Any) -> Any:
         shipment = collect(engine, *rest)
-        if isinstance(shipment, Shipment):
+        if isinstance(shipment, ForwardBatch):
             for message, _ in shipment.messages:
-                engine.ledger.remove(Kind.FORWARDED, message)
+                engine.ledger.remove(RecordKind.FORWARDED, message)
         return shipment
 
     return faulty
@@ -80,11 +80,11 @@ def _overtaking(_: Any) -> Any:
         raw = message.raw
         assert raw is not None
         ledger = self._own.ledger
-        copies, whole = self.sorter.copies(message, raw)
+        copies, whole = self.matcher.copies(message, raw)
         if not whole or len(copies) > self.room:
             self.keep(message)
             message.lane = PUBLISHING
-            ledger.add(Kind.STAGED, message, raw)
+            ledger.add(RecordKind.STAGED, message, raw)
             message.raw = None
             return
         self.room -= len(copies)
@@ -96,10 +96,10 @@ def _overtaking(_: Any) -> Any:
 
 def _outbox_not_noted(placed: Any) -> Any:
     def faulty(queue: Queue, message: Message) -> None:
-        departing = dict(queue.shared.departing)
+        outboxes_with_work = dict(queue.shared.outboxes_with_work)
         placed(queue, message)
         if message.subqueue != queue.main:
-            queue.shared.departing = departing
+            queue.shared.outboxes_with_work = outboxes_with_work
 
     return faulty
 

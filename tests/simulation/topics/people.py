@@ -10,7 +10,7 @@ from postbus.broker.message import DEAD_LETTER, MAIN, OWNER_BITS, Message
 from postbus.broker.pages import Pages
 from postbus.broker.policy import NOWHERE, Policy
 from postbus.errors import OutcomeUnknown, ServiceBusError
-from postbus.runtime.receivers import Parcel
+from postbus.runtime.receivers import OutgoingMessage
 from tests.simulation.history import Violation
 from tests.simulation.stage import Taker
 from tests.simulation.topics.plan import (
@@ -120,12 +120,12 @@ class People:
             world.fragments[fragment_id], subqueue, chance.random() < 0.2, chance.randint(1, 4)
         )
 
-    def delivered(self, taker: Taker, parcel: Parcel) -> None:
-        name = parcel.message.message_id
-        if parcel.raw != self._world.plan.root_of(name).body:
-            raise Violation("no body is wrong or missing", name, f"{parcel.raw!r}")
-        if parcel.token is not None:
-            self._held.append((taker.fragment.id, taker.subqueue, parcel.token))
+    def delivered(self, taker: Taker, outgoing: OutgoingMessage) -> None:
+        name = outgoing.message.message_id
+        if outgoing.raw != self._world.plan.root_of(name).body:
+            raise Violation("no body is wrong or missing", name, f"{outgoing.raw!r}")
+        if outgoing.token is not None:
+            self._held.append((taker.fragment.id, taker.subqueue, outgoing.token))
 
     def settle(self) -> None:
         if not self._held:

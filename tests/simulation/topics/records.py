@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 
 from postbus.broker.message import OWNER_BITS
-from postbus.broker.records import Kind, Record
+from postbus.broker.records import Record, RecordKind
 from postbus.store.ports import MessageStore, Part
 from tests.simulation.history import History, Violation
 from tests.simulation.kept import Kept, Written
 from tests.simulation.topics.plan import TOPIC, Plan
 
-CONSUMED = frozenset({Kind.COMPLETED, Kind.RECEIVED})
+CONSUMED = frozenset({RecordKind.COMPLETED, RecordKind.RECEIVED})
 
 
 class Records(Kept):
@@ -43,21 +43,21 @@ class Records(Kept):
             self.consumed[name] += 1
             if self.consumed[name] > 1:
                 raise Violation("every copy is there once", name, f"consumed again at {place}")
-        elif kind is Kind.RESUBMITTED:
+        elif kind is RecordKind.RESUBMITTED:
             self._sent_again.add(name)
-        elif kind in (Kind.PUT_BACK, Kind.POSTED) and name in self._sent_again:
+        elif kind in (RecordKind.PUT_BACK, RecordKind.POSTED) and name in self._sent_again:
             self._sent_again.discard(name)
-        elif kind is Kind.PUT_BACK:
+        elif kind is RecordKind.PUT_BACK:
             self.consumed[name] -= 1
             if self.consumed[name] < 0:
                 raise Violation("every copy is there once", name, f"never taken from {place}")
-        elif kind is Kind.DISTRIBUTED:
+        elif kind is RecordKind.DISTRIBUTED:
             taker = self._plan.last(name)
             if taker is None or taker.owner != owner or root.colour not in taker.colours:
                 raise Violation("no copy is where it does not belong", name, place)
-        elif kind is Kind.EXPIRED:
+        elif kind is RecordKind.EXPIRED:
             raise Violation("nothing accepted is lost", name, "dropped, and not dead-lettered")
-        elif kind is Kind.DELETED and (
+        elif kind is RecordKind.DELETED and (
             fragment != TOPIC or not owner or not self._plan.subscriptions[owner].deleted
         ):
             raise Violation("nothing accepted is lost", name, f"purged from {place}")

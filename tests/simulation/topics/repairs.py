@@ -7,7 +7,7 @@ from postbus.broker.message import ACTIVE, Message
 from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import NOWHERE
 from postbus.broker.queue import Queue
-from postbus.broker.resubmission import Back, Posted, Repair, Result, Target, resubmit
+from postbus.broker.resubmission import Back, Posted, Repair, ResubmitTarget, Result, resubmit
 from postbus.runtime.fragment import LoadedFragment
 from tests.simulation.topics.plan import END, NAMES
 from tests.simulation.topics.world import World
@@ -32,7 +32,7 @@ def send_again(world: World) -> None:
 
     def call(engine: Engine, now: int, pages: Pages) -> list[Result] | Need:
         found = engine.at(subqueue)
-        target: Target = Back(found, engine.own)
+        target: ResubmitTarget = Back(found, engine.own)
         if elsewhere:
             target = Posted(engine, END, "Queue", NAMES[END], world.policies[END])
         elif found.policy.forward_to not in (NOWHERE, END):

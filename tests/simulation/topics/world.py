@@ -29,7 +29,7 @@ class World(Stage):
 
     def set_up(self) -> None:
         topic = self.fragments[TOPIC]
-        topic.sorter = PlanSorter(self.plan)
+        topic.matcher = PlanSorter(self.plan)
         for each in self.plan.standing():
             topic.subscriptions[each.owner] = f"news/{each.owner}", each.policy
 

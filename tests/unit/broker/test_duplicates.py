@@ -9,7 +9,7 @@ from postbus.broker.duplicates import recall
 from postbus.broker.message import MAIN, Message
 from postbus.broker.pages import Need, Pages, SeenPage
 from postbus.broker.policy import Policy
-from postbus.broker.records import Kind, Record
+from postbus.broker.records import Record, RecordKind
 from postbus.broker.transaction import Settlement, Transaction, Verdict
 from postbus.errors import EntityDisabled, MessageSizeExceeded, QuotaExceeded
 from postbus.store import batch
@@ -47,7 +47,7 @@ def test_a_message_with_a_known_id_is_accepted_and_dropped() -> None:
     assert there(engine) == [b"a", b"b"]
     assert engine.queue.ledger.size_bytes == len(b"first") + len(b"x")
     dropped = written(engine)[1]
-    assert (dropped.kind, dropped.message.message_id) == (Kind.DUPLICATE, "a")
+    assert (dropped.kind, dropped.message.message_id) == (RecordKind.DUPLICATE, "a")
     assert (dropped.message.number, dropped.body_at) == (second, -1)
     assert dropped.message.enqueued_at == engine.now
 
@@ -98,7 +98,11 @@ def test_a_message_that_is_put_back_was_seen_when_it_came(crash: bool) -> None:
     assert taken is not None
     engine.now += MINUTE - 1
     engine.turn(lambda: engine.queue.put_back(*taken))
-    assert [each.kind for each in written(engine)] == [Kind.ENQUEUED, Kind.RECEIVED, Kind.PUT_BACK]
+    assert [each.kind for each in written(engine)] == [
+        RecordKind.ENQUEUED,
+        RecordKind.RECEIVED,
+        RecordKind.PUT_BACK,
+    ]
     if crash:
         engine.crash()
     engine.now += 1
@@ -258,7 +262,7 @@ def test_a_transaction_drops_its_duplicates_when_it_is_committed() -> None:
     engine.send_messages(message("b"))
     engine.paged(lambda pages: transaction.commit(engine.engine, engine.now, pages))
     assert there(engine) == [b"a", b"b"]
-    dropped = [each.message for each in written(engine) if each.kind is Kind.DUPLICATE]
+    dropped = [each.message for each in written(engine) if each.kind is RecordKind.DUPLICATE]
     assert [each.message_id for each in dropped] == ["a", "b", "a"]
     assert dropped[-1].number == number
     engine.crash()

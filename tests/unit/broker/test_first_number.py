@@ -52,7 +52,7 @@ def test_of_a_message_that_was_scheduled_also_after_a_restart() -> None:
 
 
 def test_of_the_copies_of_a_topic_published_at_once_and_later() -> None:
-    topic = Place(sorter=Sorter())
+    topic = Place(matcher=Sorter())
     topic.subscribe(1)
     topic.subscribe(2)
     topic.publish("a", "b")

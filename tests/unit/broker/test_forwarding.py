@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from postbus.broker import forwarding
-from postbus.broker.forwarding import Receipt
+from postbus.broker.forwarding import ForwardResult
 from postbus.broker.message import DEAD_LETTER, MAIN, OUTBOX, OWNER_BITS, Message
 from postbus.broker.policy import Policy
 from postbus.errors import EntityNotFound, QuotaExceeded
@@ -82,7 +82,7 @@ def test_it_arrives_once_whoever_dies_after_whichever_step(
                 numbers = [message.number for message, _ in shipment.messages[: receipt.arrived]]
                 for message in source.rows(lane=OUTBOX):
                     if message.number == numbers[0]:  # told of the first, and no further
-                        source.settle(MAIN, shipment, Receipt(1, None))
+                        source.settle(MAIN, shipment, ForwardResult(1, None))
                 if not die("shipped"):
                     source.settle(MAIN, shipment, receipt)
                     die("told")
@@ -103,7 +103,7 @@ def test_what_is_sent_again_changes_nothing_and_counts_as_arrived() -> None:
     shipment = source.collect()
     assert shipment is not None
     for _ in range(3):
-        assert end.accept(source, MAIN, shipment) == Receipt(2, None)
+        assert end.accept(source, MAIN, shipment) == ForwardResult(2, None)
         end.commit(checkpoint=True)
         end.crash()
     assert end.names() == ["a", "b"]
@@ -136,7 +136,7 @@ def test_one_whose_destination_is_gone_is_a_dead_letter_of_its_source() -> None:
     source.publish("a")
     shipment = source.collect()
     assert shipment is not None
-    source.settle(MAIN, shipment, Receipt(0, EntityNotFound("end")))
+    source.settle(MAIN, shipment, ForwardResult(0, EntityNotFound("end")))
     [dead] = source.rows(kind=DEAD_LETTER)
     assert dead.reason == "EntityNotFound"
     source.crash()
@@ -252,7 +252,7 @@ def test_a_scheduled_message_sets_out_when_it_is_due() -> None:
 
 def test_subscriptions_that_forward_to_one_queue_have_an_outbox_each() -> None:
     store = MemoryStore()
-    topic, end = Place(store, 1, sorter=Sorter()), Place(store, 2)
+    topic, end = Place(store, 1, matcher=Sorter()), Place(store, 2)
     for owner in (1, 2):
         topic.subscribe(owner, Policy(forward_to=2))
     topic.publish("a", "b")
@@ -265,7 +265,7 @@ def test_subscriptions_that_forward_to_one_queue_have_an_outbox_each() -> None:
 
 
 def test_a_subscription_that_forwards_to_its_own_topic_comes_to_an_end() -> None:
-    topic = Place(fragment=1, sorter=Sorter())
+    topic = Place(fragment=1, matcher=Sorter())
     topic.subscribe(1, Policy(forward_to=1))
     topic.subscribe(2)
     topic.publish("a")
@@ -280,7 +280,7 @@ def test_a_subscription_that_forwards_to_its_own_topic_comes_to_an_end() -> None
 def test_a_forwarded_message_is_spread_by_the_topic_that_it_arrives_at() -> None:
     store = MemoryStore()
     source = Place(store, 1, Policy(forward_to=2))
-    topic = Place(store, 2, sorter=Sorter())
+    topic = Place(store, 2, matcher=Sorter())
     topic.subscribe(1)
     source.publish("a", "b")
     source.ship_to(topic)
@@ -309,7 +309,7 @@ def test_a_line_at_a_queue_that_forwards_gets_nothing() -> None:
     fragment = LoadedFragment(place.fragment, 0, 0, "place", place.policy)
     fragment.engine = place.engine
     place.update(Policy(forward_to=2))
-    place.engine.shared.stirred[MAIN] = None
+    place.engine.shared.ready_subqueues[MAIN] = None
 
     class Eager:
         deletes, holder, draining = False, 1, False
@@ -318,7 +318,7 @@ def test_a_line_at_a_queue_that_forwards_gets_nothing() -> None:
             raise AssertionError("nobody is to be asked")
 
     eager = Eager()
-    line = fragment.line(MAIN)
+    line = fragment.receivers_of(MAIN)
     line.join(eager)  # type: ignore[arg-type]
     line.wants(eager)  # type: ignore[arg-type]
     serve(fragment, place.now, [])
@@ -339,7 +339,7 @@ def test_what_has_expired_when_forwarding_begins_does_not_come_alive() -> None:
 
 
 def test_what_a_deleted_subscription_was_to_forward_stays_here_and_is_removed() -> None:
-    place = Place(sorter=Sorter())
+    place = Place(matcher=Sorter())
     place.subscribe(1, Policy(forward_to=2))
     place.publish("a")
     place.unsubscribe(1)

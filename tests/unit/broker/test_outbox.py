@@ -7,7 +7,7 @@ import random
 import pytest
 
 from postbus.broker import forwarding
-from postbus.broker.forwarding import Receipt, Shipment
+from postbus.broker.forwarding import ForwardBatch, ForwardResult
 from postbus.broker.message import TRANSFER_DEAD_LETTER, Message
 from postbus.broker.pages import LanePage, Need, Pages
 from postbus.broker.policy import Policy
@@ -34,7 +34,7 @@ class Via(Place):
         messages = [Message(BODY, name) for name in names]
         self.turn(lambda: send_through(self.engine, destination, messages, self.now))
 
-    def deliver(self, shipment: Shipment, destination: Place) -> Receipt:
+    def deliver(self, shipment: ForwardBatch, destination: Place) -> ForwardResult:
         """As the courier does it."""
         receipt = destination.accept(self, VIA, shipment)
         destination.commit()
@@ -53,7 +53,7 @@ def room_for(count: int) -> Policy:
     return Policy(size_bytes_max=count * len(BODY))
 
 
-def of(shipment: Shipment | None) -> list[str]:
+def of(shipment: ForwardBatch | None) -> list[str]:
     return [] if shipment is None else [message.message_id for message, _ in shipment.messages]
 
 
@@ -97,7 +97,7 @@ def test_one_search_reads_one_page_of_the_outbox(monkeypatch: pytest.MonkeyPatch
     here = Via(MemoryStore(), HERE, checkpoint_every=1)
     here.post(THERE, *[f"full{number}" for number in range(100)])
     found = here.paged(lambda pages: forwarding.collect(here.engine, VIA, here.now, pages, {THERE}))
-    assert found == Shipment(forwarding.NOWHERE, []) and here.pages_read == 1
+    assert found == ForwardBatch(forwarding.NOWHERE, []) and here.pages_read == 1
 
 
 def test_a_full_destination_is_tried_with_its_first_message() -> None:

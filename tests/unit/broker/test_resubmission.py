@@ -16,15 +16,15 @@ from postbus.broker.message import (
     Message,
 )
 from postbus.broker.policy import Policy
-from postbus.broker.records import Kind
+from postbus.broker.records import RecordKind
 from postbus.broker.resubmission import (
     Back,
     Outcome,
     Posted,
     Published,
     Repair,
+    ResubmitTarget,
     Result,
-    Target,
     discard,
     resubmit,
 )
@@ -43,7 +43,9 @@ def same(dead: Message, raw: bytes) -> Message:
     return Message(raw, dead.message_id, dead.session_id, dead.ttl, dead.enqueued_at)
 
 
-def bury(place: Engine, *names: str, owner: int = 0, session_id: str | None = None) -> list[int]:
+def move_to_dead_letters(
+    place: Engine, *names: str, owner: int = 0, session_id: str | None = None
+) -> list[int]:
     """Send these and dead-letter them; returns the numbers they have then."""
     if owner == 0:
         place.send_messages(*(Message(f"{n}:body".encode(), n, session_id) for n in names))
@@ -62,7 +64,7 @@ def bury(place: Engine, *names: str, owner: int = 0, session_id: str | None = No
 def send_again(
     place: Engine,
     *numbers: int,
-    target: Target | None = None,
+    target: ResubmitTarget | None = None,
     owner: int = 0,
     revise: object = same,
 ) -> list[Result]:
@@ -76,7 +78,7 @@ def send_again(
     return results
 
 
-def kinds(place: Engine) -> list[list[Kind]]:
+def kinds(place: Engine) -> list[list[RecordKind]]:
     """The records of each commit."""
     return [
         [records.decode(record).kind for _, record in batch.records(stored.data)]
@@ -87,13 +89,13 @@ def kinds(place: Engine) -> list[list[Kind]]:
 @pytest.mark.parametrize("indexed", [False, True])
 def test_a_dead_letter_is_back_in_its_queue_by_one_commit(indexed: bool) -> None:
     engine = Engine()
-    [number] = bury(engine, "a")
+    [number] = move_to_dead_letters(engine, "a")
     if indexed:
         engine.commit(checkpoint=True)
         engine.crash()
     engine.now += 1_000
     assert send_again(engine, number) == MOVED
-    assert kinds(engine)[-1] == [Kind.RESUBMITTED, Kind.PUT_BACK]
+    assert kinds(engine)[-1] == [RecordKind.RESUBMITTED, RecordKind.PUT_BACK]
     for _ in range(2):
         [message] = engine.peek()
         assert (message.message_id, message.delivery_count) == ("a", 0)
@@ -108,7 +110,7 @@ def test_a_dead_letter_is_back_in_its_queue_by_one_commit(indexed: bool) -> None
 
 def test_asking_again_for_a_number_that_is_gone_changes_nothing() -> None:
     engine = Engine()
-    [number] = bury(engine, "a")
+    [number] = move_to_dead_letters(engine, "a")
     assert send_again(engine, number, number, 77) == [
         Result(Outcome.MOVED),
         Result(Outcome.NOT_FOUND),
@@ -121,7 +123,7 @@ def test_asking_again_for_a_number_that_is_gone_changes_nothing() -> None:
 
 def test_a_locked_dead_letter_stays_with_who_holds_it() -> None:
     engine = Engine()
-    first, second = bury(engine, "a", "b")
+    first, second = move_to_dead_letters(engine, "a", "b")
     locked = engine.receive(DEAD_LETTER)
     assert locked is not None and locked.number == first
     assert send_again(engine, first, second) == [Result(Outcome.LOCKED), Result(Outcome.MOVED)]
@@ -131,7 +133,7 @@ def test_a_locked_dead_letter_stays_with_who_holds_it() -> None:
 
 def test_a_deferred_dead_letter_is_found_and_a_locked_one_of_them_is_locked() -> None:
     engine = Engine()
-    first, second = bury(engine, "a", "b")
+    first, second = move_to_dead_letters(engine, "a", "b")
     for _ in (first, second):
         message = engine.receive(DEAD_LETTER)
         assert message is not None
@@ -151,7 +153,7 @@ def test_a_deferred_dead_letter_is_found_and_a_locked_one_of_them_is_locked() ->
 
 def test_an_edited_one_comes_in_with_its_new_body_and_counts_with_that() -> None:
     engine = Engine()
-    [number] = bury(engine, "a")
+    [number] = move_to_dead_letters(engine, "a")
 
     def longer(dead: Message, raw: bytes) -> Message:
         assert (dead.reason, raw) == ("broken", b"a:body")
@@ -168,7 +170,7 @@ def test_an_edited_one_comes_in_with_its_new_body_and_counts_with_that() -> None
 
 def test_one_that_cannot_be_made_or_taken_is_refused_and_stays() -> None:
     engine = Engine(Policy(message_size_max=20))
-    first, second, third = bury(engine, "a", "b", "c")
+    first, second, third = move_to_dead_letters(engine, "a", "b", "c")
 
     def revise(dead: Message, raw: bytes) -> Message:
         if dead.number == first:
@@ -184,7 +186,7 @@ def test_one_that_cannot_be_made_or_taken_is_refused_and_stays() -> None:
 
 def test_a_queue_that_its_dead_letters_fill_can_be_repaired_but_not_made_larger() -> None:
     engine = Engine(Policy(size_bytes_max=12))
-    first, second = bury(engine, "a", "b")
+    first, second = move_to_dead_letters(engine, "a", "b")
 
     def larger(dead: Message, raw: bytes) -> Message:
         return Message(raw + b"!" * 64, dead.message_id)
@@ -196,7 +198,7 @@ def test_a_queue_that_its_dead_letters_fill_can_be_repaired_but_not_made_larger(
 
 def test_a_queue_that_takes_no_sends_takes_none_of_its_dead_letters() -> None:
     engine = Engine()
-    [number] = bury(engine, "a")
+    [number] = move_to_dead_letters(engine, "a")
     engine.turn(lambda: engine.queue.update(Policy(sends=False), engine.now))
     [refused] = send_again(engine, number)
     assert refused.outcome is Outcome.REFUSED and "disabled for Send" in refused.detail
@@ -222,7 +224,7 @@ def test_time_to_live_begins_anew_and_is_limited_by_the_queue() -> None:
 def test_it_is_no_duplicate_of_itself_and_begins_no_new_window() -> None:
     """The window counts from when an id was first seen (semantics B §6)."""
     engine = Engine(Policy(duplicate_window_ms=60_000))
-    [number] = bury(engine, "a")
+    [number] = move_to_dead_letters(engine, "a")
     engine.now += 50_000
     assert send_again(engine, number) == MOVED
     assert [message.message_id for message in engine.peek()] == ["a"]
@@ -252,7 +254,7 @@ def test_a_session_queue_gets_it_back_into_its_session_and_none_without() -> Non
 
 def test_one_for_later_waits_until_it_is_due() -> None:
     engine = Engine()
-    [number] = bury(engine, "a")
+    [number] = move_to_dead_letters(engine, "a")
     due = engine.now + 5_000
     results = send_again(
         engine, number, revise=lambda dead, raw: Message(raw, "a", scheduled_at=due)
@@ -270,7 +272,7 @@ def test_a_queue_that_forwards_sends_it_on_and_it_arrives_where_it_was_seen(late
     there = Place(store, THERE, Policy(duplicate_window_ms=60_000))
     there.publish("a")
     here = Place(store, HERE)
-    [number] = bury(here, "a")
+    [number] = move_to_dead_letters(here, "a")
     here.update(Policy(forward_to=THERE))
     due = here.now + later_ms
     results = send_again(here, number, revise=lambda dead, raw: Message(raw, "a", scheduled_at=due))
@@ -288,11 +290,11 @@ def test_a_queue_that_forwards_sends_it_on_and_it_arrives_where_it_was_seen(late
 
 
 def topic_with_dead_letter() -> tuple[Place, int]:
-    place = Place(policy=Policy(duplicate_window_ms=60_000), sorter=Sorter())
+    place = Place(policy=Policy(duplicate_window_ms=60_000), matcher=Sorter())
     place.subscribe(1)
     place.subscribe(2)
     place.publish("a")
-    [number] = bury(place, "a", owner=1)
+    [number] = move_to_dead_letters(place, "a", owner=1)
     return place, number
 
 
@@ -336,15 +338,15 @@ def posted(place: Place, policy: Policy | None = None) -> Posted:
 @pytest.mark.parametrize("owner", [0, 1])
 def test_to_another_entity_it_goes_through_the_outbox_and_arrives_once(owner: int) -> None:
     store = MemoryStore()
-    here = Place(store, HERE, sorter=Sorter() if owner else None)
+    here = Place(store, HERE, matcher=Sorter() if owner else None)
     there = Place(store, THERE, Policy(duplicate_window_ms=60_000))
     there.publish("a")
     if owner:
         here.subscribe(1)
         here.publish("a")
-    [number] = bury(here, "a", owner=owner)
+    [number] = move_to_dead_letters(here, "a", owner=owner)
     assert send_again(here, number, owner=owner, target=posted(here)) == MOVED
-    assert kinds(here)[-1] == [Kind.RESUBMITTED, Kind.POSTED]
+    assert kinds(here)[-1] == [RecordKind.RESUBMITTED, RecordKind.POSTED]
     here.crash()
     assert here.names(owner, DEAD_LETTER) == []
     assert here.names(0, TRANSFER_DEAD_LETTER, OUTBOX) == ["a"]
@@ -362,7 +364,7 @@ def test_to_another_entity_it_goes_through_the_outbox_and_arrives_once(owner: in
 
 def test_what_the_target_does_not_take_stays_a_dead_letter() -> None:
     here = Place(fragment=HERE)
-    first, second = bury(here, "a", "b")
+    first, second = move_to_dead_letters(here, "a", "b")
     asks = posted(here, Policy(requires_session=True))
     [refused] = send_again(here, first, target=asks)
     assert refused.outcome is Outcome.REFUSED and "SessionId was not set" in refused.detail
@@ -379,7 +381,7 @@ def test_what_the_target_does_not_take_stays_a_dead_letter() -> None:
 def test_no_more_bodies_are_in_memory_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("postbus.broker.resubmission.RECEIVE_BYTES_MAX", 13)
     engine = Engine()
-    numbers = bury(engine, "a", "b", "c")
+    numbers = move_to_dead_letters(engine, "a", "b", "c")
     engine.commit(checkpoint=True)
     engine.crash()
     assert send_again(engine, *numbers) == MOVED * 2, "the rest is for another call"
@@ -390,7 +392,7 @@ def test_no_more_bodies_are_in_memory_than_fit(monkeypatch: pytest.MonkeyPatch) 
 def test_one_that_is_larger_than_that_goes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("postbus.broker.resubmission.RECEIVE_BYTES_MAX", 3)
     engine = Engine()
-    numbers = bury(engine, "a", "b")
+    numbers = move_to_dead_letters(engine, "a", "b")
     assert send_again(engine, 99, *numbers) == [Result(Outcome.NOT_FOUND), *MOVED]
     assert send_again(engine, *numbers[1:]) == MOVED
 
@@ -400,7 +402,7 @@ def test_one_that_is_larger_than_that_goes_alone(monkeypatch: pytest.MonkeyPatch
 
 def test_dead_letters_are_thrown_away_by_their_numbers() -> None:
     engine = Engine()
-    first, second, third = bury(engine, "a", "b", "c")
+    first, second, third = move_to_dead_letters(engine, "a", "b", "c")
     locked = engine.receive(DEAD_LETTER)
     assert locked is not None and locked.number == first
     results = engine.paged(
@@ -411,6 +413,6 @@ def test_dead_letters_are_thrown_away_by_their_numbers() -> None:
         Result(Outcome.REMOVED),
         Result(Outcome.NOT_FOUND),
     ]
-    assert kinds(engine)[-1] == [Kind.DELETED]
+    assert kinds(engine)[-1] == [RecordKind.DELETED]
     engine.crash()
     assert [m.number for m in engine.peek(subqueue=DEAD_LETTER)] == [first, third]

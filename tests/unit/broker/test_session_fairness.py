@@ -110,10 +110,10 @@ def test_a_line_that_was_too_short_is_complete_again_when_there_are_few(short_li
         engine.drain(session)
         engine.leave(session)
     assert len(seen) == 10
-    assert sessions_of(engine).line.complete
+    assert sessions_of(engine).free.complete
     engine.put("z", b"m")
     engine.put("a", b"m")
-    assert list(sessions_of(engine).line.ids) == ["z", "a"]
+    assert list(sessions_of(engine).free.ids) == ["z", "a"]
 
 
 def test_when_all_sessions_are_held_there_is_no_next_one(short_line: int) -> None:
@@ -144,7 +144,7 @@ def test_memory_does_not_grow_with_the_number_of_sessions(tmp_path: Path) -> Non
                 engine.take(session)
                 engine.leave(session)
             engine.commit(checkpoint=True)
-            assert len(sessions_of(engine).line.ids) <= 1_024
+            assert len(sessions_of(engine).free.ids) <= 1_024
             assert not sessions_of(engine).held
             counts.append(alive() - before)
             del engine, session
@@ -188,11 +188,11 @@ def test_a_line_is_complete_once_all_that_the_index_names_were_looked_at(short_l
     engine.crash()
     held = engine.accept_next()
     assert held is not None and held.id == kept.id
-    assert not sessions_of(engine).line.complete
+    assert not sessions_of(engine).free.complete
     assert engine.accept_next() is None
-    assert sessions_of(engine).line.complete
+    assert sessions_of(engine).free.complete
     engine.leave(held)
-    assert list(sessions_of(engine).line.ids) == [kept.id]
+    assert list(sessions_of(engine).free.ids) == [kept.id]
 
 
 def test_sessions_that_only_the_index_knows_do_not_hide_those_behind_them(short_line: int) -> None:

@@ -149,13 +149,13 @@ def test_sessions_that_were_there_before_a_restart_are_offered(in_index: bool) -
         engine.put(name, b"m-" + name.encode())
     engine.commit(checkpoint=in_index)
     engine.crash()
-    assert not engine.queue.sessions.line.complete  # type: ignore[union-attr]
+    assert not engine.queue.sessions.free.complete  # type: ignore[union-attr]
     names = []
     while (session := engine.accept_next()) is not None:
         names.append(session.id)
         assert engine.drain(session) == [f"m-{session.id}"]
     assert names == ["a", "b"]
-    assert engine.queue.sessions.line.complete  # type: ignore[union-attr]
+    assert engine.queue.sessions.free.complete  # type: ignore[union-attr]
 
 
 def test_a_session_that_only_the_index_still_knows_is_not_offered() -> None:
@@ -175,17 +175,17 @@ def test_a_session_that_only_the_index_still_knows_is_not_offered() -> None:
 
 def test_whoever_waits_is_told_that_a_session_is_free() -> None:
     engine = SessionEngine()
-    stirred = engine.engine.shared.stirred
+    ready_subqueues = engine.engine.shared.ready_subqueues
     engine.put("a", b"m")
-    assert MAIN in stirred
+    assert MAIN in ready_subqueues
     session = engine.accept("a")
-    stirred.clear()
+    ready_subqueues.clear()
     engine.put("a", b"n")
-    assert MAIN not in stirred
-    assert (MAIN, "a") in engine.engine.shared.stirred_sessions
+    assert MAIN not in ready_subqueues
+    assert (MAIN, "a") in engine.engine.shared.ready_sessions
     engine.leave(session)
-    assert MAIN in stirred
-    assert not engine.engine.shared.stirred_sessions
+    assert MAIN in ready_subqueues
+    assert not engine.engine.shared.ready_sessions
 
 
 # -- settling --------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ def publish(place: Place, name: str, session_id: str | None) -> None:
 
 
 def test_a_subscription_with_sessions_buries_what_has_none() -> None:
-    topic = Place(sorter=Sorter())
+    topic = Place(matcher=Sorter())
     topic.subscribe(1, IN_SESSIONS)
     topic.subscribe(2)
     publish(topic, "with", "a")
@@ -52,11 +52,11 @@ def test_a_queue_with_sessions_refuses_what_is_forwarded_to_it_without_one() -> 
     [dead] = source.rows(0, DEAD_LETTER)
     assert (dead.message_id, dead.reason) == ("without", "InvalidOperation")
     assert end.engine.own.sessions is not None
-    assert list(end.engine.own.sessions.line.ids) == ["a", "b"]
+    assert list(end.engine.own.sessions.free.ids) == ["a", "b"]
 
 
 def test_what_a_subscription_with_sessions_leaves_is_removed() -> None:
-    topic = Place(sorter=Sorter())
+    topic = Place(matcher=Sorter())
     topic.subscribe(1, IN_SESSIONS)
     publish(topic, "m", "a")
     queue = topic.at(1)
@@ -64,7 +64,7 @@ def test_what_a_subscription_with_sessions_leaves_is_removed() -> None:
     topic.paged(lambda pages: session_operations.set_state(queue, "a", b"state", topic.now, pages))
     assert topic.engine.ledger.count(queue.main, STATE) == 1
     topic.unsubscribe(1)
-    assert session.lost and not topic.engine.shared.stirred_sessions
+    assert session.lost and not topic.engine.shared.ready_sessions
     while topic.purge_slice():
         pass
     assert topic.engine.ledger.counts == {} and topic.engine.ledger.size_bytes == 0

@@ -7,7 +7,7 @@ import pytest
 from postbus.broker import chores
 from postbus.broker.message import MAIN, STATE
 from postbus.broker.policy import Policy
-from postbus.broker.records import Kind, decode
+from postbus.broker.records import RecordKind, decode
 from postbus.errors import MessageSizeExceeded, QuotaExceeded, SessionLockLost
 from postbus.runtime.engine_cache import counts_of
 from postbus.store import batch
@@ -154,7 +154,7 @@ def test_the_journal_tells_what_became_of_a_state() -> None:
         for stored in engine.store.read(engine.fragment, 0, 1 << 20)
         for _, record in batch.records(stored.data)
     ]
-    assert kinds == [Kind.STATE_SET, Kind.STATE_CLEARED, Kind.STATE_SET]
+    assert kinds == [RecordKind.STATE_SET, RecordKind.STATE_CLEARED, RecordKind.STATE_SET]
 
 
 def test_state_is_found_in_a_file_too(tmp_path: object) -> None:

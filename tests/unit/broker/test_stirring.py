@@ -10,7 +10,7 @@ from postbus.broker.window import WindowLimits
 from postbus.runtime.dispatch import serve
 from postbus.runtime.fragment import LoadedFragment, Output
 from postbus.runtime.paging import load_page
-from postbus.runtime.receivers import Parcel
+from postbus.runtime.receivers import OutgoingMessage
 from tests.support.engine import FRAGMENT, Engine
 
 
@@ -27,11 +27,11 @@ class Waiting:
     def capacity(self) -> int:
         return 1 - len(self.reserved)
 
-    def reserve(self, message: Message, raw: bytes) -> Parcel:
+    def reserve(self, message: Message, raw: bytes) -> OutgoingMessage:
         self.reserved.append(message.message_id)
-        return Parcel(message, raw, None)
+        return OutgoingMessage(message, raw, None)
 
-    def deliver(self, parcels: list[Parcel]) -> None: ...
+    def deliver(self, messages: list[OutgoingMessage]) -> None: ...
 
     def drained(self) -> None: ...
 
@@ -40,10 +40,10 @@ def test_a_message_beyond_a_window_full_of_locked_ones_is_noticed() -> None:
     engine = Engine(limits=WindowLimits(messages_max=2))
     engine.send(b"1", b"2")
     assert engine.receive() and engine.receive()
-    stirred = engine.engine.shared.stirred
-    stirred.clear()
+    ready_subqueues = engine.engine.shared.ready_subqueues
+    ready_subqueues.clear()
     engine.send(b"3")
-    assert MAIN in stirred, "the window has to be filled for whoever waits"
+    assert MAIN in ready_subqueues, "the window has to be filled for whoever waits"
 
 
 def test_a_head_that_leaves_while_its_body_is_read_lets_the_next_be_looked_for() -> None:
@@ -55,18 +55,18 @@ def test_a_head_that_leaves_while_its_body_is_read_lets_the_next_be_looked_for()
     engine.delete_batch(1)
     for page in need.pages:
         pages.add(page, load_page(engine.store, FRAGMENT, page))
-    engine.engine.shared.stirred.clear()
+    engine.engine.shared.ready_subqueues.clear()
     assert chores.fetch_bodies(engine.queue, MAIN, pages) is None
-    assert MAIN in engine.engine.shared.stirred
+    assert MAIN in engine.engine.shared.ready_subqueues
 
 
 def test_new_properties_let_everybody_be_looked_at() -> None:
     engine = Engine(Policy(receives=False))
     engine.send(b"1")
-    stirred = engine.engine.shared.stirred
-    stirred.clear()
+    ready_subqueues = engine.engine.shared.ready_subqueues
+    ready_subqueues.clear()
     engine.turn(lambda: engine.queue.update(Policy(), engine.now))
-    assert {MAIN, DEAD_LETTER} <= stirred.keys()
+    assert {MAIN, DEAD_LETTER} <= ready_subqueues.keys()
 
 
 def test_what_expires_in_one_line_is_handed_out_in_the_other() -> None:
@@ -76,10 +76,10 @@ def test_what_expires_in_one_line_is_handed_out_in_the_other() -> None:
     fragment.engine = engine.engine
     receivers = {subqueue: Waiting() for subqueue in (DEAD_LETTER, MAIN)}
     for subqueue, receiver in receivers.items():
-        fragment.line(subqueue).join(receiver)
-        fragment.line(subqueue).wants(receiver)
+        fragment.receivers_of(subqueue).join(receiver)
+        fragment.receivers_of(subqueue).wants(receiver)
     engine.now += 10
     outputs: list[Output] = []
     serve(fragment, engine.now, outputs)
     assert engine.queue.ledger.count(DEAD_LETTER) == 1
-    assert DEAD_LETTER in fragment.called
+    assert DEAD_LETTER in fragment.waiting_subqueues

@@ -17,7 +17,7 @@ from postbus.broker.message import (
 )
 from postbus.broker.pages import BodyPage, Pages, PinnedPage
 from postbus.broker.policy import Policy
-from postbus.broker.records import Kind
+from postbus.broker.records import RecordKind
 from postbus.broker.topic import Copy, Sorted, fan_out
 from postbus.errors import EntityDisabled, EntityNotFound, QuotaExceeded
 from postbus.store import batch
@@ -25,7 +25,7 @@ from tests.support.topics import Place, Sorter
 
 
 def topic_with(*owners: int, policy: Policy | None = None, checkpoint_every: int = 0) -> Place:
-    place = Place(policy=policy, sorter=Sorter(), checkpoint_every=checkpoint_every)
+    place = Place(policy=policy, matcher=Sorter(), checkpoint_every=checkpoint_every)
     for owner in owners:
         place.subscribe(owner)
     return place
@@ -87,8 +87,8 @@ def test_what_comes_behind_a_kept_message_waits_though_it_would_fit(
 ) -> None:
     monkeypatch.setattr(topic, "COPIES_AT_ONCE", 2)
     place = topic_with(1, 2, 3)
-    assert place.sorter is not None
-    place.sorter.rules[2] = place.sorter.rules[3] = lambda m: _unless(m.message_id, "b")
+    assert place.matcher is not None
+    place.matcher.rules[2] = place.matcher.rules[3] = lambda m: _unless(m.message_id, "b")
     place.publish("a")
     place.publish("b")
     assert place.names(1) == []
@@ -110,9 +110,9 @@ def test_no_more_bodies_are_read_than_a_turn_can_spread(monkeypatch: pytest.Monk
         place.paged(partial(fan_out, kept, place.queue), pages)
         read.append(sum(isinstance(page, BodyPage) for page in pages._loaded))
         # The second half is for one subscription only, and more of it fits into a turn.
-        if place.sorter is not None and len(place.names(7)) >= 20:
+        if place.matcher is not None and len(place.names(7)) >= 20:
             for owner in range(2, 8):
-                place.sorter.rules[owner] = lambda _: []
+                place.matcher.rules[owner] = lambda _: []
     assert not kept.behind
     assert place.names(1) == names and place.names(7) == names[:20]
     assert max(read[:20]) <= 2 and 5 <= max(read) <= 7
@@ -358,8 +358,8 @@ def test_records_say_which_subscription_they_are_about() -> None:
     [stored] = place.store.read(place.fragment, 0, 1 << 20)
     read = [records.decode(data) for _, data in batch.records(stored.data)]
     assert [(record.kind, record.message.subqueue >> OWNER_BITS) for record in read] == [
-        (Kind.PUBLISHED, 0),
-        (Kind.DISTRIBUTED, 5),
+        (RecordKind.PUBLISHED, 0),
+        (RecordKind.DISTRIBUTED, 5),
     ]
 
 
@@ -386,8 +386,8 @@ def test_messages_that_match_nobody_cost_what_looking_at_them_costs(
 ) -> None:
     monkeypatch.setattr(topic, "COPIES_AT_ONCE", 10)
     place = topic_with()
-    assert place.sorter is not None
-    place.sorter.cost = 5
+    assert place.matcher is not None
+    place.matcher.cost = 5
     place.publish(*"abcd")
     assert place.names(lane=PUBLISHING) == ["c", "d"], "two were looked at"
     place.spread()
@@ -417,7 +417,7 @@ class Slow(Sorter):
 
 
 def test_none_overtakes_a_message_whose_copies_take_several_turns() -> None:
-    topic = Place(sorter=Slow())
+    topic = Place(matcher=Slow())
     for owner in (1, 2, 3):
         topic.subscribe(owner)
     topic.publish("first", "second")

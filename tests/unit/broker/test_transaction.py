@@ -210,8 +210,8 @@ def test_the_number_of_a_scheduled_message_is_known_before_the_commit_and_holds(
 
 
 def test_one_that_is_due_by_the_time_of_the_commit_comes_behind_the_others() -> None:
-    sorter = Sorter()
-    place = Place(sorter=sorter)
+    matcher = Sorter()
+    place = Place(matcher=matcher)
     place.subscribe(1)
     transaction = Transaction()
     transaction.schedule(place.engine, made("a", scheduled_at=place.now + 10))
@@ -222,8 +222,8 @@ def test_one_that_is_due_by_the_time_of_the_commit_comes_behind_the_others() -> 
 
 
 def test_settlements_in_several_subscriptions_and_a_send_to_their_topic_are_one() -> None:
-    sorter = Sorter()
-    place = Place(sorter=sorter)
+    matcher = Sorter()
+    place = Place(matcher=matcher)
     for owner in (1, 2):
         place.subscribe(owner)
     place.publish("a")

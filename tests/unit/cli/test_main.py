@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from postbus.cli.main import app
-from postbus.config.steps import Outcome, Told, Verb
+from postbus.config.steps import Outcome, StepReport, Verb
 from postbus.settings import MADE_CERTIFICATE, Settings, declared, flag_of
 
 
@@ -133,7 +133,7 @@ def test_settings_shows_the_values_in_force(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_reload_that_fails_half_way_shows_both_halves_and_ends_with_status_1(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    steps = tuple(Told(Verb.CREATE, "queue", name) for name in ("a", "b", "c"))
+    steps = tuple(StepReport(Verb.CREATE, "queue", name) for name in ("a", "b", "c"))
     outcome = Outcome(steps, done=1, error="No room for it.")
     asked: list[object] = []
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from postbus.config.content import Content
 from postbus.config.planning import Limits, make_plan
-from postbus.config.steps import Outcome, Told, Verb
+from postbus.config.steps import Outcome, StepReport, Verb
 from postbus.model.rule import CorrelationFilter, SqlFilter
 from postbus.model.values import ValueType
 from postbus.ops.reload_request import report
@@ -58,17 +58,17 @@ def test_a_reload_prints_as_the_page_shows_it() -> None:
     outcome = Outcome.from_json(
         {
             "steps": [
-                Told(Verb.CREATE, "queue", "failures").to_json(),
+                StepReport(Verb.CREATE, "queue", "failures").to_json(),
                 {
-                    **Told(Verb.CHANGE, "queue", "orders").to_json(),
+                    **StepReport(Verb.CHANGE, "queue", "orders").to_json(),
                     "changes": [["max_delivery_count", "3", "5"]],
                 },
                 {
-                    **Told(Verb.CHANGE, "rule", rule).to_json(),
+                    **StepReport(Verb.CHANGE, "rule", rule).to_json(),
                     "changes": [["filter", '"amount > 1000"', '"amount > 2000"']],
                 },
             ],
-            "left": [Told(Verb.LEAVE, "queue", "old").to_json()],
+            "left": [StepReport(Verb.LEAVE, "queue", "old").to_json()],
             "done": 3,
             "notes": ["[settings] port: 6000 → 6001"],
             "error": None,

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from postbus.config.content import Content, Queue, Subscription, Topic
-from postbus.config.places import Wrong
+from postbus.config.places import ConfigMistake
 from postbus.config.planning import Limits, Plan, make_plan
-from postbus.config.steps import Change, Told, Verb
+from postbus.config.steps import Change, StepReport, Verb
 from postbus.model.authorization import AuthorizationRule, Right
 from postbus.model.description import EntityStatus, QueueDescription
 from postbus.model.rule import RuleDescription, SqlAction, SqlFilter
@@ -31,7 +31,7 @@ def plan(
 
 
 def told(result: Plan) -> list[str]:
-    return [line for step in (*result.steps, *result.left) for line in Told.of(step).lines()]
+    return [line for step in (*result.steps, *result.left) for line in StepReport.of(step).lines()]
 
 
 def queues(*names: str) -> Content:
@@ -251,20 +251,26 @@ def test_a_destination_is_in_the_file_or_in_the_namespace(tmp_path: Path) -> Non
     assert isinstance(step.description, QueueDescription)
     assert step.description.forward_to == "old"
     place = r'\[queues."a"\] forward_to: there is no queue or topic \'OLD\' to forward to'
-    with pytest.raises(Wrong, match=place):
+    with pytest.raises(ConfigMistake, match=place):
         plan(wanted, Content())
-    with pytest.raises(Wrong, match=place):
+    with pytest.raises(ConfigMistake, match=place):
         plan(wanted, queues("old"), prune=True)
     properties = {"ForwardDeadLetteredMessagesTo": "nowhere"}
     theirs = load(tmp_path, emulator({"Name": "a", "Properties": properties})).content
-    with pytest.raises(Wrong, match=r"Queues\[0\].Properties.ForwardDeadLetteredMessagesTo: there"):
+    with pytest.raises(
+        ConfigMistake, match=r"Queues\[0\].Properties.ForwardDeadLetteredMessagesTo: there"
+    ):
         plan(theirs, Content())
 
 
 def test_a_name_is_of_one_kind(tmp_path: Path) -> None:
-    with pytest.raises(Wrong, match=r'\[topics."A"\]: the namespace has a queue of this name'):
+    with pytest.raises(
+        ConfigMistake, match=r'\[topics."A"\]: the namespace has a queue of this name'
+    ):
         plan(load_toml(tmp_path, "[topics.A]"), queues("a"))
-    with pytest.raises(Wrong, match=r'\[queues."News"\]: the namespace has a topic of this name'):
+    with pytest.raises(
+        ConfigMistake, match=r'\[queues."News"\]: the namespace has a topic of this name'
+    ):
         plan(load_toml(tmp_path, "[queues.News]"), NEWS)
 
 
@@ -292,19 +298,21 @@ def test_a_name_is_of_one_kind(tmp_path: Path) -> None:
 def test_more_than_there_may_be_is_known_before_the_first_step(
     tmp_path: Path, text: str, limits: Limits, problem: str
 ) -> None:
-    with pytest.raises(Wrong, match=problem):
+    with pytest.raises(ConfigMistake, match=problem):
         plan(load_toml(tmp_path, text), NEWS, limits=limits)
 
 
 def test_a_step_is_told_the_same_after_a_journey_as_json() -> None:
-    step = Told(Verb.CHANGE, "queue", "orders", (Change("status", '"Active"', '"Disabled"'),))
-    assert Told.from_json(step.to_json()) == step
+    step = StepReport(Verb.CHANGE, "queue", "orders", (Change("status", '"Active"', '"Disabled"'),))
+    assert StepReport.from_json(step.to_json()) == step
 
 
 def test_what_is_fixed_at_creation_is_not_changed_by_a_file(tmp_path: Path) -> None:
     # R-PART-09
     wanted = load_toml(tmp_path, "[queues.orders]\nrequires_session = true")
-    with pytest.raises(Wrong, match=r"queues.*RequiresSession property of an existing Queue"):
+    with pytest.raises(
+        ConfigMistake, match=r"queues.*RequiresSession property of an existing Queue"
+    ):
         plan(wanted, queues("orders"))
     present = Content((Queue("orders", QueueDescription(requires_session=True)),))
     assert plan(wanted, present).steps == ()

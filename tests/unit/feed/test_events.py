@@ -23,16 +23,16 @@ from postbus.broker.message import (
     SCHEDULED,
     STATE,
     TRANSFER_DEAD_LETTER,
+    ForwardingInfo,
     Message,
-    Trail,
 )
-from postbus.broker.records import BRINGS_BODY, Kind
-from postbus.feed.events import COLUMNS, Event, Place, event
+from postbus.broker.records import BRINGS_BODY, RecordKind
+from postbus.feed.events import COLUMNS, Event, JournalOrigin, event
 from postbus.feed.lines import line
 from postbus.feed.operations import HOUSEKEEPING, OPERATIONS
 
 T0 = 1_700_000_000_123
-PLACE = Place("orders", 0, {3: "audit"})
+PLACE = JournalOrigin("orders", 0, {3: "audit"})
 
 
 def sent(body: bytes = b"hello") -> bytes:
@@ -64,7 +64,7 @@ def message(raw: bytes | None = None) -> Message:
     return made
 
 
-def event_of(kind: Kind, about: Message, raw: bytes = b"") -> Event:
+def event_of(kind: RecordKind, about: Message, raw: bytes = b"") -> Event:
     if kind in BRINGS_BODY:
         data = records.encode_with_body(kind, about, raw)
     else:
@@ -76,13 +76,13 @@ def event_of(kind: Kind, about: Message, raw: bytes = b"") -> Event:
 
 
 def test_every_kind_of_record_has_a_name_or_is_housekeeping() -> None:
-    assert set(OPERATIONS) | HOUSEKEEPING == set(Kind)
+    assert set(OPERATIONS) | HOUSEKEEPING == set(RecordKind)
     assert not set(OPERATIONS) & HOUSEKEEPING
     assert len(set(OPERATIONS.values())) == len(OPERATIONS)
 
 
 @pytest.mark.parametrize("kind", sorted(HOUSEKEEPING))
-def test_housekeeping_is_no_event(kind: Kind) -> None:
+def test_housekeeping_is_no_event(kind: RecordKind) -> None:
     about = message(sent())
     if kind in BRINGS_BODY:
         data = records.encode_with_body(kind, about, sent())
@@ -93,7 +93,7 @@ def test_housekeeping_is_no_event(kind: Kind) -> None:
 
 def test_an_enqueued_message_is_told_with_all_that_it_says() -> None:
     raw = sent()
-    found = event_of(Kind.ENQUEUED, message(raw), raw)
+    found = event_of(RecordKind.ENQUEUED, message(raw), raw)
     assert found == {
         **dict.fromkeys(COLUMNS),
         "entity": "orders",
@@ -137,7 +137,7 @@ def test_an_enqueued_message_is_told_with_all_that_it_says() -> None:
 )
 def test_a_time_of_any_year_is_told_to_the_millisecond(at: int, text: str) -> None:
     raw = encode_application_properties({"at": Timestamp(at)}) + encode_data(b"")
-    assert event_of(Kind.ENQUEUED, message(raw), raw)["properties"] == {"at": text}
+    assert event_of(RecordKind.ENQUEUED, message(raw), raw)["properties"] == {"at": text}
 
 
 def test_an_outcome_says_when_the_message_was_delivered_and_nothing_of_its_content() -> None:
@@ -145,7 +145,7 @@ def test_an_outcome_says_when_the_message_was_delivered_and_nothing_of_its_conte
     about.length = 300
     about.delivered_at = T0 + 5
     about.delivery_count = 2
-    found = event_of(Kind.COMPLETED, about)
+    found = event_of(RecordKind.COMPLETED, about)
     assert found["operation"] == "completed"
     assert found["deliveredTime"] == T0 + 5
     assert found["deliveryCount"] == 2
@@ -157,7 +157,7 @@ def test_a_scheduled_message_has_no_enqueued_time_yet() -> None:
     raw = sent()
     about = message(raw)
     about.lane = SCHEDULED
-    found = event_of(Kind.SCHEDULED, about, raw)
+    found = event_of(RecordKind.SCHEDULED, about, raw)
     assert found["enqueuedTime"] is None
     assert found["scheduledEnqueueTime"] == T0
 
@@ -166,7 +166,7 @@ def test_a_time_to_live_is_told_with_its_end() -> None:
     raw = sent()
     about = message(raw)
     about.ttl = 60_000
-    found = event_of(Kind.ENQUEUED, about, raw)
+    found = event_of(RecordKind.ENQUEUED, about, raw)
     assert (found["timeToLive"], found["expiresAt"]) == (60_000, T0 + 60_000)
 
 
@@ -174,7 +174,7 @@ def test_a_dead_letter_of_a_subscription_names_it_and_says_why() -> None:
     about = message()
     about.subqueue = 3 << OWNER_BITS | DEAD_LETTER
     about.reason, about.description, about.source = "broken", "no total", "orders"
-    found = event_of(Kind.DEAD_LETTERED, about)
+    found = event_of(RecordKind.DEAD_LETTERED, about)
     assert (found["subscription"], found["subQueue"]) == ("audit", "deadletter")
     assert found["deadLetterReason"] == "broken"
     assert found["deadLetterErrorDescription"] == "no total"
@@ -184,7 +184,7 @@ def test_a_dead_letter_of_a_subscription_names_it_and_says_why() -> None:
 def test_a_subscription_that_is_no_more_has_no_name() -> None:
     about = message()
     about.subqueue = 9 << OWNER_BITS | TRANSFER_DEAD_LETTER
-    found = event_of(Kind.EXPIRED, about)
+    found = event_of(RecordKind.EXPIRED, about)
     assert (found["subscription"], found["subQueue"]) == (None, "transferdeadletter")
 
 
@@ -192,10 +192,10 @@ def test_what_a_rule_or_a_receiver_changed_stands_in_place_of_what_was_sent() ->
     raw = sent()
     about = message(raw)
     about.properties = encode_application_properties({"n": UInt(8)})
-    about.trail = Trail(10)
+    about.trail = ForwardingInfo(10)
     about.trail.envelope = encode_properties(Properties(subject="changed"))
     about.trail.annotations = encode_message_annotations({Symbol("x-opt-partition-key"): b"p2"})
-    found = event_of(Kind.ARRIVED, about, raw)
+    found = event_of(RecordKind.ARRIVED, about, raw)
     assert found["properties"] == {"n": "8"}
     assert (found["subject"], found["to"], found["partitionKey"]) == ("changed", None, "p2")
 
@@ -204,13 +204,13 @@ def test_properties_that_were_all_removed_are_none() -> None:
     raw = sent()
     about = message(raw)
     about.properties = b""
-    assert event_of(Kind.ENQUEUED, about, raw)["properties"] == {}
+    assert event_of(RecordKind.ENQUEUED, about, raw)["properties"] == {}
 
 
 def test_a_session_state_is_its_bytes_as_given() -> None:
     about = message(b"\x00\x53not a message")
     about.lane, about.session_id = STATE, "s"
-    found = event_of(Kind.STATE_SET, about, b"\x00\x53not a message")
+    found = event_of(RecordKind.STATE_SET, about, b"\x00\x53not a message")
     assert found["operation"] == "session-state-set"
     assert (found["sessionId"], found["body"]) == ("s", b"\x00\x53not a message")
     assert found["properties"] is None
@@ -220,7 +220,7 @@ def test_a_line_leaves_out_what_is_unknown_and_shows_texts_as_such() -> None:
     raw = sent("grüße\n".encode())
     about = message(raw)
     about.ttl = 1 << 59
-    written = line(event_of(Kind.ENQUEUED, about, raw))
+    written = line(event_of(RecordKind.ENQUEUED, about, raw))
     assert written.endswith(b"\n") and written.count(b"\n") == 1
     shown = json.loads(written)
     assert shown["timestamp"] == "2023-11-14T22:13:20.132Z"
@@ -233,16 +233,16 @@ def test_a_line_leaves_out_what_is_unknown_and_shows_texts_as_such() -> None:
 @pytest.mark.parametrize("body", [b"\xff\xfe", b"a\x00b", b"\x1b[2J", "a\x9b2J".encode()])
 def test_a_body_that_is_no_text_is_shown_as_bytes_only(body: bytes) -> None:
     raw = sent(body)
-    shown = json.loads(line(event_of(Kind.ENQUEUED, message(raw), raw)))
+    shown = json.loads(line(event_of(RecordKind.ENQUEUED, message(raw), raw)))
     assert "body" in shown and "bodyText" not in shown
 
 
 def test_a_value_that_is_a_text_is_a_body_of_that_text() -> None:
     raw = encode_amqp_value("hello")
-    assert event_of(Kind.ENQUEUED, message(raw), raw)["body"] == b"hello"
+    assert event_of(RecordKind.ENQUEUED, message(raw), raw)["body"] == b"hello"
 
 
 def test_a_message_in_its_queue_belongs_to_no_subscription() -> None:
     about = message()
     about.lane = ACTIVE
-    assert event_of(Kind.ABANDONED, about)["subscription"] is None
+    assert event_of(RecordKind.ABANDONED, about)["subscription"] is None

@@ -15,7 +15,7 @@ import pytest
 from postbus.amqp.sections import encode_data
 from postbus.broker import records
 from postbus.broker.message import Message
-from postbus.broker.records import Kind
+from postbus.broker.records import RecordKind
 from postbus.errors import (
     ConnectionForced,
     EntityNotFound,
@@ -39,7 +39,7 @@ from postbus.store import batch
 from postbus.store.memory.store import MemoryStore
 from postbus.store.ports import Row
 from postbus.store.sqlite.catalog import Catalog, EntityRecord, FragmentRecord
-from postbus.store.sqlite.reader_offsets import ReaderMarks
+from postbus.store.sqlite.reader_offsets import ReaderOffsets
 from postbus.store.sqlite.store import SqliteStore
 from tests.contract.fragments import T0, Writer
 from tests.unit.runtime.test_runtime import Bed
@@ -103,7 +103,7 @@ def other_host(number: int) -> LoadedFragment:
     return QueueEntity(record, Settings(), 0).fragment
 
 
-def record(number: int, kind: Kind = Kind.ENQUEUED, size: int = 10) -> bytes:
+def record(number: int, kind: RecordKind = RecordKind.ENQUEUED, size: int = 10) -> bytes:
     """A record of a message, as the engine writes it."""
     raw = encode_data(b"x" * size)
     message = Message(raw, f"m{number}")
@@ -318,7 +318,7 @@ async def test_lines_come_in_pieces_of_bounded_size_and_none_is_missing(
     monkeypatch.setattr(feed_module, "LINES_BYTES", 1_000)
     monkeypatch.setattr(feed_module, "LINES_AT_ONCE", 4)
     # Some calls find nothing but housekeeping, and others follow.
-    desk.commit(*(record(n, Kind.COPIED) for n in range(1, 10)), record(10, size=900))
+    desk.commit(*(record(n, RecordKind.COPIED) for n in range(1, 10)), record(10, size=900))
     desk.commit(*(record(n, size=900) for n in range(11, 20)))
     pieces = [
         piece async for piece in desk.feed.lines(desk.entity, desk.fragment, await desk.ask(0))
@@ -437,7 +437,7 @@ async def test_progress_that_comes_together_is_written_together(desk: Desk) -> N
 
 async def test_progress_that_cannot_be_written_is_refused_and_written_later(desk: Desk) -> None:
     register = Register(desk)
-    full = mock.patch.object(ReaderMarks, "write", side_effect=StoreUnavailable("full"))
+    full = mock.patch.object(ReaderOffsets, "write", side_effect=StoreUnavailable("full"))
     with full, pytest.raises(StoreUnavailable):
         await register.put("a", 1)
     await register.put("b", 2)
@@ -458,7 +458,7 @@ async def test_a_start_on_a_full_disk_forgets_readers_later(desk: Desk) -> None:
     await register.put("old", 1)
     register.now += KEPT_MS + 1
     register.readers, marks = register.opened(), register.catalog.reader_marks
-    with mock.patch.object(ReaderMarks, "write", side_effect=StoreUnavailable("full")):
+    with mock.patch.object(ReaderOffsets, "write", side_effect=StoreUnavailable("full")):
         await register.readers.open()
     await register.put("new", 2)
     assert {key.name for key in marks.all()} == {"new"}

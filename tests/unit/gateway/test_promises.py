@@ -10,7 +10,7 @@ import pytest
 from postbus.amqp.sections import Properties, encode_data, encode_properties
 from postbus.broker.message import MAIN
 from postbus.errors import ServiceBusError, StoreUnavailable
-from postbus.gateway.client_links import Outlet
+from postbus.gateway.client_links import ClientReceiver
 from tests.unit.runtime.test_runtime import Bed, settled
 
 # The stand-ins below are not the classes that a compiled Outlet insists on.
@@ -47,7 +47,7 @@ class Connection:
 
     def __init__(self, bed: Bed) -> None:
         self._bed = bed
-        self.outlet: Outlet | None = None
+        self.receiver: ClientReceiver | None = None
 
     def runtime(self, _: Any) -> Any:
         return self._bed.runtime
@@ -63,14 +63,14 @@ class Connection:
             touch=lambda _: None,
         )
         link = Link()
-        self.outlet = Outlet(cast(Any, self), cast(Any, link), cast(Any, entity), MAIN)
-        self.outlet.open()
+        self.receiver = ClientReceiver(cast(Any, self), cast(Any, link), cast(Any, entity), MAIN)
+        self.receiver.open()
         return link
 
     def detach(self, link: Link, error: ServiceBusError, entity: str) -> None:
         link.attached = False
-        assert self.outlet is not None
-        self.outlet.close()
+        assert self.receiver is not None
+        self.receiver.close()
 
 
 @pytest.fixture
@@ -92,8 +92,8 @@ async def test_a_failed_commit_takes_its_promises_back(bed: Bed) -> None:
     bed.store.open.clear()
     bed.store.failure = StoreUnavailable("disk full")
     refused = bed.send(BODY)
-    assert connection.outlet is not None
-    connection.outlet.credited()
+    assert connection.receiver is not None
+    connection.receiver.credited()
     await settled()
     assert promised(connection, link) == (6 * len(BODY), 6)
 
@@ -110,11 +110,11 @@ async def test_a_promise_that_is_kept_after_a_close_is_counted_once(bed: Bed) ->
     link = connection.attach()
     bed.store.open.clear()
     sent = bed.send(BODY)
-    assert connection.outlet is not None
-    connection.outlet.credited()
+    assert connection.receiver is not None
+    connection.receiver.credited()
     await settled()
     link.attached = False
-    connection.outlet.close()
+    connection.receiver.close()
     assert promised(connection, link) == (0, 0)
     bed.store.open.set()
     await sent
@@ -126,8 +126,8 @@ async def test_what_is_delivered_is_promised_no_more(bed: Bed) -> None:
     await bed.send(*[BODY] * 5)
     connection = Connection(bed)
     link = connection.attach()
-    assert connection.outlet is not None
-    connection.outlet.credited()
+    assert connection.receiver is not None
+    connection.receiver.credited()
     await settled()
     assert link.sent == 5
     assert promised(connection, link) == (0, 0)

@@ -14,7 +14,7 @@ from postbus.broker.message import MAIN
 from postbus.broker.policy import Policy
 from postbus.errors import ServiceBusError, SessionLockLost, StoreUnavailable
 from postbus.gateway.session_filter import SessionFilter
-from postbus.gateway.session_link import SessionOutlet
+from postbus.gateway.session_link import ClientSessionReceiver
 from postbus.messages.envelope import read_message
 from postbus.observe.meters import EntityMeter
 from postbus.runtime.fragment import LoadedFragment
@@ -80,10 +80,10 @@ class Client:
         )
         self.link = Link()
         wanted = SessionFilter("filter", None, session_id)
-        self.outlet = SessionOutlet(
+        self.receiver = ClientSessionReceiver(
             cast(Any, self), cast(Any, self.link), cast(Any, entity), MAIN, wanted
         )
-        self.outlet.open()
+        self.receiver.open()
 
     def runtime(self, _: Any) -> Any:
         return self._bed.runtime
@@ -98,11 +98,11 @@ class Client:
 
     def leave(self) -> None:
         self.link.attached = False
-        self.outlet.close()
+        self.receiver.close()
 
     def grant(self, credit: int) -> None:
         self.link.credit = credit
-        self.outlet.credited()
+        self.receiver.credited()
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ async def test_who_has_nothing_to_settle_hears_of_a_lost_session_when_it_wants_m
     bed.now += LOCK_MS
     bed.runtime.wake(bed.fragment)
     await settled()
-    assert client.told is None and bed.fragment.session_line(MAIN).held_count == 0
+    assert client.told is None and bed.fragment.waiters_of(MAIN).held_count == 0
     client.grant(1)
     assert isinstance(client.told, SessionLockLost)
 
@@ -179,7 +179,7 @@ async def test_who_leaves_before_the_answer_and_comes_again_finds_the_session_fr
     gone = Client(bed, "mine")
     beside = bed.ask(lambda queue, now, pages: queue.send([_message("other")], now))
     await settled()
-    assert gone.outlet.promised is not None and not gone.link.attached, "it waits for the commit"
+    assert gone.receiver.promised is not None and not gone.link.attached, "it waits for the commit"
     gone.leave()
     again = Client(bed, "mine")
     bed.store.open.set()
@@ -228,7 +228,7 @@ def test_one_receiver_that_cannot_be_told_does_not_keep_the_others_from_it() -> 
         raise RuntimeError(session)
 
     fragment = LoadedFragment(1, 0, 0, "orders", Policy())
-    asked: Any = AcceptNext(fragment, MAIN, fragment.session_line(MAIN))
+    asked: Any = AcceptNext(fragment, MAIN, fragment.waiters_of(MAIN))
     asked._found += [(SimpleNamespace(accepted=fails), "a")]
     asked._found += [(SimpleNamespace(accepted=told.append), "b")]
     asked.answer()

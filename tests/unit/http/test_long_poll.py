@@ -60,7 +60,7 @@ def send(bed: Bed, *bodies: bytes) -> asyncio.Future[Any]:
 async def counts(bed: Bed) -> tuple[int, int, int]:
     """Messages, locks and places in the line."""
     found = await bed.ask(lambda queue, now, pages: (queue.ledger.count(MAIN), len(queue.locks)))
-    return (*found, len(bed.fragment.lines[MAIN].receivers))
+    return (*found, len(bed.fragment.receiver_queues[MAIN].members))
 
 
 @pytest.mark.parametrize("deletes", [False, True])
@@ -106,7 +106,7 @@ async def test_a_wait_that_is_over_before_the_commit_still_gets_its_message(bed:
     waiting = Client(bed, deletes=True).ask(wait_ms=1)
     await asyncio.sleep(0.05)
     assert not waiting.done()
-    assert not bed.fragment.lines[MAIN].receivers
+    assert not bed.fragment.receiver_queues[MAIN].members
     bed.store.open.set()
     received = await asyncio.wait_for(waiting, 10)
     assert received is not None and received.message.body == b"1"
@@ -183,8 +183,8 @@ async def test_a_message_that_comes_in_the_very_moment_of_going_is_given_back(
     await settled()
     deliver = client.poll.deliver
 
-    def deliver_and_go(parcels: Any) -> None:
-        deliver(parcels)
+    def deliver_and_go(outgoing: Any) -> None:
+        deliver(outgoing)
         client.gone.set_result(None)
 
     client.poll.deliver = deliver_and_go  # type: ignore[method-assign]

@@ -11,7 +11,7 @@ from postbus.auth.keyring import AccessKey
 from postbus.auth.sas import create_sas
 from postbus.errors import InvalidArgument, MessageLockLost, QuotaExceeded
 from postbus.http import messages
-from postbus.http.messages import Place, find_target
+from postbus.http.messages import MessageSelector, find_target
 from postbus.model.authorization import Right
 from postbus.model.plain_message import MessageState, Moment, PlainMessage, ReceivedMessage
 from tests.unit.http import fakes
@@ -51,37 +51,43 @@ async def ask(mailbox: MemoryMailbox, method: str, path: str, **options: object)
 @pytest.mark.parametrize(
     ("method", "path", "entity", "place", "reference"),
     [
-        ("POST", "/orders/messages", "orders", Place.ALL, ""),
-        ("POST", "/orders/Messages/", "orders", Place.ALL, ""),
-        ("POST", "/eu%2Forders/messages", "eu/orders", Place.ALL, ""),
-        ("POST", "/eu/messages/messages", "eu/messages", Place.ALL, ""),
-        ("DELETE", "/orders/messages/head", "orders", Place.HEAD, ""),
+        ("POST", "/orders/messages", "orders", MessageSelector.ALL, ""),
+        ("POST", "/orders/Messages/", "orders", MessageSelector.ALL, ""),
+        ("POST", "/eu%2Forders/messages", "eu/orders", MessageSelector.ALL, ""),
+        ("POST", "/eu/messages/messages", "eu/messages", MessageSelector.ALL, ""),
+        ("DELETE", "/orders/messages/head", "orders", MessageSelector.HEAD, ""),
         (
             "POST",
             "/orders/$DeadLetterQueue/messages/HEAD",
             "orders/$DeadLetterQueue",
-            Place.HEAD,
+            MessageSelector.HEAD,
             "",
         ),
         (
             "POST",
             "/news/subscriptions/all/messages/head",
             "news/subscriptions/all",
-            Place.HEAD,
+            MessageSelector.HEAD,
             "",
         ),
-        ("PUT", f"/orders/messages/7/{TOKEN}", "orders", Place.LOCKED, "7"),
-        ("DELETE", f"/orders/messages/a%2Fb/{str(TOKEN).upper()}", "orders", Place.LOCKED, "a/b"),
-        ("POST", f"/a/b/messages/x/{TOKEN}", "a/b", Place.LOCKED, "x"),
+        ("PUT", f"/orders/messages/7/{TOKEN}", "orders", MessageSelector.LOCKED, "7"),
+        (
+            "DELETE",
+            f"/orders/messages/a%2Fb/{str(TOKEN).upper()}",
+            "orders",
+            MessageSelector.LOCKED,
+            "a/b",
+        ),
+        ("POST", f"/a/b/messages/x/{TOKEN}", "a/b", MessageSelector.LOCKED, "x"),
     ],
 )
 def test_a_path_names_messages(
-    method: str, path: str, entity: str, place: Place, reference: str
+    method: str, path: str, entity: str, place: MessageSelector, reference: str
 ) -> None:
     target = find_target(method, path)
     assert target is not None
     assert (target.path, target.place, target.reference) == (entity, place, reference)
-    assert (target.token == TOKEN) is (place is Place.LOCKED)
+    assert (target.token == TOKEN) is (place is MessageSelector.LOCKED)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from postbus.amqp.sections import (
     read_properties,
     scan,
 )
-from postbus.broker.message import DEFERRED, NO_TTL, Message, Trail
+from postbus.broker.message import DEFERRED, NO_TTL, ForwardingInfo, Message
 from postbus.errors import InvalidArgument, InvalidOperation, MessageSizeExceeded
 from postbus.messages.envelope import (
     BATCH_FORMAT,
@@ -358,7 +358,7 @@ def test_a_receiver_is_told_that_a_message_was_scheduled() -> None:
         return read_annotations(out, scan(out)).get("x-opt-message-state")
 
     assert (state(), state(with_state=True)) == (None, 0)
-    message.trail = Trail(message.length)
+    message.trail = ForwardingInfo(message.length)
     assert (state(), state(with_state=True)) == (None, 0)
     message.trail.scheduled = True
     assert (state(), state(with_state=True)) == (2, 0)

@@ -14,8 +14,8 @@ from postbus.model.description import QueueCounts, QueueDescription
 from postbus.model.subscription import SubscriptionDescription
 from postbus.model.topic import TopicDescription
 from postbus.namespace.entities import Entity, QueueEntity, SubscriptionEntity, TopicEntity
-from postbus.namespace.idle import Idleness
-from postbus.namespace.rule_matcher import TopicSorter
+from postbus.namespace.idle import IdleDeletion
+from postbus.namespace.rule_matcher import TopicRuleMatcher
 from postbus.settings import Settings
 from postbus.store.sqlite.catalog import EntityRecord, FragmentRecord
 from postbus.store.sqlite.subscriptions import SubscriptionRecord
@@ -35,7 +35,7 @@ class Town:
         self.others_delete = False
         self.meanwhile: Callable[[], object] = lambda: None
         """What happens while a deletion waits for its turn."""
-        self.idleness = Idleness(self, lambda: self.now)
+        self.idleness = IdleDeletion(self, lambda: self.now)
 
     def record(self, name: str, description: Any) -> EntityRecord:
         fragment = FragmentRecord(len(self.there) + 1, 0, 0)
@@ -48,8 +48,8 @@ class Town:
 
     def topic(self, name: str = "t", idle_ms: int | None = IDLE) -> TopicEntity:
         record = self.record(name, TopicDescription(auto_delete_ms=idle_ms))
-        sorter = TopicSorter(lambda: UUID(int=0))
-        made = self.there[name] = TopicEntity(record, Settings(), self.now, sorter)
+        matcher = TopicRuleMatcher(lambda: UUID(int=0))
+        made = self.there[name] = TopicEntity(record, Settings(), self.now, matcher)
         return made
 
     def subscribe(self, topic: TopicEntity, idle_ms: int | None = IDLE) -> SubscriptionEntity:
@@ -134,7 +134,7 @@ def test_use_begins_the_time_anew(town: Town, use: str) -> None:
 def test_a_receiver_that_waits_is_use(town: Town) -> None:
     """Semantics B §11: a receive, even an empty one."""
     queue = town.queue()
-    line, receiver = queue.fragment.line(queue.subqueue(0)), Waiter()
+    line, receiver = queue.fragment.receivers_of(queue.subqueue(0)), Waiter()
     line.join(receiver)
     line.wants(receiver)
     town.wait(10 * IDLE)
@@ -211,7 +211,7 @@ class Waiter:
     def reserve(self, message: Any, raw: bytes) -> Any:
         raise AssertionError("it was given something")
 
-    def deliver(self, parcels: list[Any]) -> None:
+    def deliver(self, messages: list[Any]) -> None:
         raise AssertionError("it was given something")
 
     def drained(self) -> None:

@@ -14,7 +14,7 @@ from postbus.broker.policy import Policy
 from postbus.runtime import dispatch, session_serving
 from postbus.runtime.dispatch import serve
 from postbus.runtime.fragment import LoadedFragment, Output
-from postbus.runtime.receivers import Parcel
+from postbus.runtime.receivers import OutgoingMessage
 from tests.support.topics import Place, Sorter
 
 END = 99
@@ -24,7 +24,7 @@ class Crowd:
     """A topic, most of whose subscriptions are received from or forward."""
 
     def __init__(self, subscriptions: int, policy: Policy) -> None:
-        self.place = Place(sorter=Sorter())
+        self.place = Place(matcher=Sorter())
         for owner in range(1, subscriptions + 1):
             self.place.subscribe(owner, policy)
         self.fragment = LoadedFragment(self.place.fragment, 0, 0, "topic", Policy())
@@ -34,10 +34,10 @@ class Crowd:
 
     def only(self, owner: int) -> None:
         """Have this one get what is published, and no other."""
-        sorter = self.place.sorter
-        assert sorter is not None
-        for each in sorter.rules:
-            sorter.rules[each] = None if each == owner else lambda _: []
+        matcher = self.place.matcher
+        assert matcher is not None
+        for each in matcher.rules:
+            matcher.rules[each] = None if each == owner else lambda _: []
 
     def receive_everywhere(self) -> None:
         for owner in self.place.engine.queues:
@@ -170,11 +170,11 @@ class Greedy:
     def capacity(self) -> int:
         return 1_000
 
-    def reserve(self, message: Message, raw: bytes) -> Parcel:
+    def reserve(self, message: Message, raw: bytes) -> OutgoingMessage:
         self.reserved.append(message.message_id)
-        return Parcel(message, raw, None)
+        return OutgoingMessage(message, raw, None)
 
-    def deliver(self, parcels: list[Parcel]) -> None: ...
+    def deliver(self, messages: list[OutgoingMessage]) -> None: ...
 
     def drained(self) -> None: ...
 
@@ -188,8 +188,8 @@ def test_a_turn_hands_out_so_many_over_all_lines_and_all_have_their_turn(
     crowd.place.publish(*(str(number) for number in range(25)))
     receivers = {owner: Greedy() for owner in range(1, 5)}
     for owner, receiver in receivers.items():
-        crowd.fragment.line(owner << OWNER_BITS).join(receiver)
-        crowd.fragment.line(owner << OWNER_BITS).wants(receiver)
+        crowd.fragment.receivers_of(owner << OWNER_BITS).join(receiver)
+        crowd.fragment.receivers_of(owner << OWNER_BITS).wants(receiver)
     totals: list[int] = []
     while not totals or totals[-1] < 100:
         crowd.turn()
@@ -211,7 +211,7 @@ def test_sessions_share_what_a_turn_hands_out_and_all_have_their_turn(
     for owner, receiver in enumerate(receivers, 1):
         queue = crowd.place.at(owner)
         receiver.session = session_operations.accept(queue, "s", 1, crowd.place.now)
-        line = crowd.fragment.session_line(queue.main)
+        line = crowd.fragment.waiters_of(queue.main)
         line.hold(receiver.session, receiver)
         line.wants(receiver)
     messages = [Message(b"body", str(number), "s") for number in range(25)]

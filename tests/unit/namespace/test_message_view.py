@@ -20,7 +20,7 @@ from postbus.amqp.sections import (
     read_properties,
     scan,
 )
-from postbus.broker.message import ACTIVE, NO_TTL, PUBLISHING, SCHEDULED, Message, Trail
+from postbus.broker.message import ACTIVE, NO_TTL, PUBLISHING, SCHEDULED, ForwardingInfo, Message
 from postbus.messages.envelope import read_message
 from postbus.model.duration import MAX_TICKS
 from postbus.model.rule import RuleDescription, SqlAction, TrueFilter
@@ -301,7 +301,7 @@ def test_an_action_begins_with_what_an_action_of_another_topic_has_left() -> Non
         Properties(message_id="m-1", subject="orig"), annotations={Symbol("x-opt-other"): 1}
     )
     first = rewritten(message, "SET sys.Label='first'; SET sys.PartitionKey='p'")
-    trail = message.trail = Trail(message.length)
+    trail = message.trail = ForwardingInfo(message.length)
     assert first.properties_section is not None and first.annotations_section is not None
     trail.envelope, trail.annotations = first.properties_section, first.annotations_section
 

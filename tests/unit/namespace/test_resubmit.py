@@ -10,9 +10,9 @@ import pytest
 
 from postbus.broker.message import DEAD_LETTER, MAIN, Message
 from postbus.broker.pages import Pages
-from postbus.broker.placing import choose_grave
+from postbus.broker.placing import choose_dead_letter_place
 from postbus.broker.queue import Queue
-from postbus.broker.records import Kind
+from postbus.broker.records import RecordKind
 from postbus.errors import OutcomeUnknown, StoreUnavailable
 from postbus.messages.translation import to_message
 from postbus.model.address import resolve_path
@@ -21,7 +21,7 @@ from postbus.model.instant import Instant
 from postbus.model.plain_message import PlainMessage
 from postbus.namespace import resubmit
 from postbus.namespace.entities import QueueEntity
-from postbus.namespace.resubmit import Resubmitting
+from postbus.namespace.resubmit import Resubmission
 from postbus.settings import Settings
 from postbus.store.sqlite.catalog import EntityRecord, FragmentRecord
 from tests.unit.runtime.test_runtime import Bed
@@ -45,17 +45,17 @@ class Cemetery:
             at=lambda address: self.entity,
             runtime=lambda fragment: self.bed.runtime,
         )
-        self.office = Resubmitting(namespace, lambda: self.bed.now)
+        self.office = Resubmission(namespace, lambda: self.bed.now)
 
-    async def bury(self, count: int) -> list[int]:
+    async def move_to_dead_letters(self, count: int) -> list[int]:
         made = [
             to_message(PlainMessage(b"%d" % n, message_id=f"m{n}"), 1_000) for n in range(count)
         ]
 
-        def bury(queue: Queue, now: Instant, pages: Pages) -> list[int]:
+        def move_to_dead_letters(queue: Queue, now: Instant, pages: Pages) -> list[int]:
             return [self._bury(queue, message, now) for message in made]
 
-        numbers: list[int] = await self.bed.ask(bury)
+        numbers: list[int] = await self.bed.ask(move_to_dead_letters)
         return numbers
 
     def _bury(self, queue: Queue, message: Message, now: Instant) -> int:
@@ -63,8 +63,8 @@ class Cemetery:
         assert raw is not None
         message.number = message.enqueue_number = queue.ledger.next_number()
         message.enqueued_at = now
-        choose_grave(queue, message, "broken", "in a test")
-        queue.ledger.add(Kind.ENQUEUED, message, raw)
+        choose_dead_letter_place(queue, message, "broken", "in a test")
+        queue.ledger.add(RecordKind.ENQUEUED, message, raw)
         queue.placed(message)
         return message.number
 
@@ -84,7 +84,7 @@ async def cemetery(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cemetery]:
 
 
 async def test_a_long_request_is_carried_out_slice_by_slice_in_order(cemetery: Cemetery) -> None:
-    numbers = await cemetery.bury(10)
+    numbers = await cemetery.move_to_dead_letters(10)
     before = cemetery.bed.store.commits
     told = await cemetery.office.resubmit(DEAD, None, [(n, Edits()) for n in numbers])
     assert told == [("moved", "")] * 10
@@ -101,7 +101,7 @@ async def test_a_long_request_is_carried_out_slice_by_slice_in_order(cemetery: C
 async def test_when_the_store_fails_between_all_are_told_and_asking_again_mends_it(
     cemetery: Cemetery,
 ) -> None:
-    numbers = await cemetery.bury(10)
+    numbers = await cemetery.move_to_dead_letters(10)
     asked = [(number, Edits()) for number in numbers]
     commit, count = cemetery.bed.store.commit, 0
 
@@ -121,7 +121,7 @@ async def test_when_the_store_fails_between_all_are_told_and_asking_again_mends_
 
 
 async def test_what_nobody_knows_is_not_told_as_refused(cemetery: Cemetery) -> None:
-    numbers = await cemetery.bury(10)
+    numbers = await cemetery.move_to_dead_letters(10)
     commit, count = cemetery.bed.store.commit, 0
 
     def second_sync_fails(parts: Any) -> Any:
@@ -140,14 +140,14 @@ async def test_what_nobody_knows_is_not_told_as_refused(cemetery: Cemetery) -> N
 
 
 async def test_when_the_store_fails_at_once_the_request_is_refused(cemetery: Cemetery) -> None:
-    numbers = await cemetery.bury(1)
+    numbers = await cemetery.move_to_dead_letters(1)
     cemetery.bed.store.failure = StoreUnavailable("disk full")
     with pytest.raises(StoreUnavailable, match="disk full"):
         await cemetery.office.resubmit(DEAD, None, [(numbers[0], Edits())])
 
 
 async def test_dead_letters_are_thrown_away_slice_by_slice(cemetery: Cemetery) -> None:
-    numbers = await cemetery.bury(6)
+    numbers = await cemetery.move_to_dead_letters(6)
     told = await cemetery.office.discard(DEAD, [*numbers, 99])
     assert told == [("removed", "")] * 6 + [("not found", "")]
     assert cemetery.counts() == (0, 0)

@@ -23,7 +23,7 @@ from postbus.amqp.sections import (
     read_properties,
     scan,
 )
-from postbus.broker.message import NO_TTL, Message, Trail
+from postbus.broker.message import NO_TTL, ForwardingInfo, Message
 from postbus.errors import InvalidOperation, MessageSizeExceeded
 from postbus.messages.envelope import read_message
 from postbus.model.edits import Edits
@@ -174,7 +174,7 @@ def test_one_can_be_put_off() -> None:
 def test_what_a_rule_or_a_receiver_changed_is_what_is_sent() -> None:
     message, raw = dead_letter()
     message.properties = encode_application_properties({"changed": "yes"})
-    message.trail = Trail(len(raw))
+    message.trail = ForwardingInfo(len(raw))
     message.trail.envelope = encode_properties(Properties(message_id="m", subject="cake"))
     message.trail.annotations = encode_message_annotations({Symbol("x-opt-partition-key"): "p"})
     made = revised(Edits(), (message, raw))

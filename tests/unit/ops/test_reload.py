@@ -20,7 +20,7 @@ from postbus.model.description import EntityStatus, QueueDescription
 from postbus.model.rule import RuleDescription
 from postbus.namespace.namespace import Namespace
 from postbus.ops.export import export_folder, export_running
-from postbus.ops.reload import Reloading
+from postbus.ops.reload import Reload
 from postbus.server import Server, _config
 from postbus.settings import Settings
 from postbus.store.sqlite.folder import DataFolder
@@ -69,8 +69,8 @@ class Bed:
         return found
 
     @property
-    def reloading(self) -> Reloading:
-        found: Reloading = self.server._reloading
+    def reloading(self) -> Reload:
+        found: Reload = self.server._reloading
         return found
 
     async def reload(self, text: str | None = None, **options: bool) -> Outcome:

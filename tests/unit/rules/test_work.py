@@ -25,7 +25,7 @@ from postbus.model.rule import (
     SqlFilter,
     TrueFilter,
 )
-from postbus.namespace.rule_matcher import TopicSorter
+from postbus.namespace.rule_matcher import TopicRuleMatcher
 from postbus.rules.matching import RuleSet
 from postbus.rules.values import EvaluationFailed
 from postbus.rules.work import STEPS_MAX, TooMuchWork
@@ -104,20 +104,20 @@ def test_rules_that_were_not_asked_in_time_fail_and_the_others_count(correlated:
 # -- actions -------------------------------------------------------------------------------------
 
 
-def sorter_of(*actions: str | None, together: bool = False) -> TopicSorter:
-    sorter = TopicSorter(lambda: UUID(int=0))
-    rules = sorter.compile(
+def sorter_of(*actions: str | None, together: bool = False) -> TopicRuleMatcher:
+    matcher = TopicRuleMatcher(lambda: UUID(int=0))
+    rules = matcher.compile(
         [
             RuleDescription(f"r{n}", TrueFilter(), None if action is None else SqlAction(action))
             for n, action in enumerate(actions)
         ]
     )
     if together:
-        sorter.set_rules(1, rules)
+        matcher.set_rules(1, rules)
     else:
         for n, made in enumerate(rules):
-            sorter.set_rules(n + 1, [made])
-    return sorter
+            matcher.set_rules(n + 1, [made])
+    return matcher
 
 
 def message_with(**properties: object) -> Message:
@@ -152,8 +152,8 @@ def test_an_action_stops_at_the_limit_of_headers_before_there_is_a_copy(action: 
 
 def test_a_copy_that_would_be_too_large_is_a_dead_letter_as_the_message_came() -> None:
     """R-DLQ-05, also where failures of filters are not kept."""
-    sorter = sorter_of(MANY, "SET b = 1")
-    place = Place(sorter=sorter)  # type: ignore[arg-type]
+    matcher = sorter_of(MANY, "SET b = 1")
+    place = Place(matcher=matcher)  # type: ignore[arg-type]
     place.policies = {1: Policy(dead_letter_on_filter_errors=False), 2: Policy()}
     place.crash()
     place.send_messages(message_with(a="a" * 30_000))
@@ -164,8 +164,8 @@ def test_a_copy_that_would_be_too_large_is_a_dead_letter_as_the_message_came() -
 
 
 def test_copies_that_take_long_are_made_in_several_turns_each_once() -> None:
-    sorter = sorter_of(*["SET b = 1"] * 20)
-    place = Place(sorter=sorter)  # type: ignore[arg-type]
+    matcher = sorter_of(*["SET b = 1"] * 20)
+    place = Place(matcher=matcher)  # type: ignore[arg-type]
     place.policies = {owner: Policy() for owner in range(1, 21)}
     place.crash()
     place.send_messages(message_with(**{f"p{n}": n for n in range(3_000)}))
@@ -179,21 +179,21 @@ def test_copies_that_take_long_are_made_in_several_turns_each_once() -> None:
 
 def test_one_subscription_gets_no_more_copies_than_a_turn_can_make() -> None:
     """They are all made at once, so what is too much of them fails."""
-    sorter = sorter_of(*["SET b = 1"] * 1_500, together=True)
+    matcher = sorter_of(*["SET b = 1"] * 1_500, together=True)
     message = message_with(a="a" * 30_000)
     assert message.raw is not None
-    copies, whole = sorter.copies(message, message.raw)
+    copies, whole = matcher.copies(message, message.raw)
     assert whole and len(copies) < 500
     assert copies[-1].failure is not None and copies[-1].failure[0] == "RuleActionException"
     assert bytes_of(copies) < 8 << 20
 
 
 def test_a_message_that_took_long_leaves_no_room_in_its_turn() -> None:
-    sorter = TopicSorter(lambda: UUID(int=0))
+    matcher = TopicRuleMatcher(lambda: UUID(int=0))
     costly = [RuleDescription("r", SqlFilter(f"a LIKE '%b{n}%'")) for n in range(300)]
-    for n, made in enumerate(sorter.compile(costly)):
-        sorter.set_rules(n + 1, [made])
-    place = Place(sorter=sorter)  # type: ignore[arg-type]
+    for n, made in enumerate(matcher.compile(costly)):
+        matcher.set_rules(n + 1, [made])
+    place = Place(matcher=matcher)  # type: ignore[arg-type]
     place.policies = {owner: Policy() for owner in range(1, 301)}
     place.crash()
     topic = place.engine.topic

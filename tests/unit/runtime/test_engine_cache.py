@@ -20,7 +20,7 @@ from postbus.errors import ServiceBusError, StoreUnavailable
 from postbus.model.instant import NEVER
 from postbus.observe.meters import StoreMeter
 from postbus.runtime import runtime as runtime_module
-from postbus.runtime.engine_cache import Residence
+from postbus.runtime.engine_cache import EngineCache
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.loading import Loader
 from postbus.runtime.requests import Call
@@ -50,7 +50,7 @@ class Bed:
                 lambda: self.machine.now,
                 loader,
                 StoreMeter(),
-                Residence(BOUND, IDLE_MS),
+                EngineCache(BOUND, IDLE_MS),
             )
         self.fragments = [LoadedFragment(n, 0, 0, f"q{n}", Policy()) for n in range(1, queues + 1)]
         self.fragment = self.fragments[0]
@@ -167,7 +167,7 @@ def test_queues_in_use_are_not_searched_again_for_each_one_more() -> None:
     bed = Bed(queues=2 * BOUND)
     for fragment in bed.fragments:
         bed.send(fragment)
-        fragment.line(MAIN).join(Taker())
+        fragment.receivers_of(MAIN).join(Taker())
     assert loaded(bed) == 2 * BOUND
     with mock.patch("postbus.runtime.engine_cache.at_rest", side_effect=AssertionError):
         bed.send(bed.fragments[0])
@@ -212,7 +212,7 @@ def test_upkeep_is_no_use() -> None:
 def test_a_receiver_keeps_the_engine() -> None:
     bed = Bed()
     bed.send()
-    bed.fragment.line(MAIN).join(Taker())
+    bed.fragment.receivers_of(MAIN).join(Taker())
     bed.wait(10 * MINUTE)
     assert bed.fragment.engine is not None
 
@@ -222,7 +222,7 @@ def test_a_lock_keeps_the_engine_until_it_runs_out() -> None:
     bed.send()
     bed.lock()
     bed.wait(Policy().lock_ms - 10_000)
-    bed.runtime._residence.age(NEVER // 2)
+    bed.runtime._engine_cache.age(NEVER // 2)
     assert bed.fragment.engine is not None
     bed.wait(10 * MINUTE)
     assert bed.fragment.engine is None
@@ -242,7 +242,7 @@ def test_an_engine_stays_for_what_it_has_asked_to_read_where_all_others_are_in_u
     *busy, idle = bed.fragments
     bed.send(idle)
     for fragment in busy:
-        fragment.line(MAIN).join(Taker())
+        fragment.receivers_of(MAIN).join(Taker())
         bed.send(fragment)
     assert idle.engine is None
     answers: list[Any] = []

@@ -13,8 +13,8 @@ from postbus.broker.forwarding import outbox_id
 from postbus.broker.message import DEAD_LETTER, MAIN, OUTBOX, OWNER_BITS, Message
 from postbus.broker.policy import Policy
 from postbus.errors import StoreUnavailable
-from postbus.runtime import forwarder as couriers
-from postbus.runtime.forwarder import Courier
+from postbus.runtime import forwarder as forwarders
+from postbus.runtime.forwarder import Forwarder
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.requests import Call
 from tests.support.topics import Sorter
@@ -31,15 +31,15 @@ class Town:
         self.topic = LoadedFragment(TOPIC, 0, 0, "topic", Policy())
         self.end = LoadedFragment(END, 0, 0, "end", Policy())
         self.owners = range(1, subscriptions + 1)
-        sorter = Sorter()
-        sorter.rules = dict.fromkeys(self.owners)
-        self.topic.sorter = sorter
+        matcher = Sorter()
+        matcher.rules = dict.fromkeys(self.owners)
+        self.topic.matcher = matcher
         self.topic.subscriptions = {
             owner: (f"s{owner}", Policy(forward_to=END)) for owner in self.owners
         }
         self.fragments = {TOPIC: self.topic, END: self.end}
-        self.courier = Courier(self.fragments.get, lambda _: self.bed.runtime)
-        self.courier.serve(self.topic)
+        self.forwarder = Forwarder(self.fragments.get, lambda _: self.bed.runtime)
+        self.forwarder.serve(self.topic)
 
     async def publish(self, count: int) -> None:
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -83,16 +83,16 @@ async def town() -> AsyncIterator[Town]:
 async def test_no_more_shipments_are_under_way_than_the_bound(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(couriers, "SHIPMENTS_MAX", 3)
+    monkeypatch.setattr(forwarders, "SHIPMENTS_MAX", 3)
     most = 0
-    collect = Courier._collect
+    collect = Forwarder._collect
 
-    def counting(courier: Courier, fragment: LoadedFragment, subqueue: int) -> None:
+    def counting(forwarder: Forwarder, fragment: LoadedFragment, subqueue: int) -> None:
         nonlocal most
-        most = max(most, len(courier._under_way))
-        collect(courier, fragment, subqueue)
+        most = max(most, len(forwarder._under_way))
+        collect(forwarder, fragment, subqueue)
 
-    monkeypatch.setattr(Courier, "_collect", counting)
+    monkeypatch.setattr(Forwarder, "_collect", counting)
     await town.publish(5)
     await until(lambda: town.arrived == 60)
     assert most == 3
@@ -110,7 +110,7 @@ async def test_what_is_forwarded_to_an_entity_that_is_gone_is_a_dead_letter(town
 async def test_a_store_that_does_not_answer_is_asked_again(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(couriers, "TRY_AGAIN_S", 0.01)
+    monkeypatch.setattr(forwarders, "TRY_AGAIN_S", 0.01)
     await town.publish(1)
     town.bed.store.failure = StoreUnavailable("The disk is full.")
     await until(lambda: town.bed.store.failure is None)
@@ -122,7 +122,7 @@ async def test_a_store_that_does_not_answer_is_asked_again(
 async def test_a_destination_that_could_not_be_read_is_asked_again(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(couriers, "SEE_AGAIN_S", 0.01)
+    monkeypatch.setattr(forwarders, "SEE_AGAIN_S", 0.01)
     accept, failures = forwarding.accept, 1
 
     def broken(*given: Any) -> Any:
@@ -147,7 +147,7 @@ def marks(town: Town) -> set[int]:
 
 async def look(town: Town) -> None:
     """What upkeep does, and the checkpoint that comes of it."""
-    town.courier.forget_marks(town.end)
+    town.forwarder.forget_marks(town.end)
     await town.bed.runtime.quiet()
 
 
@@ -184,13 +184,13 @@ async def test_the_marks_of_an_entity_that_is_gone_stay_while_a_shipment_is_unde
     await town.bed.runtime.quiet()
     first = outbox_id(TOPIC, 1 << OWNER_BITS)
     del town.fragments[TOPIC]
-    town.courier._under_way.add((town.topic, 1 << OWNER_BITS))
+    town.forwarder._under_way.add((town.topic, 1 << OWNER_BITS))
     assert town.end.engine is not None
-    town.courier.forget_marks(town.end)
+    town.forwarder.forget_marks(town.end)
     assert town.end.engine.ledger.outdated == marks(town) - {first}
     # One that comes late all the same keeps its mark.
     late = outbox_id(TOPIC, 2 << OWNER_BITS)
     assert forwarding.accept(town.end.engine, late, [], 0) == (0, None)
-    town.courier._under_way.clear()
+    town.forwarder._under_way.clear()
     town.end.engine.ledger.make_checkpoint()
     assert marks(town) == {first, late}

@@ -16,8 +16,8 @@ from postbus.broker.policy import Policy
 from postbus.broker.send_via import send_through
 from postbus.errors import InternalError, ServiceBusError, StoreUnavailable
 from postbus.model.instant import Instant
-from postbus.runtime import forwarder as couriers
-from postbus.runtime.forwarder import Courier
+from postbus.runtime import forwarder as forwarders
+from postbus.runtime.forwarder import Forwarder
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.requests import Call
 from tests.unit.runtime.test_forwarder import until
@@ -36,8 +36,8 @@ class Town:
         self.full = LoadedFragment(FULL, 0, 0, "full", Policy(size_bytes_max=0))
         self.free = LoadedFragment(FREE, 0, 0, "free", Policy())
         fragments = {VIA: self.via, FULL: self.full, FREE: self.free}
-        self.courier = Courier(fragments.get, lambda _: self.bed.runtime)
-        self.courier.serve(self.via)
+        self.forwarder = Forwarder(fragments.get, lambda _: self.bed.runtime)
+        self.forwarder.serve(self.via)
 
     async def ask(
         self, fragment: LoadedFragment, call: Callable[[Engine, Instant, Pages], Any]
@@ -68,7 +68,7 @@ async def test_a_full_destination_is_asked_again_and_the_others_do_not_wait(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Semantics B §7: neither dead letter nor lost."""
-    monkeypatch.setattr(couriers, "TRY_AGAIN_S", 0.01)
+    monkeypatch.setattr(forwarders, "TRY_AGAIN_S", 0.01)
     await town.post(FULL, 3)
     await town.post(FREE, 2)
     await until(lambda: town.count(town.free) == 2)
@@ -88,16 +88,16 @@ async def test_a_full_destination_is_asked_again_and_the_others_do_not_wait(
 
 async def test_a_full_destination_costs_no_turns_while_it_rests(town: Town) -> None:
     await town.post(FULL, 1)
-    await until(lambda: bool(town.courier._full) and not town.courier._under_way)
-    assert town.bed.runtime.idle and not town.courier._waiting
+    await until(lambda: bool(town.forwarder._full) and not town.forwarder._under_way)
+    assert town.bed.runtime.idle and not town.forwarder._waiting
 
 
 async def test_what_others_are_sent_does_not_wait_for_a_full_destination_to_be_asked_again(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(couriers, "TRY_AGAIN_S", 3_600)
+    monkeypatch.setattr(forwarders, "TRY_AGAIN_S", 3_600)
     await town.post(FULL, 1)
-    await until(lambda: bool(town.courier._full) and not town.courier._under_way)
+    await until(lambda: bool(town.forwarder._full) and not town.forwarder._under_way)
     await town.post(FREE, 2)
     await until(lambda: town.count(town.free) == 2)
 
@@ -106,8 +106,8 @@ async def test_what_others_are_sent_does_not_wait_for_a_full_destination_to_be_a
 async def test_a_destination_that_does_not_answer_keeps_nobody_else_waiting(
     town: Town, monkeypatch: pytest.MonkeyPatch, error: ServiceBusError
 ) -> None:
-    monkeypatch.setattr(couriers, "TRY_AGAIN_S", 0.01)
-    monkeypatch.setattr(couriers, "SEE_AGAIN_S", 0.01)
+    monkeypatch.setattr(forwarders, "TRY_AGAIN_S", 0.01)
+    monkeypatch.setattr(forwarders, "SEE_AGAIN_S", 0.01)
     accept, broken = forwarding.accept, True
 
     def failing(engine: Engine, *rest: Any) -> Any:
@@ -129,9 +129,9 @@ async def test_a_destination_that_does_not_answer_keeps_nobody_else_waiting(
 async def test_room_is_noticed_while_others_are_sent_more_and_more(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(couriers, "TRY_AGAIN_S", 0.01)
+    monkeypatch.setattr(forwarders, "TRY_AGAIN_S", 0.01)
     await town.post(FULL, 3)
-    await until(lambda: bool(town.courier._full))
+    await until(lambda: bool(town.forwarder._full))
     await town.ask(town.full, lambda engine, now, _: engine.own.update(Policy(), now))
     async with asyncio.timeout(10):
         while town.count(town.full) < 3:
@@ -143,7 +143,7 @@ async def test_room_is_noticed_while_others_are_sent_more_and_more(
 async def test_asking_a_full_destination_again_costs_the_same_however_much_waits_for_it(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(couriers, "TRY_AGAIN_S", 0.01)
+    monkeypatch.setattr(forwarders, "TRY_AGAIN_S", 0.01)
     monkeypatch.setattr(forwarding, "SHIPPED_AT_ONCE", 4)
     collected = refusals = 0
     collect, held_up = forwarding.collect, forwarding.held_up
@@ -161,7 +161,7 @@ async def test_asking_a_full_destination_again_costs_the_same_however_much_waits
     monkeypatch.setattr(forwarding, "collect", counting)
     monkeypatch.setattr(forwarding, "held_up", refused)
     await town.post(FULL, 400)
-    await until(lambda: refusals >= 1 and not town.courier._under_way)
+    await until(lambda: refusals >= 1 and not town.forwarder._under_way)
     before, collected = refusals, 0
     await until(lambda: refusals >= before + 10)
     assert collected <= 10 * (refusals - before)
@@ -171,9 +171,9 @@ async def test_asking_a_full_destination_again_costs_the_same_however_much_waits
 async def test_what_waits_is_found_again_after_its_engine_was_lost(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(couriers, "TRY_AGAIN_S", 0.01)
+    monkeypatch.setattr(forwarders, "TRY_AGAIN_S", 0.01)
     await town.post(FULL, 3)
-    await until(lambda: bool(town.courier._full))
+    await until(lambda: bool(town.forwarder._full))
     town.bed.runtime.discard(town.via, StoreUnavailable("The disk is gone."))
     await town.post(FREE, 1)
     await until(lambda: town.count(town.free) == 1)

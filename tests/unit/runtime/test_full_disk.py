@@ -23,7 +23,7 @@ from postbus.broker.window import WindowLimits
 from postbus.errors import ServiceBusError, StoreFull, TransactionRolledBack
 from postbus.model.edits import Edits
 from postbus.observe.meters import StoreMeter
-from postbus.runtime import forwarder as couriers
+from postbus.runtime import forwarder as forwarders
 from postbus.runtime import upkeep as upkeeps
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.loading import Loader
@@ -59,16 +59,16 @@ async def test_messages_over_http_are_refused_and_what_is_there_can_be_had(offic
 async def test_forwarding_waits_for_room_without_dead_letters(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(couriers, "TRY_AGAIN_S", 0.05)
+    monkeypatch.setattr(forwarders, "TRY_AGAIN_S", 0.05)
     collected = 0
-    collect = couriers.Courier._collect
+    collect = forwarders.Forwarder._collect
 
-    def counting(courier: couriers.Courier, fragment: LoadedFragment, subqueue: int) -> None:
+    def counting(forwarder: forwarders.Forwarder, fragment: LoadedFragment, subqueue: int) -> None:
         nonlocal collected
         collected += 1
-        collect(courier, fragment, subqueue)
+        collect(forwarder, fragment, subqueue)
 
-    monkeypatch.setattr(couriers.Courier, "_collect", counting)
+    monkeypatch.setattr(forwarders.Forwarder, "_collect", counting)
     await town.publish(1)
     town.bed.store.has_room = False
     await until(lambda: collected >= 36)
@@ -125,7 +125,7 @@ async def test_a_scheduled_message_comes_when_it_is_due(desk: Desk) -> None:
 
 
 async def test_dead_letters_can_be_thrown_away_and_not_sent_again(cemetery: Cemetery) -> None:
-    numbers = await cemetery.bury(2)
+    numbers = await cemetery.move_to_dead_letters(2)
     cemetery.bed.store.has_room = False
     with pytest.raises(StoreFull):
         await cemetery.office.resubmit(DEAD, None, [(numbers[0], Edits())])

@@ -21,7 +21,7 @@ from postbus.model.instant import Instant
 from postbus.observe.meters import EntityMeter, StoreMeter
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.loading import Loader
-from postbus.runtime.receivers import Parcel
+from postbus.runtime.receivers import OutgoingMessage
 from postbus.runtime.requests import Call, Lose
 from postbus.runtime.runtime import AHEAD_REQUESTS_MIN, QUEUED_REQUESTS_MAX, Runtime
 from postbus.runtime.store_thread import StoreThread
@@ -63,12 +63,12 @@ class Taker:
     def capacity(self) -> int:
         return self.credit
 
-    def reserve(self, message: Message, raw: bytes) -> Parcel:
+    def reserve(self, message: Message, raw: bytes) -> OutgoingMessage:
         self.credit -= 1
-        return Parcel(message, raw, (raw,))
+        return OutgoingMessage(message, raw, (raw,))
 
-    def deliver(self, parcels: list[Parcel]) -> None:
-        self.taken += [parcel.raw for parcel in parcels]
+    def deliver(self, messages: list[OutgoingMessage]) -> None:
+        self.taken += [outgoing.raw for outgoing in messages]
 
     def drained(self) -> None:
         self.draining = False
@@ -106,7 +106,7 @@ class Bed:
         return self.ask(lambda queue, now, pages: queue.send(messages, now))
 
     def join(self, taker: Taker) -> None:
-        line = self.fragment.line(MAIN)
+        line = self.fragment.receivers_of(MAIN)
         line.join(taker)
         line.wants(taker)
         self.runtime.wake(self.fragment)
@@ -191,7 +191,7 @@ async def test_a_delivery_that_was_to_be_committed_with_a_failure_does_not_go_ou
     await settled()
     assert taker.taken == []
     again = Taker(bed.fragment, credit=1, deletes=True)
-    bed.fragment.line(MAIN).leave(taker)
+    bed.fragment.receivers_of(MAIN).leave(taker)
     await bed.ask(lambda queue, now, pages: None)
     bed.join(again)
     await settled()
@@ -363,8 +363,8 @@ async def test_another_entity_gets_nothing_that_was_not_durable(bed: Bed) -> Non
     lost = many(bed, other, count=1)
     await settled()
     taker = Taker(other, credit=10)
-    other.line(MAIN).join(taker)
-    other.line(MAIN).wants(taker)
+    other.receivers_of(MAIN).join(taker)
+    other.receivers_of(MAIN).wants(taker)
     bed.runtime.wake(other)
     ahead = many(bed)
     await settled()
@@ -384,7 +384,7 @@ async def test_a_turn_that_writes_nothing_waits_for_the_commit_before_it(bed: Be
     sent = many(bed, count=1)
     await settled()
     taker = Taker(bed.fragment, credit=5)
-    line = bed.fragment.line(MAIN)
+    line = bed.fragment.receivers_of(MAIN)
     line.join(taker)
     line.wants(taker)
     bed.runtime.wake(bed.fragment)

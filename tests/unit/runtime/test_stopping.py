@@ -11,7 +11,7 @@ import pytest
 from postbus.broker import topic as topics
 from postbus.broker.message import MAIN, OUTBOX, PUBLISHING, Message
 from postbus.broker.policy import Policy
-from postbus.runtime.forwarder import Courier
+from postbus.runtime.forwarder import Forwarder
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.requests import Call
 from tests.support.topics import Sorter
@@ -53,8 +53,8 @@ async def test_a_stop_leaves_a_long_fan_out_to_the_next_start(
 ) -> None:
     monkeypatch.setattr(topics, "COPIES_AT_ONCE", 1)
     fragment = LoadedFragment(1, 0, 0, "topic", Policy())
-    fragment.sorter = sorter = Sorter()
-    sorter.rules = {1: None, 2: None}
+    fragment.matcher = matcher = Sorter()
+    matcher.rules = {1: None, 2: None}
     fragment.subscriptions = {owner: (f"s{owner}", Policy()) for owner in (1, 2)}
     answers = publish(bed, fragment, 2_000)
     await until(lambda: bool(answers))
@@ -69,12 +69,12 @@ async def test_a_stop_leaves_a_long_fan_out_to_the_next_start(
 async def test_a_courier_that_was_stopped_sends_nothing_more(bed: Bed) -> None:
     source = LoadedFragment(1, 0, 0, "source", Policy(forward_to=2))
     end = LoadedFragment(2, 0, 0, "end", Policy())
-    courier = Courier({1: source, 2: end}.get, lambda _: bed.runtime)
-    courier.serve(source)
+    forwarder = Forwarder({1: source, 2: end}.get, lambda _: bed.runtime)
+    forwarder.serve(source)
     publish(bed, source, 3)
     await until(lambda: end.engine is not None and end.engine.ledger.count(MAIN) == 3)
     assert source.engine is not None
-    courier.stop()
+    forwarder.stop()
     answers = publish(bed, source, 1)
     await until(lambda: bool(answers))
     await bed.runtime.quiet()

@@ -93,9 +93,9 @@ def test_what_was_sent_through_a_queue_goes_on_after_a_start() -> None:
 
 def topic(subscriptions: dict[int, tuple[str, Policy]]) -> LoadedFragment:
     fragment = LoadedFragment(1, 0, 0, "topic", Policy())
-    sorter = Sorter()
-    sorter.rules = dict.fromkeys(subscriptions)
-    fragment.sorter, fragment.subscriptions = sorter, subscriptions
+    matcher = Sorter()
+    matcher.rules = dict.fromkeys(subscriptions)
+    fragment.matcher, fragment.subscriptions = matcher, subscriptions
     return fragment
 
 

@@ -16,7 +16,7 @@ from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
 from postbus.broker.window import WindowLimits
 from postbus.observe.meters import StoreMeter
-from postbus.runtime.engine_cache import Residence
+from postbus.runtime.engine_cache import EngineCache
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.loading import Loader
 from postbus.runtime.requests import Call
@@ -38,9 +38,9 @@ class Bed:
         self.store = store
         self.thread = StoreThread("store", asyncio.get_running_loop())
         loader = Loader(self.store, self.thread, "test", WindowLimits(), lambda: 7)
-        residence = Residence(10, idle_ms=0)
+        engine_cache = EngineCache(10, idle_ms=0)
         meter = StoreMeter()
-        self.runtime = Runtime(self.store, self.thread, lambda: NOW, loader, meter, residence)
+        self.runtime = Runtime(self.store, self.thread, lambda: NOW, loader, meter, engine_cache)
         self.upkeep = Upkeep(self.store, self.thread, self.runtime, loader, meter)
         self.fragment = LoadedFragment(1, 0, 0, "orders", Policy())
 

@@ -26,7 +26,7 @@ from postbus.amqp.faults import DecodeError
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FieldKind:
     """How a field's value is checked when read and written when sent."""
 
     name: str
@@ -39,7 +39,7 @@ class Field:
     """One field of a composite: its attribute name, its kind, and what null stands for."""
 
     name: str
-    kind: Kind
+    kind: FieldKind
     required: bool = False
     default: object = None
 
@@ -189,7 +189,7 @@ def _read_anything(value: object) -> object:
     return value
 
 
-def composite_kind(name: str, *codes: int) -> Kind:
+def composite_kind(name: str, *codes: int) -> FieldKind:
     """A field that holds one of the composites with these descriptor codes."""
     allowed = frozenset(codes)
 
@@ -199,22 +199,22 @@ def composite_kind(name: str, *codes: int) -> Kind:
             raise DecodeError(f"{name} must stand here, not {composite.NAME}")
         return composite
 
-    return Kind(name, read, _write_composite)
+    return FieldKind(name, read, _write_composite)
 
 
 def _write_composite(value: Composite, out: bytearray) -> None:
     value.encode_into(out)
 
 
-BOOLEAN = Kind("boolean", _exactly("boolean", bool), _write_bool)
-UBYTE = Kind("ubyte", _exactly("ubyte", UByte, int), _write_ubyte)
-USHORT = Kind("ushort", _exactly("ushort", UShort, int), _write_ushort)
-UINT = Kind("uint", _exactly("uint", UInt, int), write_uint)
-ULONG = Kind("ulong", _exactly("ulong", ULong, int), write_ulong)
-TIMESTAMP = Kind("timestamp", _exactly("timestamp", Timestamp, int), _write_timestamp)
-STRING = Kind("string", _exactly("string", str), encode_value)
-BINARY = Kind("binary", _exactly("binary", bytes), encode_value)
-SYMBOL = Kind("symbol", _exactly("symbol", Symbol), _write_symbol)
-SYMBOLS = Kind("symbols", _read_symbols, _write_symbols)
-MAP = Kind("map", _exactly("map", dict), encode_value)
-ANYTHING = Kind("*", _read_anything, encode_value)
+BOOLEAN = FieldKind("boolean", _exactly("boolean", bool), _write_bool)
+UBYTE = FieldKind("ubyte", _exactly("ubyte", UByte, int), _write_ubyte)
+USHORT = FieldKind("ushort", _exactly("ushort", UShort, int), _write_ushort)
+UINT = FieldKind("uint", _exactly("uint", UInt, int), write_uint)
+ULONG = FieldKind("ulong", _exactly("ulong", ULong, int), write_ulong)
+TIMESTAMP = FieldKind("timestamp", _exactly("timestamp", Timestamp, int), _write_timestamp)
+STRING = FieldKind("string", _exactly("string", str), encode_value)
+BINARY = FieldKind("binary", _exactly("binary", bytes), encode_value)
+SYMBOL = FieldKind("symbol", _exactly("symbol", Symbol), _write_symbol)
+SYMBOLS = FieldKind("symbols", _read_symbols, _write_symbols)
+MAP = FieldKind("map", _exactly("map", dict), encode_value)
+ANYTHING = FieldKind("*", _read_anything, encode_value)

@@ -17,7 +17,7 @@ from postbus.amqp.frames.composites import (
     UINT,
     Composite,
     Field,
-    Kind,
+    FieldKind,
 )
 
 MessageId = ULong | UUID | bytes | str
@@ -31,7 +31,7 @@ def _read_message_id(value: object) -> object:
     return value
 
 
-_MESSAGE_ID = Kind("message-id", _read_message_id, encode_value)
+_MESSAGE_ID = FieldKind("message-id", _read_message_id, encode_value)
 
 
 @dataclass(slots=True)

@@ -12,13 +12,13 @@ from postbus.store.ports import (
     BatchOutline,
     Checkpoint,
     Extent,
+    FragmentPosition,
+    JournalView,
     Lease,
-    Look,
     Part,
     Row,
     RowKey,
     SeenIds,
-    Standing,
     StoredBatch,
     Trimmed,
 )
@@ -187,9 +187,9 @@ class MemoryStore:
         kept.epoch = max(kept.epoch, seen_epoch) + 1
         return Lease(fragment, kept.epoch, kept.head, kept.checkpoint, kept.state)
 
-    def standing(self, fragment: int) -> Standing | None:
+    def standing(self, fragment: int) -> FragmentPosition | None:
         kept = self._fragments.get(fragment)
-        return None if kept is None else Standing(kept.head, kept.checkpoint, kept.state)
+        return None if kept is None else FragmentPosition(kept.head, kept.checkpoint, kept.state)
 
     def release(self, lease: Lease) -> None:
         kept = self._fragments.get(lease.fragment)
@@ -386,20 +386,20 @@ class MemoryReader:
     def __init__(self, find: Callable[[int], _Fragment]) -> None:
         self._find = find
 
-    def look(self, fragment: int, start: int, bytes_max: int, limit: int) -> Look:
+    def look(self, fragment: int, start: int, bytes_max: int, limit: int) -> JournalView:
         kept = self._find(fragment)
         extent = self._extent(kept)
         found: list[BatchOutline] = []
         room = bytes_max
         if not (extent.first <= start < extent.next and bytes_max):
-            return Look(extent, found)
+            return JournalView(extent, found)
         for base in kept.bases[_holding(kept, start) :]:
             batch = kept.batches[base]
             if found and (len(batch.data) > room or len(found) >= limit):
                 break
             found.append(BatchOutline(base, batch.end - base, batch.at, len(batch.data)))
             room -= len(batch.data)
-        return Look(extent, found)
+        return JournalView(extent, found)
 
     def _extent(self, kept: _Fragment) -> Extent:
         within = kept.bases[bisect_left(kept.bases, kept.tail) :]

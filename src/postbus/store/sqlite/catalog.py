@@ -9,8 +9,8 @@ from typing import Any, Final
 from postbus.errors import EntityAlreadyExists, EntityNotFound, QuotaExceeded
 from postbus.model.instant import Instant
 from postbus.store.sqlite.database import MEMORY, Database, Layout, name_folder
-from postbus.store.sqlite.deleted_prefixes import FormerNames
-from postbus.store.sqlite.reader_offsets import ReaderMarks
+from postbus.store.sqlite.deleted_prefixes import DeletedPrefixes
+from postbus.store.sqlite.reader_offsets import ReaderOffsets
 from postbus.store.sqlite.reserve import Reserve
 from postbus.store.sqlite.schema import FRAGMENT_MAX
 from postbus.store.sqlite.subscriptions import SubscriptionCatalog, key_of, to_json
@@ -121,8 +121,8 @@ class Catalog:
                 self._database.set_meta(_NEXT_FRAGMENT, 1)
         self.namespace_created_at: Instant = created_at
         self.subscriptions = SubscriptionCatalog(self._database)
-        self.reader_marks = ReaderMarks(self._database)
-        self._former = FormerNames(self._database)
+        self.reader_marks = ReaderOffsets(self._database)
+        self._former = DeletedPrefixes(self._database)
 
     @property
     def file(self) -> Database:

@@ -12,7 +12,7 @@ _FORMER: Final = "former "
 _END_OF_FOLDER: Final = chr(ord("/") + 1)
 
 
-class FormerNames:
+class DeletedPrefixes:
     """Kept in the catalog; each call is part of the caller's transaction."""
 
     __slots__ = ("_database",)

@@ -17,7 +17,7 @@ from postbus.model.instant import Instant
 from postbus.store.batch import HEADER_SIZE
 from postbus.store.checks import check_within
 from postbus.store.damage import Damaged, check_batch, check_header, check_numbers
-from postbus.store.ports import RAW_MAX, BatchOutline, Extent, Look, StoredBatch
+from postbus.store.ports import RAW_MAX, BatchOutline, Extent, JournalView, StoredBatch
 from postbus.store.sqlite.database import BUSY_MS
 from postbus.store.sqlite.schema import OFFSET_MAX, first_id
 from postbus.store.sqlite.spare_buffers import SpareBuffers
@@ -49,12 +49,12 @@ class SqliteReader:
             self._run("PRAGMA mmap_size=0")
             self._run(f"PRAGMA cache_size=-{CACHE_KIB}")
 
-    def look(self, fragment: int, start: int, bytes_max: int, limit: int) -> Look:
+    def look(self, fragment: int, start: int, bytes_max: int, limit: int) -> JournalView:
         with self._snapshot():
             extent = self._extent(fragment)
             found: list[BatchOutline] = []
             if not (extent.first <= start < extent.next and bytes_max):
-                return Look(extent, found)
+                return JournalView(extent, found)
             first = first_id(fragment)
             room = bytes_max
             begin = self._holding(fragment, start)
@@ -66,7 +66,7 @@ class SqliteReader:
                     break
                 found.append(BatchOutline(base, count, at, size))
                 room -= size
-        return Look(extent, found)
+        return JournalView(extent, found)
 
     def read(self, fragment: int, first: int, last: int) -> list[StoredBatch]:
         zero = first_id(fragment)

@@ -17,7 +17,7 @@ class MarkKey(NamedTuple):
     name: str
 
 
-class ReaderMarks:
+class ReaderOffsets:
     """Texts by fragment and reader; durable with every call."""
 
     __slots__ = ("_database",)

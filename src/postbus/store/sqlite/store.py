@@ -9,7 +9,7 @@ from postbus.errors import StoreFailed, StoreFull, StoreUnavailable
 from postbus.model.instant import Instant
 from postbus.store import checks as rules
 from postbus.store.damage import check_batch, check_blob, check_numbers
-from postbus.store.ports import Lease, Part, Row, RowKey, Standing, StoredBatch, Trimmed
+from postbus.store.ports import FragmentPosition, Lease, Part, Row, RowKey, StoredBatch, Trimmed
 from postbus.store.sqlite import duplicates, rows
 from postbus.store.sqlite.database import WAL_PAGES_MAX, Database
 from postbus.store.sqlite.journal_reader import SqliteReader
@@ -168,7 +168,7 @@ class SqliteStore:
         self._heads[fragment] = head
         return Lease(fragment, epoch, head.offset, checkpoint, state)
 
-    def standing(self, fragment: int) -> Standing | None:
+    def standing(self, fragment: int) -> FragmentPosition | None:
         with self._database.reading():
             stored = self._database.run(_STANDING, (fragment,))
             if not stored:
@@ -177,7 +177,7 @@ class SqliteStore:
             check_numbers((epoch, checkpoint), f"fragment {fragment}")
             check_blob(state, f"the state of fragment {fragment}")
             head = self._find_head(fragment, epoch, checkpoint)
-        return Standing(head.offset, checkpoint, state)
+        return FragmentPosition(head.offset, checkpoint, state)
 
     def release(self, lease: Lease) -> None:
         self._database.with_reserve(partial(self._give_up, lease))

@@ -16,7 +16,7 @@ class SessionReceiver(Receiver, Protocol):
     """One who holds a message session, or waits for one."""
 
     subqueue: int
-    line: SessionLine
+    waiters: SessionWaiters
     gone: bool
     """It has left, and takes nothing more."""
     session: Session | None
@@ -33,18 +33,18 @@ class SessionReceiver(Receiver, Protocol):
         """The session is its own no more."""
 
 
-class SessionLine:
+class SessionWaiters:
     """The session receivers of one subqueue.
 
     Waiting receivers are served in the order in which they came; a session that is held has one
     receiver, which gets all its messages.
     """
 
-    def __init__(self, subqueue: int, called: dict[int, None]) -> None:
+    def __init__(self, subqueue: int, waiting_subqueues: dict[int, None]) -> None:
         self._subqueue = subqueue
         self.search = f"accept {subqueue}"
         """The chore that looks for sessions for those who wait."""
-        self._called = called
+        self._waiting_subqueues = waiting_subqueues
         """Where to say that somebody waits: the subqueues that the next turn looks at."""
         self.waiting: OrderedDict[SessionReceiver, None] = OrderedDict()
         """For whatever session is to be had next."""
@@ -64,18 +64,18 @@ class SessionLine:
 
     def looking(self, chores: set[str]) -> bool:
         """Is it yet to be found out whether there is a session?"""
-        return self._subqueue in self._called or self.search in chores
+        return self._subqueue in self._waiting_subqueues or self.search in chores
 
-    def wait(self, outlet: SessionReceiver) -> None:
-        self.waiting[outlet] = None
-        self._called[self._subqueue] = None
+    def wait(self, receiver: SessionReceiver) -> None:
+        self.waiting[receiver] = None
+        self._waiting_subqueues[self._subqueue] = None
 
-    def hold(self, session: Session, outlet: SessionReceiver) -> None:
+    def hold(self, session: Session, receiver: SessionReceiver) -> None:
         """The session is the receiver's own from now on."""
-        self.waiting.pop(outlet, None)
-        outlet.promised = session
-        self._holders[session.id] = outlet
-        self._by_holder[outlet.holder] = outlet
+        self.waiting.pop(receiver, None)
+        receiver.promised = session
+        self._holders[session.id] = receiver
+        self._by_holder[receiver.holder] = receiver
 
     def of_session(self, session_id: str) -> SessionReceiver | None:
         return self._holders.get(session_id)
@@ -83,18 +83,18 @@ class SessionLine:
     def of_holder(self, holder: int) -> SessionReceiver | None:
         return self._by_holder.get(holder)
 
-    def leave(self, outlet: SessionReceiver) -> None:
+    def leave(self, receiver: SessionReceiver) -> None:
         """The receiver waits no more, nor does it hold anything."""
-        self.waiting.pop(outlet, None)
-        self.wanting.pop(outlet, None)
-        self.reading.pop(outlet, None)
-        self._by_holder.pop(outlet.holder, None)
-        session = outlet.promised
+        self.waiting.pop(receiver, None)
+        self.wanting.pop(receiver, None)
+        self.reading.pop(receiver, None)
+        self._by_holder.pop(receiver.holder, None)
+        session = receiver.promised
         # Somebody else may hold it by now, where it was lost before.
-        if session is not None and self._holders.get(session.id) is outlet:
+        if session is not None and self._holders.get(session.id) is receiver:
             del self._holders[session.id]
 
-    def wants(self, outlet: SessionReceiver) -> None:
+    def wants(self, receiver: SessionReceiver) -> None:
         """The receiver has credit, asked to be drained, or there is something new for it."""
-        self.wanting[outlet] = None
-        self._called[self._subqueue] = None
+        self.wanting[receiver] = None
+        self._waiting_subqueues[self._subqueue] = None
