@@ -33,7 +33,7 @@ class EntityNotFound(ServiceBusError):
 
     def __init__(self, path: str) -> None:
         """`path` is as the client wrote it, where it was a client who did."""
-        # JS and Java decide "entity not found" by this very text (wire contract §7.2).
+        # JS and Java decide "entity not found" by this very text (wire §7.2).
         super().__init__(f"The messaging entity '{path}' could not be found.")
         self._path = path
 

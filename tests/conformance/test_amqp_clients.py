@@ -88,7 +88,7 @@ def test_a_released_message_comes_back_with_its_count_unchanged(server: Server, 
 def test_a_modified_message_counts_whatever_delivery_failed_says(
     server: Server, queue: str
 ) -> None:
-    """Wire contract §4.2: abandon, as Go and .NET spell it."""
+    """wire §4.2: abandon, as Go and .NET spell it."""
     with plain_connection(server) as connection:
         connection.create_sender(queue).send(Message(body="x"))
         receiver = connection.create_receiver(queue, credit=0)
@@ -99,7 +99,7 @@ def test_a_modified_message_counts_whatever_delivery_failed_says(
 
 
 def test_a_rejected_message_without_an_error_is_dead_lettered(server: Server, queue: str) -> None:
-    """Wire contract §5.1: .NET's dead-letter without a reason."""
+    """wire §5.1: .NET's dead-letter without a reason."""
     with plain_connection(server) as connection:
         connection.create_sender(queue).send(Message(body="x"))
         receiver = connection.create_receiver(queue, credit=0)
@@ -134,7 +134,7 @@ def test_the_server_gives_credit_and_tops_it_up(server: Server, queue: str) -> N
 
 
 def test_one_session_holds_at_most_2048_unsettled_deliveries(server: Server, queue: str) -> None:
-    """The Node SDK's ring of deliveries overflows past that (wire contract §10.25)."""
+    """The Node SDK's ring of deliveries overflows past that (wire §10.25)."""
     with plain_connection(server) as connection:
         sender = connection.create_sender(queue, options=AtMostOnce())
         for n in range(2500):

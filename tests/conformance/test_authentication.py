@@ -26,7 +26,7 @@ DENIED = (ServiceBusAuthenticationError, ServiceBusAuthorizationError)
 
 
 def signature(resource: str, key: str, name: str, lasts_s: int = 3600) -> str:
-    """A SAS token by hand (wire contract §2.3)."""
+    """A SAS token by hand (wire §2.3)."""
     encoded, expiry = quote_plus(resource), str(int(time.time()) + lasts_s)
     digest = hmac.new(key.encode(), f"{encoded}\n{expiry}".encode(), hashlib.sha256).digest()
     sig = quote_plus(base64.b64encode(digest))
@@ -46,7 +46,7 @@ def flavour(request: pytest.FixtureRequest) -> str:
 async def test_a_wrong_key_is_refused(
     open_bus: Callable[..., Bus], queue: str, server: Server, flavour: str, right: str, wrong: str
 ) -> None:
-    """R-SETTLE-02; wire contract §2.2: 401."""
+    """R-SETTLE-02; wire §2.2: 401."""
     bus = open_bus(flavour, connection_string=server.connection_string.replace(right, wrong))
     with pytest.raises(DENIED):
         await bus.send(queue, ServiceBusMessage("x"))
@@ -55,7 +55,7 @@ async def test_a_wrong_key_is_refused(
 
 
 async def test_the_administration_api_refuses_a_wrong_key(server: Server, queue: str) -> None:
-    """Wire contract §9.5: 401."""
+    """wire §9.5: 401."""
     wrong = server.connection_string.replace("SAS_KEY_VALUE", "another")
     with (
         administration_client(wrong, retry_total=0) as client,
@@ -72,7 +72,7 @@ def with_token(server: Server, token: str) -> str:
 async def test_a_token_made_elsewhere_is_accepted(
     open_bus: Callable[..., Bus], queue: str, server: Server, flavour: str
 ) -> None:
-    """Wire contract §2.3: whoever has the key can make tokens, for an entity or for all."""
+    """wire §2.3: whoever has the key can make tokens, for an entity or for all."""
     for resource in (f"sb://localhost:{server.port}/{queue}", f"sb://localhost:{server.port}"):
         token = signature(resource, "SAS_KEY_VALUE", "RootManageSharedAccessKey")
         bus = open_bus(flavour, connection_string=with_token(server, token))
@@ -97,7 +97,7 @@ async def test_a_token_for_another_queue_is_refused(
     server: Server,
     flavour: str,
 ) -> None:
-    """Wire contract §2.2: the audience covers its own path and what lies below."""
+    """wire §2.2: the audience covers its own path and what lies below."""
     resource = f"sb://localhost:{server.port}/{make_queue()}"
     token = signature(resource, "SAS_KEY_VALUE", "RootManageSharedAccessKey")
     bus = open_bus(flavour, connection_string=with_token(server, token))
@@ -119,7 +119,7 @@ async def test_a_tampered_token_is_refused(
 
 @pytest.mark.parametrize("use", ["send", "receive", "peek"])
 async def test_an_unknown_queue_is_not_found(bus: Bus, use: str) -> None:
-    """Wire contract §2.2, §7.2: refused at put-token, as Azure does, and the text says which."""
+    """wire §2.2, §7.2: refused at put-token, as Azure does, and the text says which."""
     attempts = {
         "send": lambda: bus.send("no-such-queue", ServiceBusMessage("x")),
         "receive": lambda: bus.receive("no-such-queue"),

@@ -14,7 +14,7 @@ from tests.support.bus import DEAD_LETTERS, Bus, Reply, gather_messages, manage,
 
 
 async def delete(receiver: Any, count: int, before: datetime | None = None) -> Reply:
-    """Wire contract §6.2: batch-delete-messages."""
+    """wire §6.2: batch-delete-messages."""
     instant = before or datetime.now(UTC)
     timestamp = {"TYPE": AMQPTypes.timestamp, "VALUE": int(instant.timestamp() * 1000)}
     body = {"message-count": count, "enqueued-time-utc": timestamp}
@@ -22,7 +22,7 @@ async def delete(receiver: Any, count: int, before: datetime | None = None) -> R
 
 
 async def test_the_oldest_go_first(bus: Bus, queue: str, administration: Administration) -> None:
-    """Semantics B §11."""
+    """semantics B §11."""
     async with bus.sender(queue) as sender:
         await sender.send_messages([ServiceBusMessage(f"{n}") for n in range(10)])
 
@@ -38,7 +38,7 @@ async def test_the_oldest_go_first(bus: Bus, queue: str, administration: Adminis
 async def test_purging_is_deleting_until_nothing_is_left(
     bus: Bus, queue: str, administration: Administration
 ) -> None:
-    """Semantics B §11: then the answer is 204, and says why (wire contract §6.2)."""
+    """semantics B §11: then the answer is 204, and says why (wire §6.2)."""
     async with bus.sender(queue) as sender:
         await sender.send_messages([ServiceBusMessage(b"x" * 10) for _ in range(1000)])
         await sender.send_messages([ServiceBusMessage(b"x" * 10) for _ in range(500)])
@@ -54,7 +54,7 @@ async def test_purging_is_deleting_until_nothing_is_left(
 
 
 async def test_locked_messages_are_left_alone(bus: Bus, queue: str) -> None:
-    """Semantics B §11."""
+    """semantics B §11."""
     await bus.send(queue, *(ServiceBusMessage(f"{n}") for n in range(3)))
 
     async with bus.receiver(queue) as receiver:
@@ -68,7 +68,7 @@ async def test_locked_messages_are_left_alone(bus: Bus, queue: str) -> None:
 
 
 async def test_newer_messages_are_left_alone(bus: Bus, queue: str) -> None:
-    """Semantics B §11: only what was enqueued before the instant given."""
+    """semantics B §11: only what was enqueued before the instant given."""
     await bus.send(queue, ServiceBusMessage("new"))
 
     async with bus.receiver(queue) as receiver:

@@ -159,7 +159,7 @@ async def test_it_is_not_managed_on_its_own(queue: str, administration: Administ
 
 
 async def test_its_names_are_found_in_any_case(bus: Bus, queue: str) -> None:
-    """Wire contract §3.1: Java writes the suffix in lower case."""
+    """wire §3.1: Java writes the suffix in lower case."""
     await dead_letter(bus, queue, "x")
     for suffix in ("$DeadLetterQueue", "$deadletterqueue"):
         assert texts(await bus.peek(f"{queue}/{suffix}")) == ["x"]

@@ -118,7 +118,7 @@ async def test_fetching_and_deleting_in_one_step(bus: Bus, queue: str) -> None:
 
 
 async def test_one_unknown_number_fails_the_whole_request(bus: Bus, queue: str) -> None:
-    """Semantics B §5: and the known one is not locked by it."""
+    """semantics B §5: and the known one is not locked by it."""
     await bus.send(queue, ServiceBusMessage("deferred"), ServiceBusMessage("active"))
 
     async with bus.receiver(queue) as receiver:

@@ -48,7 +48,7 @@ async def test_messages_without_an_id_are_all_kept(bus: Bus, once: str) -> None:
 async def test_a_second_schedule_has_a_number_of_its_own_and_nothing_behind_it(
     bus: Bus, once: str, administration: Administration
 ) -> None:
-    """Semantics B §6."""
+    """semantics B §6."""
     due = datetime.now(UTC) + timedelta(hours=1)
     async with bus.sender(once) as sender:
         [first] = await sender.schedule_messages(sent("later", "id"), due)

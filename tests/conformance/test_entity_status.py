@@ -54,7 +54,7 @@ async def test_a_status_allows_what_it_says(
     may_send: bool,
     may_receive: bool,
 ) -> None:
-    """Semantics B §11; R-SETTLE-02: the SDK's own exception."""
+    """semantics B §11; R-SETTLE-02: the SDK's own exception."""
     queue = make_queue()
     administration.update(queue, status=status)
     assert administration.client.get_queue(queue).status == status
@@ -76,7 +76,7 @@ async def test_messages_are_kept_while_a_queue_is_disabled(
 async def test_open_links_notice_that_the_queue_was_disabled(
     bus: Bus, queue: str, administration: Administration
 ) -> None:
-    """Wire contract §7.3: detach with entity-disabled; the next use says so."""
+    """wire §7.3: detach with entity-disabled; the next use says so."""
     sender = await bus.open_sender(queue)
     await sender.send_messages(ServiceBusMessage("before"))
     administration.update(queue, status=EntityStatus.DISABLED)
@@ -99,7 +99,7 @@ async def test_open_links_notice_that_the_queue_was_disabled(
 async def test_open_links_notice_that_the_queue_was_deleted(
     bus: Bus, queue: str, administration: Administration, kind: str
 ) -> None:
-    """Wire contract §7.3: detach with not-found."""
+    """wire §7.3: detach with not-found."""
     handler: Any
     if kind == "sender":
         handler = await bus.open_sender(queue)
@@ -127,7 +127,7 @@ async def test_open_links_notice_that_the_queue_was_deleted(
 async def test_a_queue_made_again_starts_empty(
     bus: Bus, queue: str, administration: Administration
 ) -> None:
-    """Design §2: a deleted entity's fragment is never used again."""
+    """A deleted entity's fragment is never used again."""
     await bus.send(queue, ServiceBusMessage("of the first"))
     async with bus.receiver(queue) as receiver:
         await receive_one(receiver)

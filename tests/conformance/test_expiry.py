@@ -77,7 +77,7 @@ async def test_expired_messages_are_swept_only_while_a_receiver_is_there(
 async def test_the_queue_s_default_is_the_upper_bound(
     bus: Bus, make_queue: Callable[..., str]
 ) -> None:
-    """Semantics B §3: the smaller of the two counts; a longer life is cut silently."""
+    """semantics B §3: the smaller of the two counts; a longer life is cut silently."""
     queue = make_queue(default_message_time_to_live=timedelta(seconds=60))
     await bus.send(
         queue,
@@ -91,7 +91,7 @@ async def test_the_queue_s_default_is_the_upper_bound(
 
 
 async def test_a_locked_message_does_not_expire(bus: Bus, make_queue: Callable[..., str]) -> None:
-    """Semantics B §3: it can be completed past its time."""
+    """semantics B §3: it can be completed past its time."""
     queue = make_queue(dead_lettering_on_message_expiration=True)
     await bus.send(queue, ServiceBusMessage("x", time_to_live=timedelta(seconds=2)))
 
@@ -106,7 +106,7 @@ async def test_a_locked_message_does_not_expire(bus: Bus, make_queue: Callable[.
 async def test_an_abandoned_message_past_its_time_expires_at_once(
     bus: Bus, make_queue: Callable[..., str], administration: Administration
 ) -> None:
-    """Semantics B §3: on abandon the expiry acts."""
+    """semantics B §3: on abandon the expiry acts."""
     queue = make_queue(dead_lettering_on_message_expiration=True)
     await bus.send(queue, ServiceBusMessage("x", time_to_live=timedelta(seconds=2)))
 
@@ -127,7 +127,7 @@ async def test_an_abandoned_message_past_its_time_expires_at_once(
 async def test_a_deferred_message_past_its_time_is_not_found(
     bus: Bus, make_queue: Callable[..., str]
 ) -> None:
-    """Semantics B §3: never swept, but checked when it is fetched."""
+    """semantics B §3: never swept, but checked when it is fetched."""
     queue = make_queue(dead_lettering_on_message_expiration=True)
     await bus.send(queue, ServiceBusMessage("x", time_to_live=timedelta(seconds=2)))
 

@@ -41,7 +41,7 @@ async def peek_when(bus: Bus, source: str | Subscription, count: int) -> list[st
 async def test_what_is_sent_to_a_queue_arrives_in_another(
     bus: Bus, make_queue: Callable[..., str], administration: Administration
 ) -> None:
-    """Semantics B §8: in order, with a new number and time, and with what the sender said."""
+    """semantics B §8: in order, with a new number and time, and with what the sender said."""
     end = make_queue()
     source = make_queue(forward_to=end)
     async with bus.sender(source) as sender:
@@ -106,7 +106,7 @@ async def test_dead_letters_go_to_where_they_are_collected(
 async def test_after_four_hops_a_message_is_dead_lettered(
     bus: Bus, make_queue: Callable[..., str], administration: Administration
 ) -> None:
-    """Semantics B §8: in the entity that it has reached."""
+    """semantics B §8: in the entity that it has reached."""
     chain = [make_queue() for _ in range(6)]
     for source, destination in itertools.pairwise(chain):
         administration.update(source, forward_to=destination)
@@ -139,7 +139,7 @@ async def test_what_was_there_before_goes_on_too(
 async def test_nobody_receives_from_what_forwards(
     bus: Bus, queue: str, make_queue: Callable[..., str]
 ) -> None:
-    """Semantics B §8: forwarding is its only receiver."""
+    """semantics B §8: forwarding is its only receiver."""
     source = make_queue(forward_to=queue)
     with pytest.raises(ServiceBusError) as refused:
         await bus.receive(source)
@@ -147,7 +147,7 @@ async def test_nobody_receives_from_what_forwards(
 
 
 async def test_a_destination_must_be_there(make_queue: Callable[..., str]) -> None:
-    """Semantics B §8."""
+    """semantics B §8."""
     with pytest.raises(HttpResponseError) as refused:
         make_queue(forward_to="no-such-queue")
     assert refused.value.status_code == 400
@@ -157,7 +157,7 @@ async def test_a_destination_must_be_there(make_queue: Callable[..., str]) -> No
 async def test_what_cannot_arrive_is_dead_lettered_at_its_source(
     bus: Bus, make_queue: Callable[..., str], administration: Administration, trouble: str
 ) -> None:
-    """Semantics B §8: to be handled there by hand."""
+    """semantics B §8: to be handled there by hand."""
     end = make_queue()
     source = make_queue(forward_to=end)
     if trouble == "deleted":

@@ -19,7 +19,7 @@ SHORTEST = timedelta(minutes=5)
 
 
 def test_less_than_five_minutes_are_refused(administration: Administration, topic: Topic) -> None:
-    """Semantics B §11."""
+    """semantics B §11."""
     client, short = administration.client, timedelta(minutes=4)
     for create in (
         lambda: client.create_queue("short", auto_delete_on_idle=short),
@@ -37,7 +37,7 @@ def test_less_than_five_minutes_are_refused(administration: Administration, topi
 async def test_what_is_idle_goes_and_what_is_used_stays(
     open_bus: Callable[..., Bus], administration: Administration
 ) -> None:
-    """Semantics B §11: messages alone do not keep it; a receiver that waits does."""
+    """semantics B §11: messages alone do not keep it; a receiver that waits does."""
     client, bus = administration.client, open_bus("async")
     idle = administration.make_queue(auto_delete_on_idle=SHORTEST)
     used = administration.make_queue(auto_delete_on_idle=SHORTEST)

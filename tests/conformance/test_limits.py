@@ -48,7 +48,7 @@ async def test_one_property_over_32_kb_is_refused(bus: Bus, queue: str) -> None:
 
 @pytest.mark.parametrize("field", ["message_id", "session_id"])
 async def test_an_id_over_128_characters_is_refused(bus: Bus, queue: str, field: str) -> None:
-    """Semantics B §11: the SDK checks most of these itself, so the id is set behind its back."""
+    """semantics B §11: the SDK checks most of these itself, so the id is set behind its back."""
     message = ServiceBusMessage("x")
     properties = message.raw_amqp_message.properties
     assert properties is not None

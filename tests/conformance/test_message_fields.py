@@ -19,7 +19,7 @@ from tests.support.bus import Bus, receive_one, text
 
 
 async def test_every_property_of_a_message_comes_back(bus: Bus, queue: str) -> None:
-    """Wire contract §4.2: opaque fields pass unchanged."""
+    """wire §4.2: opaque fields pass unchanged."""
     sent = ServiceBusMessage(
         b"\x00\x01body",
         message_id="id-1",
@@ -64,7 +64,7 @@ async def test_every_property_of_a_message_comes_back(bus: Bus, queue: str) -> N
 
 
 async def test_application_properties_keep_their_types(bus: Bus, queue: str) -> None:
-    """Wire contract §4.5. That strings come back as bytes is the SDK's way, not the server's."""
+    """wire §4.5. That strings come back as bytes is the SDK's way, not the server's."""
     when = datetime(2024, 2, 29, 12, 30, tzinfo=UTC)
     some_id = uuid.uuid4()
     sent: dict[str | bytes, Any] = {
@@ -123,7 +123,7 @@ BODIES = {
 
 @pytest.mark.parametrize("kind", BODIES)
 async def test_every_kind_of_body_comes_back(bus: Bus, queue: str, kind: str) -> None:
-    """Wire contract §4.1: the body is kept bit for bit, whatever its sections."""
+    """wire §4.1: the body is kept bit for bit, whatever its sections."""
     body = BODIES[kind]
     await bus.send(queue, AmqpAnnotatedMessage(**body))
 
@@ -143,7 +143,7 @@ async def test_every_kind_of_body_comes_back(bus: Bus, queue: str, kind: str) ->
 
 
 async def test_every_section_of_an_amqp_message_comes_back(bus: Bus, queue: str) -> None:
-    """Header, annotations, properties and footer of a hand-made AMQP message (wire contract §4)."""
+    """Header, annotations, properties and footer of a hand-made AMQP message (wire §4)."""
     sent = AmqpAnnotatedMessage(
         data_body=b"body",
         header=AmqpMessageHeader(durable=True, priority=7, time_to_live=60_000, delivery_count=5),
@@ -199,7 +199,7 @@ async def test_every_section_of_an_amqp_message_comes_back(bus: Bus, queue: str)
 async def test_a_message_id_keeps_its_amqp_type(
     bus: Bus, queue: str, message_id: uuid.UUID | str | bytes
 ) -> None:
-    """Wire contract §4.2: the id comes back as the type it was sent as."""
+    """wire §4.2: the id comes back as the type it was sent as."""
     properties = AmqpMessageProperties(message_id=message_id)
     await bus.send(queue, AmqpAnnotatedMessage(data_body=b"x", properties=properties))
 
@@ -209,7 +209,7 @@ async def test_a_message_id_keeps_its_amqp_type(
 
 
 async def test_a_received_message_can_be_sent_again(bus: Bus, queue: str) -> None:
-    """Wire contract §4.3: annotations that the server itself wrote are not believed on input."""
+    """wire §4.3: annotations that the server itself wrote are not believed on input."""
     await bus.send(queue, ServiceBusMessage("again", subject="s"))
     [first] = await bus.receive(queue)
     await bus.send(queue, first)

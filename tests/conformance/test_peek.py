@@ -11,7 +11,7 @@ from tests.support.bus import DEAD_LETTERS, Bus, gather_messages, receive_one, t
 
 
 async def test_peek_shows_active_locked_deferred_and_scheduled(bus: Bus, queue: str) -> None:
-    """Semantics B §10: in the order of their numbers, and never the dead letters."""
+    """semantics B §10: in the order of their numbers, and never the dead letters."""
     await bus.send(queue, *(ServiceBusMessage(name) for name in ("deferred", "locked", "dead")))
     async with bus.sender(queue) as sender:
         due = datetime.now(UTC) + timedelta(hours=1)
@@ -41,7 +41,7 @@ async def test_peek_shows_active_locked_deferred_and_scheduled(bus: Bus, queue: 
 
 
 async def test_peek_goes_on_from_where_it_was(bus: Bus, queue: str) -> None:
-    """Semantics B §10: from a number, that number included."""
+    """semantics B §10: from a number, that number included."""
     async with bus.sender(queue) as sender:
         await sender.send_messages([ServiceBusMessage(f"{n}") for n in range(10)])
 
@@ -62,7 +62,7 @@ async def test_peek_goes_on_from_where_it_was(bus: Bus, queue: str) -> None:
 
 
 async def test_peek_changes_nothing(bus: Bus, queue: str) -> None:
-    """Semantics B §10: the count is untouched and the message can be received."""
+    """semantics B §10: the count is untouched and the message can be received."""
     await bus.send(queue, ServiceBusMessage("x", application_properties={"p": 1}))
 
     for _ in range(3):
@@ -80,7 +80,7 @@ async def test_peek_of_an_empty_queue_is_empty(bus: Bus, queue: str) -> None:
 
 
 async def test_peek_of_many_large_messages_returns_what_fits(bus: Bus, queue: str) -> None:
-    """Semantics B §10: fewer than asked for is normal; paging finds them all."""
+    """semantics B §10: fewer than asked for is normal; paging finds them all."""
     async with bus.sender(queue) as sender:
         for n in range(8):
             await sender.send_messages(ServiceBusMessage(b"x" * 100_000, message_id=f"{n}"))

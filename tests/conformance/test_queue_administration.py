@@ -23,7 +23,7 @@ FOREVER = timedelta.max
 def test_a_new_queue_has_the_documented_defaults(
     queue: str, administration: Administration
 ) -> None:
-    """R-SETTLE-06, R-SETTLE-08, R-DLQ-06; wire contract §9.4."""
+    """R-SETTLE-06, R-SETTLE-08, R-DLQ-06; wire §9.4."""
     found = administration.client.get_queue(queue)
     assert found.name == queue
     assert found.lock_duration == timedelta(seconds=30)
@@ -91,7 +91,7 @@ def test_updating_a_queue_that_is_gone_is_not_found(
 
 
 def test_a_name_is_taken_once_in_any_case(queue: str, administration: Administration) -> None:
-    """Names are compared without case (wire contract §3.1)."""
+    """Names are compared without case (wire §3.1)."""
     for name in (queue, queue.upper()):
         with pytest.raises(ResourceExistsError) as refused:
             administration.client.create_queue(name)
@@ -100,7 +100,7 @@ def test_a_name_is_taken_once_in_any_case(queue: str, administration: Administra
 
 
 def test_a_name_may_have_slashes(administration: Administration) -> None:
-    """Wire contract §3.1."""
+    """wire §3.1."""
     name = f"plant/{os.getpid()}/orders"
     administration.client.create_queue(name)
     assert administration.client.get_queue(name).name == name
@@ -117,7 +117,7 @@ def test_a_bad_name_is_refused(administration: Administration, name: str) -> Non
 def test_queues_are_listed_page_by_page(
     make_queue: Callable[..., str], administration: Administration
 ) -> None:
-    """More than one page of a hundred (wire contract §9.3)."""
+    """More than one page of a hundred (wire §9.3)."""
     made = {make_queue("listed") for _ in range(120)}
     listed = [found.name for found in administration.client.list_queues()]
     assert made <= set(listed)
@@ -173,7 +173,7 @@ async def test_runtime_counts_follow_the_messages(
 def test_what_is_not_there_yet_is_refused_by_name(
     administration: Administration, field: str, named: str, value: Any
 ) -> None:
-    """Design §9: never accepted and ignored; nothing is stored."""
+    """Never accepted and ignored; nothing is stored."""
     name = f"refused-{os.getpid()}-{named.lower()}"
     with pytest.raises(HttpResponseError) as refused:
         administration.client.create_queue(name, **{field: value})

@@ -124,7 +124,7 @@ def test_a_lock_runs_out(rest: RestClient, make_queue: Callable[..., str]) -> No
 def test_a_lock_outlives_the_connection_it_came_over(
     server: Server, rest: RestClient, queue: str
 ) -> None:
-    """Wire contract §3.6: locks taken over HTTP belong to no connection."""
+    """wire §3.6: locks taken over HTTP belong to no connection."""
     rest.send(queue, b"x")
     with RestClient(server.connection_string) as first:
         locked = first.lock(queue)

@@ -59,7 +59,7 @@ def orders() -> list[ServiceBusMessage]:
 async def test_a_filter_lets_through_what_it_says(
     bus: Bus, topic: Topic, administration: Administration, filtered_by: Any, expected: list[str]
 ) -> None:
-    """Semantics A §1, §3."""
+    """semantics A §1, §3."""
     subscription = administration.make_subscription(topic, filtered_by)
     async with bus.sender(topic) as sender:
         await sender.send_messages(orders())
@@ -69,7 +69,7 @@ async def test_a_filter_lets_through_what_it_says(
 async def test_rules_without_actions_make_one_copy_together(
     bus: Bus, topic: Topic, administration: Administration
 ) -> None:
-    """Semantics A §2: 2 with an action and 3 without make 3 messages."""
+    """semantics A §2: 2 with an action and 3 without make 3 messages."""
     subscription = administration.make_subscription(
         topic,
         "Color = 'blue'",
@@ -100,7 +100,7 @@ async def test_rules_without_actions_make_one_copy_together(
 async def test_an_action_changes_only_the_copy_of_its_subscription(
     bus: Bus, topic: Topic, administration: Administration
 ) -> None:
-    """Semantics A §2: user properties by default, system ones by scope."""
+    """semantics A §2: user properties by default, system ones by scope."""
     changed = administration.make_subscription(
         topic,
         (
@@ -181,7 +181,7 @@ async def test_rules_are_changed_for_what_is_sent_from_then_on(
 async def test_a_filter_that_fails_dead_letters_or_skips(
     bus: Bus, topic: Topic, administration: Administration, kept: bool
 ) -> None:
-    """Semantics A §1.4: as the subscription says; other subscriptions are not concerned."""
+    """semantics A §1.4: as the subscription says; other subscriptions are not concerned."""
     subscription = administration.make_subscription(
         topic, "10 / n = 5", dead_lettering_on_filter_evaluation_exceptions=kept
     )
@@ -202,7 +202,7 @@ async def test_a_filter_that_fails_dead_letters_or_skips(
 async def test_a_rule_that_cannot_be_is_refused(
     subscription: Subscription, administration: Administration
 ) -> None:
-    """Semantics A §1.5."""
+    """semantics A §1.5."""
     for number, wrong in enumerate(("a = ", "sys.NoSuchThing = 1", "a" * 1_025)):
         with pytest.raises(HttpResponseError) as refused:
             administration.add_rule(subscription, f"wrong-{number}", wrong)

@@ -16,7 +16,7 @@ LATER = timedelta(hours=1)
 
 
 async def test_a_message_scheduled_by_annotation_comes_when_it_is_due(bus: Bus, queue: str) -> None:
-    """Semantics B §4: a plain send with a future enqueue time."""
+    """semantics B §4: a plain send with a future enqueue time."""
     due = datetime.now(UTC).replace(microsecond=0) + SOON
     sent = ServiceBusMessage("later", scheduled_enqueue_time_utc=due, message_id="m")
     await bus.send(queue, sent)
@@ -38,7 +38,7 @@ async def test_a_message_scheduled_by_annotation_comes_when_it_is_due(bus: Bus, 
 async def test_a_subscription_is_told_that_a_message_was_scheduled(
     bus: Bus, administration: Administration
 ) -> None:
-    """Semantics B §4. A time that is over by the time of the send schedules nothing."""
+    """semantics B §4. A time that is over by the time of the send schedules nothing."""
     topic = administration.make_topic()
     subscription = administration.make_subscription(topic, "sys.State = 0")
     now = datetime.now(UTC)
@@ -62,7 +62,7 @@ async def test_a_subscription_is_told_that_a_message_was_scheduled(
 async def test_scheduled_messages_get_new_numbers_when_they_become_active(
     bus: Bus, queue: str, administration: Administration
 ) -> None:
-    """Semantics B §4: the number given at scheduling is valid only while scheduled."""
+    """semantics B §4: the number given at scheduling is valid only while scheduled."""
     due = datetime.now(UTC) + SOON
     async with bus.sender(queue) as sender:
         numbers = await sender.schedule_messages(
@@ -85,7 +85,7 @@ async def test_scheduled_messages_get_new_numbers_when_they_become_active(
 
 
 async def test_a_scheduled_message_can_be_cancelled(bus: Bus, queue: str) -> None:
-    """Semantics B §4."""
+    """semantics B §4."""
     due = datetime.now(UTC) + LATER
     async with bus.sender(queue) as sender:
         numbers = await sender.schedule_messages([ServiceBusMessage(f"{n}") for n in range(3)], due)
@@ -112,7 +112,7 @@ async def test_cancelling_what_is_not_scheduled_is_refused(bus: Bus, queue: str)
 
 
 async def test_a_time_that_has_passed_means_now(bus: Bus, queue: str) -> None:
-    """Semantics B §4: delivered at once, at the tail."""
+    """semantics B §4: delivered at once, at the tail."""
     past = datetime.now(UTC) - timedelta(minutes=1)
     async with bus.sender(queue) as sender:
         await sender.send_messages(ServiceBusMessage("first"))
@@ -122,7 +122,7 @@ async def test_a_time_that_has_passed_means_now(bus: Bus, queue: str) -> None:
 
 
 async def test_time_to_live_counts_from_the_scheduled_time(bus: Bus, queue: str) -> None:
-    """Semantics B §3: a life shorter than the wait is not over before it began."""
+    """semantics B §3: a life shorter than the wait is not over before it began."""
     due = datetime.now(UTC) + SOON
     async with bus.sender(queue) as sender:
         message = ServiceBusMessage("brief", time_to_live=timedelta(seconds=2))

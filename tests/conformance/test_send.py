@@ -49,7 +49,7 @@ def fill(batch: ServiceBusMessageBatch) -> int:
 
 
 async def test_a_batch_filled_to_its_limit_is_accepted(bus: Bus, queue: str) -> None:
-    """The size that the server names at attach is the size that it takes (wire contract §4.6)."""
+    """The size that the server names at attach is the size that it takes (wire §4.6)."""
     async with bus.sender(queue) as sender:
         batch = await sender.create_message_batch()
         count = fill(batch)
@@ -104,7 +104,7 @@ async def test_a_thousand_sends_at_once_are_all_accepted(
 async def test_a_burst_with_a_bounded_number_in_flight(
     open_bus: Callable[..., Bus], queue: str
 ) -> None:
-    """R-SETTLE-12: the semaphore pattern of the founding document."""
+    """R-SETTLE-12: the semaphore pattern."""
     bus = open_bus("async")
     senders = await asyncio.gather(*(bus.open_sender(queue) for _ in range(10)))
     slots = asyncio.Semaphore(10)

@@ -193,7 +193,7 @@ def test_a_receiver_of_a_subscription_goes_through_its_topic(
 def test_a_second_top_level_receiver_ends_the_session(
     client: Transacting, two: tuple[str, str], first: str
 ) -> None:
-    """R-PART-16 to 18, NET TransactionGroupSendsFirst: and the next session starts anew."""
+    """semantics B §7 (NET TransactionGroupSendsFirst): and the next session starts anew."""
     a, b = two
     session = client.core.begin()
     coordinator = client.coordinator(session)

@@ -1,6 +1,6 @@
 """Message sessions: one receiver for each, in order, with state; accepted by name or as they come.
 
-Requirements: issue "sessions", wire contract §3.3 and §6.2, semantics B §1.
+What holds is in wire §3.3, §6.2 and semantics B §1.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ async def test_next_sessions_come_to_all_who_ask(bus: Bus, queue: str) -> None:
 
 
 async def test_a_next_session_is_waited_for(bus: Bus, queue: str) -> None:
-    """And other links of the client go on meanwhile (wire contract §10, 35)."""
+    """And other links of the client go on meanwhile (wire §10.35)."""
 
     async def accept() -> str:
         async with bus.receiver(queue, session_id=NEXT, max_wait_time=20) as receiver:
@@ -402,7 +402,7 @@ async def test_an_update_lets_go_of_sessions_and_keeps_their_state(
 async def test_over_http_sessions_are_sent_to_and_not_received_from(
     server: Server, queue: str, open_bus: Callable[..., Bus]
 ) -> None:
-    """Semantics A §7."""
+    """semantics A §7."""
     with RestClient(server.connection_string) as rest:
         assert rest.send(queue, b"x", broker={"SessionId": "mine"}).status == 201
         same = {"SessionId": "mine", "PartitionKey": "mine"}

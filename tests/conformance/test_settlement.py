@@ -211,7 +211,7 @@ async def test_a_lock_outlives_its_link_and_is_settled_through_management(
 
 
 async def test_another_receiver_may_complete_what_the_first_received(bus: Bus, queue: str) -> None:
-    """R-SETTLE-10: the lock token belongs to the entity, not to the link (wire contract §6.4)."""
+    """R-SETTLE-10: the lock token belongs to the entity, not to the link (wire §6.4)."""
     await bus.send(queue, ServiceBusMessage("x"))
     first = await bus.open_receiver(queue)
     message = await receive_one(first)

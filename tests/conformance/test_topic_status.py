@@ -25,7 +25,7 @@ async def test_a_disabled_topic_takes_nothing_and_keeps_what_it_gave(
     administration: Administration,
     status: EntityStatus,
 ) -> None:
-    """Semantics B §11: stored messages stay receivable."""
+    """semantics B §11: stored messages stay receivable."""
     await bus.send(topic, ServiceBusMessage("before"))
     administration.update(topic, status=status)
     assert administration.client.get_topic(topic).status == status
@@ -45,7 +45,7 @@ async def test_a_disabled_subscription_gets_its_copies_and_gives_none(
     administration: Administration,
     status: EntityStatus,
 ) -> None:
-    """Semantics B §11: only receiving fails."""
+    """semantics B §11: only receiving fails."""
     administration.update(subscription, status=status)
     await bus.send(topic, ServiceBusMessage("meanwhile"))
     assert administration.counts(subscription).active_message_count == 1
@@ -56,7 +56,7 @@ async def test_a_disabled_subscription_gets_its_copies_and_gives_none(
 
 
 async def test_what_is_not_there_is_not_found(bus: Bus, topic: Topic) -> None:
-    """Wire contract §7.2: the SDK says so, or has it among the causes of another error."""
+    """wire §7.2: the SDK says so, or has it among the causes of another error."""
     for attempt in (
         bus.send(Topic("no-such-topic"), ServiceBusMessage("x")),
         bus.receive(Subscription(topic, "no-such-subscription")),
@@ -80,7 +80,7 @@ async def test_open_links_notice_that_what_they_use_was_deleted(
     kind: str,
     gone: str,
 ) -> None:
-    """Wire contract §7.3: detach with not-found; a sender does not mind a subscription's end."""
+    """wire §7.3: detach with not-found; a sender does not mind a subscription's end."""
     sender = await bus.open_sender(topic)
     await sender.send_messages(ServiceBusMessage("before"))
     receiver = await bus.open_receiver(subscription)

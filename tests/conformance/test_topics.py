@@ -67,7 +67,7 @@ async def test_a_batch_is_published_whole_or_not_at_all(
 async def test_what_was_sent_arrives_with_all_its_fields(
     bus: Bus, topic: Topic, administration: Administration
 ) -> None:
-    """Wire contract §4; semantics B §8: the topic's number stays with both copies."""
+    """wire §4; semantics B §8: the topic's number stays with both copies."""
     both = [administration.make_subscription(topic) for _ in range(2)]
     sent = ServiceBusMessage(
         b"\x00body",
@@ -156,7 +156,7 @@ async def test_a_subscription_has_a_dead_letter_queue(
 
 
 async def test_the_shorter_life_wins(bus: Bus, administration: Administration) -> None:
-    """Semantics B §3: of message, topic and subscription."""
+    """semantics B §3: of message, topic and subscription."""
     topic = administration.make_topic(default_message_time_to_live=timedelta(minutes=30))
     longer = administration.make_subscription(
         topic, default_message_time_to_live=timedelta(minutes=60)
@@ -246,7 +246,7 @@ async def test_a_subscription_made_again_starts_empty(
 async def test_a_scheduled_message_waits_in_the_topic(
     bus: Bus, topic: Topic, subscription: Subscription, administration: Administration
 ) -> None:
-    """Semantics B §4: subscriptions never show it; peeking the topic does."""
+    """semantics B §4: subscriptions never show it; peeking the topic does."""
     due = datetime.now(UTC).replace(microsecond=0) + SOON
     async with bus.sender(topic) as sender:
         await sender.schedule_messages(ServiceBusMessage("by request"), due)
@@ -301,7 +301,7 @@ async def test_a_message_scheduled_in_a_topic_can_be_cancelled(
 async def test_names_are_found_in_any_case(
     bus: Bus, topic: Topic, subscription: Subscription
 ) -> None:
-    """Wire contract §3.1."""
+    """wire §3.1."""
     await bus.send(Topic(topic.upper()), ServiceBusMessage("x"))
     shouted = Subscription(Topic(topic.upper()), subscription.name.upper())
     assert texts(await bus.peek(shouted)) == ["x"]
@@ -321,7 +321,7 @@ async def test_nobody_receives_from_a_topic_or_sends_to_a_subscription(
 async def test_the_size_of_a_topic_is_that_of_all_its_messages(
     bus: Bus, topic: Topic, administration: Administration
 ) -> None:
-    """Semantics B §8: its own count is 0, its size that of what its subscriptions keep."""
+    """semantics B §8: its own count is 0, its size that of what its subscriptions keep."""
     two = [administration.make_subscription(topic) for _ in range(2)]
     await bus.send(topic, ServiceBusMessage("x" * 10_000))
     client = administration.client

@@ -1,4 +1,4 @@
-"""What `$management` does in a transaction (wire contract §8): schedule, cancel, settle."""
+"""What `$management` does in a transaction (wire §8): schedule, cancel, settle."""
 
 from __future__ import annotations
 

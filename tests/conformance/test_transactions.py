@@ -1,4 +1,4 @@
-"""Transactions on one entity, frame by frame (AMQP 4, wire contract §8, semantics B §7)."""
+"""Transactions on one entity, frame by frame (AMQP 4, wire §8, semantics B §7)."""
 
 from __future__ import annotations
 
@@ -383,7 +383,7 @@ def test_whatever_ends_with_the_coordinator_is_rolled_back(
     active: Callable[[Any], int],
     lost: str,
 ) -> None:
-    """Semantics B §7: at once. The message stays locked, but where a connection broke."""
+    """semantics B §7: at once. The message stays locked, but where a connection broke."""
     client.fill(queue, "x")
     with Transacting(server) as other:
         session = other.core.begin()

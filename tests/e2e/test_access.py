@@ -118,7 +118,7 @@ OPERATIONS = {
 async def test_each_management_operation_needs_its_right(
     open_as: Callable[..., Bus], name: str
 ) -> None:
-    """An empty question is enough: without the right it is not even read (wire contract §2.4)."""
+    """An empty question is enough: without the right it is not even read (wire §2.4)."""
     bus = open_as(name)
     has = "Send" if name.endswith("sends") else "Listen"
     async with bus.sender("a") if has == "Send" else bus.receiver("a") as handler:
@@ -169,7 +169,7 @@ def test_a_token_for_a_part_of_a_queue_does_not_open_the_rest(server: Server) ->
 
 
 def test_two_tokens_of_one_connection_stand_beside_each_other(server: Server) -> None:
-    """One for each audience, both made for the whole namespace (wire contract §2.2)."""
+    """One for each audience, both made for the whole namespace (wire §2.2)."""
     with Caller(server) as caller:
         listens = sas("all-listens", KEYS["all-listens"])
         sends = sas("all-sends", KEYS["all-sends"])
@@ -238,7 +238,7 @@ REQUESTS = [
 def test_who_may_not_manage_is_told_so(
     server: Server, name: str, method: str, path: str, text: str
 ) -> None:
-    """Semantics part A §6."""
+    """semantics A §6."""
     answer = ask(server, method, path, sas(name, KEYS[name]), ENTRY)
     assert answer.status == 401
     assert f"<Detail>SubCode=40100. {text}" in answer.text

@@ -138,7 +138,7 @@ def test_a_connection_that_says_nothing_is_dropped(make_server: Callable[..., Se
 def test_a_connection_that_never_authenticates_is_dropped(
     make_server: Callable[..., Server],
 ) -> None:
-    """Wire contract §2.2: Azure gives it 20 s."""
+    """wire §2.2: Azure gives it 20 s."""
     server = make_server("--authentication-timeout-ms", "500").start()
     anonymous = b"\x00\x53\x41\xc0\x0c\x01\xa3\x09ANONYMOUS"
     with closing(connect(server)) as connection:

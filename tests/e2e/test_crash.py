@@ -21,7 +21,7 @@ from tests.support.server import Server
 async def test_nothing_acknowledged_is_lost_and_nothing_removed_returns(
     server: Server, open_bus: Callable[..., Bus], kills: int
 ) -> None:
-    """R-SETTLE-01, R-SETTLE-09, R-SETTLE-10; design §9."""
+    """R-SETTLE-01, R-SETTLE-09, R-SETTLE-10."""
     administration = Administration(server.connection_string)
     queues = [administration.make_queue(max_delivery_count=1000) for _ in range(3)]
     administration.close()

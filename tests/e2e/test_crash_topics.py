@@ -87,7 +87,7 @@ class TopicStorm(Storm):
 async def test_every_copy_of_what_was_acknowledged_is_there_once(
     server: Server, open_bus: Callable[..., Bus], kills: int
 ) -> None:
-    """R-SETTLE-01, R-SETTLE-10; design §3: fan-out in one commit, forwarding exactly once."""
+    """R-SETTLE-01, R-SETTLE-10: fan-out in one commit, forwarding exactly once."""
     administration = Administration(server.connection_string)
     delta = Delta(administration)
     storm = TopicStorm(server, open_bus, seed_of_storm(), delta)

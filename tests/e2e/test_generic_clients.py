@@ -69,7 +69,7 @@ async def test_what_one_sends_the_other_receives(
 async def test_a_topic_is_used_by_its_name_and_a_subscription_by_its_path(
     server: Server, client: str
 ) -> None:
-    """Wire contract §3.1."""
+    """wire §3.1."""
     administration = Administration(server.connection_string)
     topic = administration.make_topic()
     subscription = administration.make_subscription(topic)
@@ -103,7 +103,7 @@ async def test_a_wrong_key_is_refused_by_sasl(server: Server, bus: Bus, client: 
 
 @pytest.mark.parametrize("client", CLIENTS)
 async def test_an_unknown_queue_is_refused_by_name(server: Server, client: str) -> None:
-    """Wire contract §3.4: attach without a terminus, then detach with the error."""
+    """wire §3.4: attach without a terminus, then detach with the error."""
     lines = await run(server, client, "send", "no-such-queue", 1)
     assert "no-such-queue" in "".join(lines)
     assert "amqp:not-found" in "".join(lines)

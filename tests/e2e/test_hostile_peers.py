@@ -94,7 +94,7 @@ async def test_a_peer_that_never_reads_is_given_no_more_than_its_buffer(
 def test_a_peer_that_never_grants_credit_is_told_nothing_and_costs_little(
     server: Server, queue: str
 ) -> None:
-    """Responses that wait for credit are bounded by their size (wire contract §6)."""
+    """Responses that wait for credit are bounded by their size (wire §6)."""
     fill(server, queue, 100)
     with RawClient(server) as client:
         node = f"{queue}/$management"

@@ -1,6 +1,6 @@
 """What is not there is told in one sentence everywhere, in the client's own words.
 
-Node, Java and .NET take "entity not found" from this very text (wire contract §7.2), and Node's
+Node, Java and .NET take "entity not found" from this very text (wire §7.2), and Node's
 live tests compare host and path with those that they asked for.
 """
 

@@ -29,7 +29,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_health_says_healthy(server: Server) -> None:
-    """Design §6; the shape is the emulator's (wire contract §1.1)."""
+    """The shape is the emulator's (wire §1.1)."""
     status, body = get(f"{server.http}/health")
     assert status == 200
     assert json.loads(body)["status"] == "healthy"
@@ -80,7 +80,7 @@ EMULATOR = {
 async def test_the_emulator_s_configuration_is_read(
     make_server: Callable[..., Server], open_bus: Callable[..., Bus], tmp_path: Path
 ) -> None:
-    """Design §6: entities come from the file, and the folder keeps them."""
+    """Entities come from the file, and the folder keeps them."""
     file = tmp_path / "Config.json"
     file.write_text(json.dumps(EMULATOR))
     server = make_server("--config", str(file)).start()
@@ -120,7 +120,7 @@ def broken(change: Callable[[dict[str, Any]], object]) -> str:
 def test_a_wrong_key_or_value_in_the_file_is_named(
     make_server: Callable[..., Server], tmp_path: Path, content: str, named: str
 ) -> None:
-    """Design §6: an error that names it and its place; nothing starts."""
+    """An error that names it and its place; nothing starts."""
     file = tmp_path / "Config.json"
     file.write_text(content)
     with pytest.raises(ServerDied) as died:
@@ -132,7 +132,7 @@ def test_a_wrong_key_or_value_in_the_file_is_named(
 async def test_a_running_server_is_backed_up(
     server: Server, make_server: Callable[..., Server], open_bus: Callable[..., Bus]
 ) -> None:
-    """Design §6: the copy is a folder that serves."""
+    """The copy is a folder that serves."""
     queue = Administration(server.connection_string).make_queue()
     await open_bus(server).send(queue, *(ServiceBusMessage(f"{n}") for n in range(20)))
     copy = make_server(data="copy")

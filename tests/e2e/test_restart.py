@@ -113,7 +113,7 @@ async def test_every_state_of_a_message_survives(
 async def test_a_message_that_came_due_while_the_server_was_down_is_delivered(
     server: Server, open_bus: Callable[..., Bus]
 ) -> None:
-    """Semantics B §4."""
+    """semantics B §4."""
     queue = Administration(server.connection_string).make_queue()
     due = datetime.now(UTC) + timedelta(seconds=1)
     async with open_bus(server).sender(queue) as sender:
@@ -160,7 +160,7 @@ async def test_a_client_with_retries_outlives_a_restart(
 async def test_a_stop_under_load_answers_or_keeps_every_send(
     server: Server, open_bus: Callable[..., Bus]
 ) -> None:
-    """Design §6: drain, settle, flush, exit 0."""
+    """Drain, settle, flush, exit 0."""
     queue = Administration(server.connection_string).make_queue()
     bus = open_bus(server)
     acknowledged: list[str] = []
@@ -209,7 +209,7 @@ async def test_what_was_scheduled_comes_on_time_although_nobody_asks_for_the_que
 
 
 def test_a_second_signal_forces_the_stop(server: Server) -> None:
-    """Design §6."""
+    """Whatever the first one still waits for."""
     server.signal(signal.SIGTERM)
     with contextlib.suppress(ProcessLookupError):
         server.signal(signal.SIGTERM)
@@ -217,7 +217,7 @@ def test_a_second_signal_forces_the_stop(server: Server) -> None:
 
 
 def test_a_data_folder_has_one_server(server: Server) -> None:
-    """Design §6: the second process says which folder and leaves it alone."""
+    """The second process says which folder and leaves it alone."""
     second = subprocess.run(
         [COMMAND, "serve", "--port", "0", "--admin-port", "0", "--data", server.data],
         capture_output=True,
@@ -241,7 +241,7 @@ def test_a_folder_whose_server_was_killed_can_be_opened(server: Server) -> None:
 async def test_an_ephemeral_server_forgets(
     make_server: Callable[..., Server], open_bus: Callable[..., Bus]
 ) -> None:
-    """Design §6: --ephemeral keeps nothing and writes no folder."""
+    """`--ephemeral` keeps nothing and writes no folder."""
     server = make_server("--ephemeral").start()
     queue = Administration(server.connection_string).make_queue()
     bus = open_bus(server)

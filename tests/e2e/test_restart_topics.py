@@ -104,7 +104,7 @@ async def test_what_a_topic_was_to_give_later_is_given(
 async def test_forwarding_goes_on_where_it_was(
     server: Server, administration: Administration, open_bus: Callable[..., Bus]
 ) -> None:
-    """Design §3: out of an outbox, past a mark, once."""
+    """Out of an outbox, past a mark, once."""
     end = administration.make_queue()
     source = administration.make_queue(forward_to=end)
     bus = open_bus(server)

@@ -261,7 +261,7 @@ def test_rules_outlast_a_restart(tmp_path_factory: pytest.TempPathFactory) -> No
 
 
 def test_links_end_with_the_token_they_were_opened_by(server: Server, queue: str) -> None:
-    """Wire contract §2.4; a whole second, because that is how tokens count."""
+    """wire §2.4; a whole second, because that is how tokens count."""
     with holding(server, lasts_s=2) as caller:
         links = [attached(caller, "send", queue), attached(caller, "receive", queue)]
         assert caller.call(f"{queue}/$management", PEEK, PEEK_BODY)[0] == 204

@@ -109,7 +109,7 @@ def test_the_answer_has_the_form_of_the_question(
 ) -> None:
     with Caller(server, *ROOT) as caller:
         send(caller, queue, "mine" if named is None else named)
-        # byte for byte, for the Python SDK compares it (wire contract §10, 2)
+        # byte for byte, for the Python SDK compares it (wire §10.2)
         address = f"amqps://localhost:{server.port}/{queue}"
         link = accepted(
             caller, attach(caller, address, Described(CODE, named) if described else named)

@@ -1,4 +1,4 @@
-"""The `$management` node of a part of a queue acts on that part (wire contract §6)."""
+"""The `$management` node of a part of a queue acts on that part (wire §6)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The SDK's own administration client, told to use plain HTTP.
 
 azure-servicebus 7.15 parses UseDevelopmentEmulator here and then ignores it: the base URL is always
-https. Setting the one private attribute below is the way around it (wire contract §9.1).
+https. Setting the one private attribute below is the way around it (wire §9.1).
 """
 
 from __future__ import annotations

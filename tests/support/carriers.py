@@ -34,7 +34,7 @@ def carried_by(carrier: str, server: Server) -> dict[str, Any]:
     """Options of a client; its connection string is among them."""
     options: dict[str, Any] = {
         "connection_string": server.connection_string,
-        # The port in the connection string is honoured over plain TCP only (wire contract §1.1).
+        # The port in the connection string is honoured over plain TCP only (wire §1.1).
         "custom_endpoint_address": f"sb://localhost:{server.port}",
         "transport_type": (
             TransportType.Amqp if carrier == "tls" else TransportType.AmqpOverWebsocket

@@ -14,7 +14,7 @@ from tests.support.server import Server
 
 
 class Settled(ReceiverOption):
-    """Ask for messages that are settled when sent: receive and delete (wire contract §3.3)."""
+    """Ask for messages that are settled when sent: receive and delete (wire §3.3)."""
 
     def apply(self, receiver: Any) -> None:
         receiver.snd_settle_mode = receiver.SND_SETTLED

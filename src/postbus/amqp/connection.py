@@ -41,7 +41,7 @@ from postbus.amqp.limits import Limits
 from postbus.amqp.session import Session
 from postbus.amqp.turn import Describe, Turn, plainly
 
-# Wire contract §1.2.
+# wire §1.2.
 MECHANISMS = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
 
 

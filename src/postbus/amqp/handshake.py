@@ -114,7 +114,7 @@ class ServerHandshake:
         if header is None:
             return
         if header == SASL_HEADER:
-            # Wire contract §1.2: the mechanisms follow at once, unasked.
+            # wire §1.2: the mechanisms follow at once, unasked.
             offer = SaslMechanisms([Symbol(name) for name in self._mechanisms])
             self.out += (SASL_HEADER, encode_frame(0, offer, kind=FRAME_SASL))
             self._step = _Step.INIT

@@ -43,7 +43,7 @@ class Limits:
 
     unsettled_outgoing_max: int = 2048
     """Deliveries of one session that may wait for the peer's settlement: the Node SDK keeps a
-    ring of that size (wire contract §10, 25)."""
+    ring of that size (wire §10.25)."""
 
     links_max: int = 4096
     """Links of the whole connection; a further one is refused."""

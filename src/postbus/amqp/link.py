@@ -111,9 +111,9 @@ class Link(ABC):
     ) -> list[Event]:
         """Answer the peer's attach; may come much later than it.
 
-        Settle modes are echoed (wire contract §0 rule 6), as are source and target unless others
-        are given; a null one comes back empty but present, for null is a refusal (§3.2). Returns
-        what the peer had to say on the link in the meantime.
+        Settle modes are echoed (wire §0.6), as are source and target unless others
+        are given; a null one comes back empty but present, for null is a refusal (wire §3.2).
+        Returns what the peer had to say on the link in the meantime.
         """
         if self.state is not LinkState.PENDING:
             return []
@@ -131,7 +131,7 @@ class Link(ABC):
         return self._early_events()
 
     def refuse(self, error: Error) -> None:
-        """Answer the peer's attach with a no (wire contract §3.4)."""
+        """Answer the peer's attach with a no (wire §3.4)."""
         if self.state is LinkState.PENDING:
             self._answer_nothing()
             self.session.write(Detach(self.handle, closed=True, error=error))
@@ -175,7 +175,7 @@ class Link(ABC):
     def on_detach(self, detach: Detach) -> None:
         """The peer detaches, or answers our detach."""
         if self.state is LinkState.PENDING:
-            # Never a detach without an attach before it (wire contract §3.4).
+            # Never a detach without an attach before it (wire §3.4).
             self._answer_nothing()
             self.session.write(Detach(self.handle, closed=detach.closed))
         elif self.state is not LinkState.DETACHING:

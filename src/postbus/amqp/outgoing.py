@@ -53,7 +53,7 @@ class _Unsent:
 class Outgoing:
     """The sending half of a session (AMQP 2.5.6).
 
-    Delivery ids run without a gap over all links of the session (wire contract §0 rule 8), so a
+    Delivery ids run without a gap over all links of the session (wire §0.8), so a
     delivery gets its number when its first frame is written, not when the owner hands it over.
     """
 

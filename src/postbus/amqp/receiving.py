@@ -45,7 +45,7 @@ class ReceiverLink(Link):
     """A link on which the peer sends.
 
     `credit` is what is left of what we granted. It may go below zero: the Python SDK starts with
-    credit of its own making (wire contract §1.3), so more than granted is taken, within bounds.
+    credit of its own making (wire §1.3), so more than granted is taken, within bounds.
     `unsettled` holds what came and was not settled, by delivery id.
     """
 

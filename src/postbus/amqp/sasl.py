@@ -11,7 +11,7 @@ EXTERNAL = Symbol("EXTERNAL")
 # Service Bus's own: no credentials here, they follow as tokens on the $cbs link.
 MSSBCBS = Symbol("MSSBCBS")
 
-# What a server offers (wire contract §1.2): the .NET SDK gives up unless it finds MSSBCBS.
+# What a server offers (wire §1.2): the .NET SDK gives up unless it finds MSSBCBS.
 SERVER_MECHANISMS = (MSSBCBS, PLAIN, ANONYMOUS, EXTERNAL)
 
 

@@ -111,7 +111,7 @@ class SenderLink(Link):
         return delivery
 
     def settle(self, delivery: OutgoingDelivery, state: DeliveryState | None) -> None:
-        """Confirm the peer's verdict (wire contract §0 rule 9); nothing if already settled."""
+        """Confirm the peer's verdict (wire §0.9); nothing if already settled."""
         unsettled = self._outgoing.unsettled
         delivery_id = delivery.delivery_id
         if unsettled.get(delivery_id) is delivery:
@@ -121,7 +121,7 @@ class SenderLink(Link):
 
     def drained(self) -> None:
         """Tell a draining peer that nothing more comes: the rest of its credit is used up
-        (AMQP 2.6.7, wire contract §0 rule 10)."""
+        (AMQP 2.6.7, wire §0.10)."""
         if self.drain and self.attached:
             self.delivery_count = (self.delivery_count + self.credit) & SERIAL_MASK
             self.credit = 0
@@ -145,7 +145,7 @@ class SenderLink(Link):
                 self.session.flow_due(None)
             return
         # While draining, drained() is the answer: a flow that says drain and still shows credit
-        # makes the Node SDK close the link (wire contract §3.5).
+        # makes the Node SDK close the link (wire §3.5).
         if flow.echo and not flow.drain:
             self.session.flow_due(self)
         self.report_credit()

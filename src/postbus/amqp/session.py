@@ -229,7 +229,7 @@ class Session:
             self.flow_due(None)
 
     def on_transfer(self, transfer: Transfer, body: bytes, start: int) -> None:
-        """Take a transfer frame. The window is not enforced (wire contract §1.3), the number of
+        """Take a transfer frame. The window is not enforced (wire §1.3), the number of
         unsettled deliveries is, at twice what an owner should let come."""
         self._count_transfer()
         if self.incoming_unsettled >= self._unsettled_bound:

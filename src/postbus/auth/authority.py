@@ -288,7 +288,7 @@ def written_path(uri: str, hosts: Container[str] = ()) -> str:
     """The same in the letters of whoever wrote it.
 
     Scheme, host, port, query and outer slashes are gone, percent-encoding is undone; case does not
-    matter (wire contract §2.2). Text without a scheme is a path, unless its first part is one of
+    matter (wire §2.2). Text without a scheme is a path, unless its first part is one of
     the `hosts` or has a port: no entity name contains a colon.
     """
     path = strip_authority(uri)
@@ -317,7 +317,7 @@ def missing_claim(right: Right, resource: str) -> Unauthorized:
 
 def lost_claim(link: str, right: Right, resource: str) -> Unauthorized:
     """What a link is told that `right` was needed for and is no longer proven."""
-    # Azure's words (semantics part B §11).
+    # Azure's words (semantics B §11).
     return Unauthorized(
         f"The link '{link[:64]}' is force detached. Code: RenewToken. "
         f"Details: {missing_claim(right, resource)}"

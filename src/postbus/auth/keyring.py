@@ -33,7 +33,7 @@ class AccessKey:
 
     @property
     def granted(self) -> Right:
-        """Manage includes the other two (semantics part A §5.2)."""
+        """Manage includes the other two (semantics A §5.2)."""
         return ALL_RIGHTS if Right.MANAGE in self.rights else self.rights
 
 

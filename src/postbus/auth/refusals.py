@@ -1,4 +1,4 @@
-"""Why a token is not taken, whatever its kind (semantics part A §6 has the numbers)."""
+"""Why a token is not taken, whatever its kind (semantics A §6 has the numbers)."""
 
 from datetime import UTC, datetime
 

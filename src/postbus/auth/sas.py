@@ -1,4 +1,4 @@
-"""Shared access signatures: `SharedAccessSignature sr=…&sig=…&se=…&skn=…` (wire contract §2.3).
+"""Shared access signatures: `SharedAccessSignature sr=…&sig=…&se=…&skn=…` (wire §2.3).
 
 The signature is an HMAC-SHA256 over the percent-encoded resource, a line feed and the expiry. Each
 SDK encodes the resource in a way of its own, so the text is verified as it was received first.
@@ -101,7 +101,7 @@ def create_sas(key_name: str, key: str, uri: str, expires_at: Instant) -> str:
 
 
 def _sign(key: str, resource: str, expiry: str) -> bytes:
-    # The key's text itself is the HMAC key: it is not base64-decoded (wire contract §1.1).
+    # The key's text itself is the HMAC key: it is not base64-decoded (wire §1.1).
     message = f"{resource}\n{expiry}".encode()
     return base64.b64encode(hmac.digest(key.encode(), message, "sha256"))
 

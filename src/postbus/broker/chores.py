@@ -144,7 +144,7 @@ def _next_wake(queue: Queue, lane: int, later: NextDue, pages: Pages) -> Instant
 
 
 def copy_forward(engine: Engine, below: int, limit: int, pages: Pages) -> Need | None:
-    """Move the few live bodies out of old batches, so that those can be trimmed (design §2)."""
+    """Move the few live bodies out of old batches, so that those can be trimmed."""
     pinned = PinnedPage(below, limit)
     if need := missing(pages, [pinned]):
         return need

@@ -3,7 +3,7 @@
 A message that is to be forwarded is in the lane OUTBOX, under a number that tells the order in
 which it leaves. It is sent as it is, as often as it takes; the destination remembers the last
 number that arrived from each outbox, in the same commit as the message. So it arrives once,
-whatever crashes (design §3). When it has arrived it is removed here.
+whatever crashes. When it has arrived it is removed here.
 
 Where a destination refuses a message, that one goes to the dead-letter queue of its source before
 the next is sent there: the mark may not pass a message that has not arrived. An outbox of messages

@@ -65,7 +65,7 @@ class Ledger:
     ) -> None:
         self._layout = layout
         self.first_number = first_number
-        """Sequence numbers are `fragment index << 48 | n` (design §2)."""
+        """Sequence numbers are `fragment index << 48 | n` (semantics B §9)."""
         self._next = 1
         self.head = head
         """Offset of the next record that will be written."""
@@ -170,7 +170,7 @@ class Ledger:
         self._changed(message)
 
     def copy(self, message: Message, body: bytes) -> None:
-        """The same message, its body in a new batch (design §2: copy-forward)."""
+        """The same message, its body in a new batch, so that the old one can be trimmed."""
         self._write_body(RecordKind.COPIED, message, body)
         self._changed(message)
 

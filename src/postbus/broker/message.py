@@ -10,7 +10,7 @@ from postbus.model.instant import Instant
 from postbus.model.rows import Row
 
 # Lanes: the state a message is in. The numbers are part of the stored format; the first three are
-# Azure's `x-opt-message-state` (wire contract §4.3).
+# Azure's `x-opt-message-state` (wire §4.3).
 ACTIVE: Final = 0
 DEFERRED: Final = 1
 SCHEDULED: Final = 2
@@ -37,7 +37,7 @@ NO_TTL: Final = -1
 DETAILS: Final = "qqIQIHHI"
 _DETAILS = struct.Struct("<" + DETAILS)
 _EXTRA = struct.Struct("<BI")
-NO_SESSION: Final = 0xFFFF  # the empty string is a legal session id (wire contract §3.3)
+NO_SESSION: Final = 0xFFFF  # the empty string is a legal session id (wire §3.3)
 
 _PROPERTIES: Final = 1
 _REASON: Final = 2

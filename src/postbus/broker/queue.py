@@ -245,7 +245,7 @@ class Queue:
             self._fail(RecordKind.ABANDONED, message, now)
 
     def release(self, token: bytes, now: Instant) -> None:
-        """Back unread: the count does not rise (wire contract §4.2)."""
+        """Back unread: the count does not rise (wire §4.2)."""
         message = self._unlock(token, now)
         self._give_back(message, now)
 

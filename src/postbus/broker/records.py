@@ -3,7 +3,7 @@
 A record is absolute: it says the state after the event, never a difference, so that replaying it
 over a state that has it already changes nothing. Every record names the message well enough for a
 reader of the change feed to need no join: number, enqueued time, ids, delivery count, and for an
-outcome when the message was delivered (design §2).
+outcome when the message was delivered (R-PIPE-02).
 
     kind flags lane from_lane | subqueue from_subqueue | number from_number | delivered_at
     base position length | details (see postbus.broker.message) | body

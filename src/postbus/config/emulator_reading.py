@@ -42,7 +42,7 @@ from postbus.model.values import TypedValue
 from postbus.rules.rule import compile_rule
 
 LOCK_DURATION_MS: Final = 60_000
-"""What the emulator gives a queue that says nothing (wire contract §9.4)."""
+"""What the emulator gives a queue that says nothing (wire §9.4)."""
 
 QUEUE_PROPERTIES: Final = (
     "DeadLetteringOnMessageExpiration",

@@ -190,7 +190,7 @@ def _accept_outlet(gateway: Gateway, link: SenderLink, address: Address) -> list
     owner = Browser if browsing else ClientReceiver
     link.owner = receiver = owner(gateway, link, entity, subqueue)
     if source.filter is None:
-        # Java dereferences the filter (wire contract §3.3).
+        # Java dereferences the filter (wire §3.3).
         source.filter = {}
     early = link.accept(source=source, properties=gateway.service.link_properties())
     receiver.open()

@@ -1,4 +1,4 @@
-"""`$cbs`: clients put the tokens that say what they may do (wire contract §2)."""
+"""`$cbs`: clients put the tokens that say what they may do (wire §2)."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class TokenNode:
         request.respond(_ACCEPTED, "Accepted", None)
 
     def _verify(self, path: str, audience: str, token: str) -> Claims:
-        # What a token is, its text tells and not the `type` beside it (wire contract §2.2).
+        # What a token is, its text tells and not the `type` beside it (wire §2.2).
         gateway = self._gateway
         asked = f"/{path}"  # whatever it begins with, it is no host any more
         claims = gateway.authority.verify(token, asked, gateway.service.wall())
         if not claims.covers(asked):
             raise InvalidAudience(audience)
-        # Azure refuses here, and not at the link, what names no entity (wire contract §2.2).
+        # Azure refuses here, and not at the link, what names no entity (wire §2.2).
         if path and gateway.namespace.at(resolve_path(path)) is None:
             raise EntityNotFound(path)
         return claims

@@ -249,7 +249,7 @@ class ClientReceiver:
         """The client's verdict. One that says nothing, or nothing final, changes nothing."""
         gateway = self.gateway
         if self.deletes:
-            return  # JS, Java and .NET settle what was settled already (wire contract §10, 33)
+            return  # JS, Java and .NET settle what was settled already (wire §10.33)
         if state is None and settled:
             # Forgotten without a verdict: unread, as far as we can know, unless the client has
             # said what that is to mean (AMQP 3.5.3).

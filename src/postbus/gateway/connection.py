@@ -122,7 +122,7 @@ class Gateway:
         return self._refusals
 
     def uri(self, path: str) -> str:
-        """How an entity is named in refusals (wire contract §7.2)."""
+        """How an entity is named in refusals (wire §7.2)."""
         return f"sb://{self._refusals.host}/{path}"
 
     @property

@@ -71,7 +71,7 @@ class ConnectionContext:
         task.add_done_callback(self._tasks.discard)
 
     def link_properties(self) -> dict[Any, Any]:
-        # .NET quotes it in its errors (wire contract §3.2).
+        # .NET quotes it in its errors (wire §3.2).
         return {Symbol("com.microsoft:tracking-id"): self._tracking.track().id}
 
     @property

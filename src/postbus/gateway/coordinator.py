@@ -1,4 +1,4 @@
-"""The link that a client declares and discharges transactions on (AMQP 4.2, wire contract §8)."""
+"""The link that a client declares and discharges transactions on (AMQP 4.2, wire §8)."""
 
 from __future__ import annotations
 

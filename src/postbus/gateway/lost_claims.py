@@ -1,4 +1,4 @@
-"""Links whose client no longer has the right that they need (wire contract §2.4)."""
+"""Links whose client no longer has the right that they need (wire §2.4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`<entity>/$management`: operations that are asked for by message (wire contract §6)."""
+"""`<entity>/$management`: operations that are asked for by message (wire §6)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ NUMBERS_MAX: Final = 2_048
 SCHEDULED_AT_ONCE_MAX: Final = 4_500
 _DELETE: Final = 0  # receiver-settle-mode `first`
 _LOCK: Final = 1  # and `second`
-# Constructors of the arrays we write: several SDKs insist on typed ones (wire contract §6.2).
+# Constructors of the arrays we write: several SDKs insist on typed ones (wire §6.2).
 _TIMESTAMP: Final = 0x83
 _LONG: Final = 0x81
 
@@ -315,7 +315,7 @@ class ManagementNode:
                 if token is not None:
                     if not has_sessions:  # or it goes with the lock of its session
                         gateway.locked(fragment, subqueue, token)
-                    # In a map a lock token is a uuid in network order (wire contract §4.4).
+                    # In a map a lock token is a uuid in network order (wire §4.4).
                     entry["lock-token"] = UUID(bytes_le=token)
                 messages.append(entry)
             self._entity.meter.receives += len(messages)
@@ -337,7 +337,7 @@ class ManagementNode:
             if deleted:
                 request.respond(_OK, "OK", {"message-count": Int(deleted)})
             else:
-                # JS throws on a bare 204 (wire contract §6.2).
+                # JS throws on a bare 204 (wire §6.2).
                 request.respond(_NO_CONTENT, "None", {}, "com.microsoft:message-not-found")
 
         self._ask(request, delete, done)

@@ -1,6 +1,6 @@
 """Read the map of a management request: every value checked, every fault named.
 
-Integers come in all widths, names as strings or symbols (wire contract §6.1, §10, 20).
+Integers come in all widths, names as strings or symbols (wire §6.1, §10.20).
 """
 
 from __future__ import annotations

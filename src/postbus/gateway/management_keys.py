@@ -1,4 +1,4 @@
-"""What each operation of `$management` can be asked: the keys of its request (wire contract §6.2).
+"""What each operation of `$management` can be asked: the keys of its request (wire §6.2).
 
 A key that is not here is refused by name. Whoever sends one expects something of it, and would not
 hear that nothing came of it. A null asks for nothing, and may stand under any key.

@@ -1,4 +1,4 @@
-"""Rules over AMQP: add-rule, remove-rule and enumerate-rules of `$management` (wire contract §6).
+"""Rules over AMQP: add-rule, remove-rule and enumerate-rules of `$management` (wire §6).
 
 Changes are made by the namespace, as those over HTTP are; the answer follows when they are durable.
 """
@@ -38,7 +38,7 @@ RULES_AT_ONCE: Final = 100
 RULE_OPERATIONS: Final = frozenset({"add-rule", "remove-rule", "enumerate-rules"})
 _LEVEL: Final = Int(20)
 
-# Two different magnitudes, as Azure has them (wire contract §6.3).
+# Two different magnitudes, as Azure has them (wire §6.3).
 _RULE: Final = ULong(0x13700000004)
 _EMPTY_ACTION: Final = ULong(0x13700000005)
 _SQL_ACTION: Final = ULong(0x13700000006)

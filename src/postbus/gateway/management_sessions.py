@@ -116,7 +116,7 @@ class SessionNode:
             raise InvalidArgument("The skip must not be negative, and the top must be positive.")
         fields.optional_text("last-session-id")
         asked = fields.optional_number("last-updated-time")
-        # The end of time, or a millisecond after it, asks for all there are (wire contract §6.2).
+        # The end of time, or a millisecond after it, asks for all there are (wire §6.2).
         updated_after = None if asked is None or asked >= NEVER else asked
         listing = Listing(updated_after, skip, min(top, LISTED_AT_ONCE_MAX))
 

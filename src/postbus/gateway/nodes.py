@@ -2,7 +2,7 @@
 
 A client attaches a pair of links in one AMQP session: requests go in on one, responses come out on
 the other. The response link is found by the node and the session, never by a table of reply-to
-addresses, which several SDKs fill with constants (wire contract §0 rule 5).
+addresses, which several SDKs fill with constants (wire §0.5).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ while they are read."""
 
 
 class StatusKeys:
-    """How a node writes its status; `$cbs` and `$management` differ (wire contract §2.2, §6.1)."""
+    """How a node writes its status; `$cbs` and `$management` differ (wire §2.2, §6.1)."""
 
     __slots__ = ("code", "condition", "description")
 
@@ -95,7 +95,7 @@ class NodeRequest:
         }
         if condition is not None:
             properties[spelling.condition] = Symbol(condition)
-        # The id comes back as the type it was sent as, or the client waits for ever (§0 rule 4).
+        # The id comes back as the type it was sent as, or the client waits for ever (wire §0.4).
         payload = (
             encode_properties(Properties(correlation_id=self._message_id, to=self._reply_to)),
             encode_application_properties(properties),

@@ -13,7 +13,7 @@ from postbus.model.instant import Instant
 from postbus.runtime.receivers import TOIL_OF_A_SHARE, share_of
 
 PEEK_BYTES_MAX: Final = 256 * 1024
-"""A response is cut where it would grow past this; fewer than asked is legal (§6.4)."""
+"""A response is cut where it would grow past this; fewer than asked is legal (wire §6.4)."""
 _OMITTED_SIZE: Final = Symbol("omitted-message-body-size")
 
 

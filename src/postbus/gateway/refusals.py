@@ -21,7 +21,7 @@ class Refusals:
         self._tracking = tracking
         self._valve = Valve()
         self.host = tracking.namespace
-        """What the client calls the namespace: entities are named by it (wire contract §7.2)."""
+        """What the client calls the namespace: entities are named by it (wire §7.2)."""
 
     def at(self, hostname: str | None) -> "Refusals":
         """The same for a connection that was opened under this name."""

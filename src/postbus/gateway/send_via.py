@@ -2,7 +2,7 @@
 
 A client names both with the link (send-via); or it attaches a coordinator as the first link of an
 AMQP session, and then the entity of the first link behind it is the one that everything else in
-the session goes through (cross-entity transactions, wire contract §8).
+the session goes through (cross-entity transactions, wire §8).
 """
 
 from __future__ import annotations

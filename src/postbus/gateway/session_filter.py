@@ -1,4 +1,4 @@
-"""The filter by which a receiver asks for a message session (wire contract §3.3)."""
+"""The filter by which a receiver asks for a message session (wire §3.3)."""
 
 from typing import Any, Final, NamedTuple
 

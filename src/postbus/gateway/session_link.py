@@ -1,6 +1,6 @@
 """A client's session receiver: a link that is answered when it has a session, and no sooner.
 
-The attach waits; the other links of its AMQP session go on meanwhile (wire contract §10, 35).
+The attach waits; the other links of its AMQP session go on meanwhile (wire §10.35).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ClientSessionReceiver(ClientReceiver):
     ) -> None:
         super().__init__(gateway, link, entity, subqueue)
         ClientSessionReceiver._last_holder += 1
-        # Of its own for each link: one connection may have many (wire contract §10, 34).
+        # Of its own for each link: one connection may have many (wire §10.34).
         self.holder = ClientSessionReceiver._last_holder
         self.waiters = entity.fragment.waiters_of(subqueue)
         self.session: Session | None = None
@@ -123,7 +123,7 @@ class ClientSessionReceiver(ClientReceiver):
         source.filter = {**(source.filter or {}), **self._wanted.naming(session.id)}
         properties: dict[Any, Any] = {
             **gateway.service.link_properties(),
-            # .NET ticks, and not a timestamp (wire contract §3.3).
+            # .NET ticks, and not a timestamp (wire §3.3).
             _LOCKED_UNTIL: Long(ticks_of_instant(session.locked_until)),
         }
         gateway.heard(link.accept(source=source, properties=properties))

@@ -176,7 +176,7 @@ class Settle:
 
 def confirmation(state: Outcome) -> Outcome:
     """What a settlement is confirmed with: its outcome, but never the client's own error, which
-    several SDKs take for a failure (wire contract §5.2)."""
+    several SDKs take for a failure (wire §5.2)."""
     if isinstance(state, Rejected):
         return Rejected()
     if isinstance(state, Modified):

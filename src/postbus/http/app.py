@@ -1,7 +1,7 @@
 """The HTTP side of the port: which request goes where, who may ask, how it is refused.
 
 Every path and every method ends in a reply of the right form. The admin clients parse the body of
-an error as XML and fail on anything else (wire contract §9.5).
+an error as XML and fail on anything else (wire §9.5).
 """
 
 import re
@@ -291,7 +291,7 @@ class Front:
             # Claims are about URLs: a question mark in a rule's name must not end the path here.
             return await verify_waiting(self._authority, token, quote(path), self._wall)
         except Unauthorized as error:
-            # Azure's words first, for clients that look for them (semantics part A §6).
+            # Azure's words first, for clients that look for them (semantics A §6).
             text = f"claim is empty or token is invalid. {error}"
             raise HttpProblem(401, text, sub_code=error.sub_code) from None
 

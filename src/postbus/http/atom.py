@@ -1,4 +1,4 @@
-"""ATOM: the entries and feeds that descriptions come and go in (wire contract §9.3).
+"""ATOM: the entries and feeds that descriptions come and go in (wire §9.3).
 
 Written by hand rather than by a serializer, because the clients read more than XML says: the JS one
 takes names from the `id`, the Python one counts the links of a feed.
@@ -52,7 +52,7 @@ class Entry(NamedTuple):
     title: str
     updated_at: Instant
     published_at: Instant | None
-    """Left out of the reply to an update (semantics part A §5.1)."""
+    """Left out of the reply to an update (semantics A §5.1)."""
     content: str
 
 

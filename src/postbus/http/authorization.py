@@ -1,4 +1,4 @@
-"""`<AuthorizationRules>` of a queue or a topic, as the admin clients write and read it (§9.4).
+"""`<AuthorizationRules>` of a queue or a topic, as the admin clients write and read it (wire §9.4).
 
 The JS client always writes type and `ClaimValue`; the Python one writes what its user gave and
 leaves out the rest. There is only one kind of rule, so what is left out is taken to say that.

@@ -20,7 +20,7 @@ SUPPLEMENTS: Final[Mapping[str, str]] = {
     FORWARD.element: "ServiceBusSupplementaryAuthorization",
     FORWARD_DEAD.element: "ServiceBusDlqSupplementaryAuthorization",
 }
-"""The header with a token for the entity that an element names (wire contract §9.2)."""
+"""The header with a token for the entity that an element names (wire §9.2)."""
 
 
 class Caller:

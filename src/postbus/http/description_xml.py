@@ -1,7 +1,7 @@
 """Descriptions of queues, topics and subscriptions as XML, by the tables in `model.fields`.
 
 A reply has all elements in Azure's order; a request may leave out any, in any order and under any
-prefix (wire contract §9.4).
+prefix (wire §9.4).
 """
 
 from collections.abc import Mapping

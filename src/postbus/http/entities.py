@@ -1,4 +1,4 @@
-"""Queues and topics over HTTP, and what the namespace says of itself (wire contract §9.2).
+"""Queues and topics over HTTP, and what the namespace says of itself (wire §9.2).
 
 Decides nothing about messages: it reads what a request asks for, checks the claims, calls the
 namespace and writes the reply.
@@ -81,7 +81,7 @@ class EntityResource:
         asked.caller.require(self._name, READ)
         entity = self._namespace.entity(self._name)
         if entity is None:
-            # As in Azure; all SDKs take it for "not found" (wire contract §9.2).
+            # As in Azure; all SDKs take it for "not found" (wire §9.2).
             return listed_reply(asked.site, self._now)
         return _reply(entity, await _counts(self._namespace, entity.name), asked.site)
 
@@ -175,7 +175,7 @@ async def _counts(namespace: Namespace, name: str) -> QueueCounts:
         return await namespace.counts(name)
     except EntityNotFound:
         # Deleted since it was looked up. A page must not get shorter by it: .NET's client
-        # takes a short page for the last one (wire contract §9.3).
+        # takes a short page for the last one (wire §9.3).
         return QueueCounts()
 
 

@@ -1,4 +1,4 @@
-"""The change feed over HTTP: what is kept, stored batches as they are, or JSON lines (design §7).
+"""The change feed over HTTP: what is kept, stored batches as they are, or JSON lines (R-PIPE-02).
 
     GET /{entity}/$feed                      fragments, offsets, retention, what subqueues mean
     GET /{entity}/$feed/{fragment}?from=…    records from an offset on; waits for some if asked to

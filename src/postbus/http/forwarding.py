@@ -16,7 +16,7 @@ D = TypeVar("D", QueueDescription, SubscriptionDescription)
 async def with_destinations(description: D, namespace: Namespace, asked: RequestContext) -> D:
     """The description with its destinations as they call themselves.
 
-    An entity may forward to itself, as in Azure (semantics part A §5.2): the hops of a message are
+    An entity may forward to itself, as in Azure (semantics A §5.2): the hops of a message are
     counted, so that none goes round for ever. Raises Unauthorized, or 400 for one that is missing.
     """
     found: dict[str, Any] = {}

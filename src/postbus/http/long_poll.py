@@ -1,7 +1,7 @@
 """A receive over HTTP: one message, or the news that none came in time.
 
 It stands in the same line as the links do and is served by the same commits. Its locks belong to no
-connection (wire contract §3.6): the one it came over may be gone when the message is settled.
+connection (wire §3.6): the one it came over may be gone when the message is settled.
 """
 
 from __future__ import annotations

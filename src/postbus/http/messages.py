@@ -1,4 +1,4 @@
-"""Messages over HTTP: send, receive, settle (semantics A §7, wire contract §9.6).
+"""Messages over HTTP: send, receive, settle (semantics A §7, wire §9.6).
 
 Reads what a request asks for, checks the claims, asks the mailbox and writes the reply; decides
 nothing about messages. A message is bounded before it is read, and answered after its commit.

@@ -1,4 +1,4 @@
-"""Refusals over HTTP: `<Error><Code>…</Code><Detail>…</Detail></Error>` (wire contract §9.5).
+"""Refusals over HTTP: `<Error><Code>…</Code><Detail>…</Detail></Error>` (wire §9.5).
 
 The admin clients choose their exception by the status, and some by the `SubCode=` in the text.
 """
@@ -34,12 +34,12 @@ class HttpProblem(Exception):
 
 
 def missing_for_update() -> HttpProblem:
-    """Azure's words for an update of an entity that is not there (semantics part A §5.3)."""
+    """Azure's words for an update of an entity that is not there (semantics A §5.3)."""
     return HttpProblem(404, "Not Found. The Operation doesn't exist.", sub_code=40400)
 
 
 def missing_for_delete() -> HttpProblem:
-    """Azure's words for a deletion of an entity that is not there (semantics part A §5.3)."""
+    """Azure's words for a deletion of an entity that is not there (semantics A §5.3)."""
     return HttpProblem(404, "No service is hosted at the specified address.")
 
 
@@ -51,7 +51,7 @@ def missing_topic() -> HttpProblem:
 
 
 class SubordinatePath(NamedTuple):
-    """A subscription or a rule, in the words in which Azure refuses it (semantics part A §5.3)."""
+    """A subscription or a rule, in the words in which Azure refuses it (semantics A §5.3)."""
 
     namespace: str
     path: tuple[str, ...]
@@ -72,7 +72,7 @@ class SubordinatePath(NamedTuple):
 
 @contextmanager
 def without_sub_code() -> Iterator[None]:
-    """A bad request has none where it is about a subscription or a rule (semantics part A §5.3)."""
+    """A bad request has none where it is about a subscription or a rule (semantics A §5.3)."""
     try:
         yield
     except (InvalidArgument, NotSupported) as error:

@@ -61,7 +61,7 @@ def listed_reply(site: Site, now: Instant) -> Response:
 
 
 def etag_of(updated_at: Instant) -> str:
-    """.NET ticks of the last update, without quotes, as Azure has it (semantics part A §5.1)."""
+    """.NET ticks of the last update, without quotes, as Azure has it (semantics A §5.1)."""
     return str(ticks_of_instant(updated_at))
 
 

@@ -1,4 +1,4 @@
-"""Rules as XML: filter, action and the typed values in them (wire contract §9.4)."""
+"""Rules as XML: filter, action and the typed values in them (wire §9.4)."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -65,7 +65,7 @@ def read_rule(content: Element, name: str | None, now: Instant) -> RuleDescripti
 
 def rule_xml(rule: RuleDescription, *, stored: bool) -> str:
     """A rule as a reply shows it. One that was only just `stored` leaves out empty lists, as
-    Azure's reply does (semantics part A §4)."""
+    Azure's reply does (semantics A §4)."""
     action = rule.action
     return service_bus(
         RULE,
@@ -208,7 +208,7 @@ def _pairs_xml(name: str, pairs: Mapping[str, TypedValue], stored: bool) -> str:
 
 
 def _value_xml(value: TypedValue) -> str:
-    # Azure gives a duration back in a namespace of .NET's own (semantics part A §3). Python takes
+    # Azure gives a duration back in a namespace of .NET's own (semantics A §3). Python takes
     # the type from behind the colon, JavaScript from the sixth character on.
     space = _SERIALIZATION if value.type is ValueType.DURATION else _SCHEMA
     kind, text = value.type.value, xml_text(value.text)

@@ -79,7 +79,7 @@ class SubscriptionResource:
             check_subscription_name(self._name)
             content, values = _read(body)
             first = _first_rule(content)
-            # semantics part A §4: without one, everything is taken
+            # semantics A §4: without one, everything is taken
             rule = RuleDescription(created_at=self._now)
             if first is not None:
                 rule = read_rule(first, None, self._now)

@@ -74,8 +74,8 @@ _SHORT: Final = (type(None), bool, int, float, UUID)
 _NESTED: Final = (list, dict, AmqpArray, Described)
 _EMPTY_PROPERTIES: Final = b"\x00\x53\x73\x45"
 
-# What we write ourselves; whatever a client sent under these names is dropped (wire contract
-# §4.3: the Python SDK sends back what it received, as other types).
+# What we write ourselves; whatever a client sent under these names is dropped (wire §4.3:
+# the Python SDK sends back what it received, as other types).
 _OWN: Final = frozenset(
     {
         "x-opt-enqueued-time",
@@ -307,7 +307,7 @@ def write_delivery(
         others = {key: value for key, value in symbol_keys(given).items() if key not in _OWN}
         when = others.pop(_SCHEDULED, None)
         if when is not None:
-            # The Python SDK sends back a long; Go insists on a timestamp (wire contract §4.3).
+            # The Python SDK sends back a long; Go insists on a timestamp (wire §4.3).
             others[Symbol(_SCHEDULED)] = Timestamp(when)
     if with_state:
         others = {**(others or {}), _STATE: Int(message.lane)}
@@ -355,7 +355,7 @@ def _footer(raw: bytes, sections: Sections) -> bytes:
 
 def _delivery_annotations(token: bytes, raw: bytes, sections: Sections) -> bytes:
     """The lock token, and what the sender gave there: Azure passes that on."""
-    # As a uuid in network order, where the delivery tag has .NET's (wire contract §4.4).
+    # As a uuid in network order, where the delivery tag has .NET's (wire §4.4).
     uuid = token[3::-1] + token[5:3:-1] + token[7:5:-1] + token[8:]
     if sections.message_annotations == sections.delivery_annotations:
         return _LOCK_TOKEN + uuid
@@ -369,7 +369,7 @@ def _properties(message: Message, raw: bytes, sections: Sections) -> bytes:
         # As the action of a rule has left it.
         raw, sections = trail.envelope, scan(trail.envelope)
     if message.ttl >= 0:
-        # .NET takes the time to live from the difference of these two (wire contract §4.2).
+        # .NET takes the time to live from the difference of these two (wire §4.2).
         properties = read_properties(raw, sections)
         properties.creation_time = message.enqueued_at
         properties.absolute_expiry_time = min(message.enqueued_at + message.ttl, _EXPIRY_MAX)
@@ -420,7 +420,7 @@ class Changes(NamedTuple):
 
     @classmethod
     def of(cls, state: Modified | Rejected) -> Self:
-        """Read a disposition's state (wire contract §5.1)."""
+        """Read a disposition's state (wire §5.1)."""
         if isinstance(state, Modified):
             changes = text_keys(state.message_annotations)
             return cls(defer=state.undeliverable_here is True, properties=changes or None)

@@ -35,7 +35,7 @@ JSON: Final = "application/json"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DATA: Final = 0x75
 _SEQUENCE: Final = 0x76
-# What .NET's types are on the wire (wire contract §4.5).
+# What .NET's types are on the wire (wire §4.5).
 _TIME_SPAN: Final = "com.microsoft:timespan"
 BODY_VALUES_MAX: Final = 16_384
 """Values of a body that are put into words. To build more takes longer than others can wait."""
@@ -153,7 +153,7 @@ def id_text(value: MessageId | None) -> str | None:
 
 def text_of(value: object) -> str | None:
     if isinstance(value, bytes):
-        # As the Python SDK sends back a text that it has received (wire contract §4.3).
+        # As the Python SDK sends back a text that it has received (wire §4.3).
         return value.decode(errors="replace")
     return None if value is None else str(value)
 

@@ -29,7 +29,7 @@ _AUTHORITY: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^/?#]*", re.ASCII)
 _HOST_AND_PORT: Final = re.compile(
     r"([A-Za-z0-9._\-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::\d+)?", re.ASCII
 )
-# What a message is called over HTTP (wire contract §9.6).
+# What a message is called over HTTP (wire §9.6).
 _MESSAGE: Final = re.compile(
     r".+/messages/(?:head|[^/]+/[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})",
     re.ASCII | re.IGNORECASE,
@@ -58,7 +58,7 @@ class Address:
 
     @property
     def is_cbs(self) -> bool:
-        """The node that takes tokens (wire contract §2)."""
+        """The node that takes tokens (wire §2)."""
         return self.entity.lower() == CBS and self.path == self.entity
 
     @property
@@ -70,7 +70,7 @@ class Address:
 
 
 def resolve_address(text: str) -> Address:
-    """Take apart an AMQP address: bare, with a leading slash, or a whole URI (wire contract §3.1).
+    """Take apart an AMQP address: bare, with a leading slash, or a whole URI (wire §3.1).
 
     Says nothing about whether the entity exists. Raises InvalidArgument for what names nothing.
     """
@@ -111,7 +111,7 @@ def host_without_port(authority: str) -> str:
 
 
 def check_entity_name(name: str) -> None:
-    """Raise InvalidArgument where `name` cannot be that of a queue (semantics part A §5.2)."""
+    """Raise InvalidArgument where `name` cannot be that of a queue (semantics A §5.2)."""
     if not name:
         raise InvalidArgument("The entity name is empty ('URI_PATH').")
     if len(name) > ENTITY_NAME_LENGTH_MAX:
@@ -140,7 +140,7 @@ def check_entity_name(name: str) -> None:
 
 
 def check_subscription_name(name: str) -> None:
-    """Raise InvalidArgument where no subscription can be called that (semantics part A §5.2)."""
+    """Raise InvalidArgument where no subscription can be called that (semantics A §5.2)."""
     if len(name) > SUBSCRIPTION_NAME_LENGTH_MAX:
         raise InvalidArgument(
             f"The name of the subscription has {len(name)} characters; "

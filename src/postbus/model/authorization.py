@@ -1,6 +1,6 @@
 """Shared access rules: keys that open one entity, or the whole namespace, and what each allows.
 
-A queue and a topic have up to twelve of them (semantics part A §5.2). A rule that a client writes
+A queue and a topic have up to twelve of them (semantics A §5.2). A rule that a client writes
 may leave out its keys and never says when it was made; `settle_rules` fills that in.
 """
 

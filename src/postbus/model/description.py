@@ -95,7 +95,7 @@ class Description:
     """None: messages do not expire unless they say so themselves."""
     default_ttl_sent: str | None = None
     """The same as an ISO 8601 duration, where milliseconds cannot hold what the client sent. Azure
-    gives it back to the digit (semantics part A §5.2)."""
+    gives it back to the digit (semantics A §5.2)."""
     auto_delete_ms: int | None = None
     """How long it may be idle before it is deleted; None: for ever."""
     status: EntityStatus = EntityStatus.ACTIVE

@@ -21,7 +21,7 @@ INFINITE: Final = "P10675199DT2H48M5.4775807S"
 """TimeSpan.MaxValue, which is how "for ever" is written."""
 
 UNIX_EPOCH_TICKS: Final = 621_355_968_000_000_000
-# Python's SDK reads INFINITE in microseconds and sends back ...5.477539S (semantics part A §5.2),
+# Python's SDK reads INFINITE in microseconds and sends back ...5.477539S (semantics A §5.2),
 # so every TimeSpan that is within a day of the largest one means the same.
 _INFINITE_FROM: Final = MAX_TICKS // TICKS_PER_DAY * TICKS_PER_DAY
 

@@ -76,7 +76,7 @@ class Form:
     word: str
     """The kind of entity, as Azure's texts have it."""
     order: tuple[Field, ...]
-    """Every element, in the order of a reply (wire contract §9.4)."""
+    """Every element, in the order of a reply (wire §9.4)."""
 
     @cached_property
     def fields(self) -> Mapping[str, Field]:
@@ -93,7 +93,7 @@ class Form:
         return f"{self.word}Description"
 
 
-# Azure's versions of the API that added elements (semantics part A §5.1).
+# Azure's versions of the API that added elements (semantics A §5.1).
 _WITH_MESSAGE_SIZE: Final = "2021-05"
 _WITH_FILTER_COUNTS: Final = "2024-05"
 

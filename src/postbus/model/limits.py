@@ -1,6 +1,6 @@
 """How far a value of a description may go, and the words in which one beyond that is refused.
 
-The words are Azure's where they are known (semantics part A §5.3); the others follow their form.
+The words are Azure's where they are known (semantics A §5.3); the others follow their form.
 """
 
 from typing import Final
@@ -65,7 +65,7 @@ def check_duplicate_window(window_ms: int) -> None:
 
 
 def check_express(enable_express: bool, finds_duplicates: bool) -> None:
-    # What is not written at once cannot be known to be seen (semantics part A §5.3).
+    # What is not written at once cannot be known to be seen (semantics A §5.3).
     if enable_express and finds_duplicates:
         raise InvalidArgument(
             "The property 'EnableExpress' (DelayedPersistence) cannot be 'true' where the property "
@@ -105,7 +105,7 @@ def check_chosen_message_size(size_kb: int, *known_kb: int) -> None:
 
 
 def check_session_forward(requires_session: bool, forward_to: str | None) -> None:
-    # Whoever forwards holds no session (semantics part A §5.2); dead letters are in none.
+    # Whoever forwards holds no session (semantics A §5.2); dead letters are in none.
     if requires_session and forward_to is not None:
         raise InvalidArgument(
             "The property 'ForwardTo' cannot be set on an entity whose property 'RequiresSession' "
@@ -121,6 +121,6 @@ def _check_range(name: str, value: int, lowest: int, highest: int) -> None:
 
 
 def _parameter(name: str, value_ms: int) -> str:
-    # Azure appends these two lines to every range error of a duration (semantics part A §5.3).
+    # Azure appends these two lines to every range error of a duration (semantics A §5.3).
     actual = format_timespan(value_ms * TICKS_PER_MS)
     return f"\r\nParameter name: {name}\r\nActual value was {actual}."

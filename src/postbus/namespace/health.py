@@ -8,8 +8,8 @@ from postbus.model.instant import Instant
 from postbus.namespace.namespace import Namespace
 
 PROBE_EVERY_MS: Final = 1_000
-"""`/health` is open to all, so asking often must cost neither writes nor walks over all entities
-(design §5)."""
+"""`/health` is open to all, so asking often must cost neither writes nor walks over all
+entities."""
 FULL: Final = (
     "Messages can be received and settled; the disk has no room for new ones, which are refused."
 )

@@ -46,7 +46,7 @@ _FIELDS: Final = {
     SESSION_ID: "group_id",
     "To": "to",
 }
-# And those that are message annotations (wire contract §4.3).
+# And those that are message annotations (wire §4.3).
 _ANNOTATIONS: Final = {
     PARTITION_KEY: "x-opt-partition-key",
     "ScheduledEnqueueTimeUtc": "x-opt-scheduled-enqueue-time",
@@ -149,7 +149,7 @@ class MessageFacts:
             self._annotations = found
         value = found.get(key)
         if key == _ANNOTATIONS["ScheduledEnqueueTimeUtc"] and value is not None:
-            # The Python SDK sends one that it received back as a long (wire contract §4.3).
+            # The Python SDK sends one that it received back as a long (wire §4.3).
             return date_time_of(int(value))
         return rule_value(value)
 

@@ -1,4 +1,4 @@
-"""AMQP values as rules calculate with them, and back (wire contract §4.5).
+"""AMQP values as rules calculate with them, and back (wire §4.5).
 
 Here is decided what a property sent by some SDK is for a filter: every width of integer is a
 number, symbols, chars and URIs are texts, a decimal is calculated with as a double.

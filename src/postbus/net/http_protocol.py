@@ -453,7 +453,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
 def error_reply(status: HTTPStatus, text: str) -> bytes:
     """A whole reply that refuses, after which the connection is closed."""
-    # Admin clients read XML only (wire contract §9.5).
+    # Admin clients read XML only (wire §9.5).
     body = f"<Error><Code>{status.value}</Code><Detail>{escape(text)}</Detail></Error>".encode()
     return b"".join(
         (

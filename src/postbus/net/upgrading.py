@@ -1,7 +1,7 @@
 """Whether a request may turn its connection into a WebSocket, and the words that do so. Pure.
 
-Only AMQP runs over WebSockets here, at one path and under the names that the SDKs give it (wire
-contract §1.4). Extensions are declined: compression would let a few bytes become very many.
+Only AMQP runs over WebSockets here, at one path and under the names that the SDKs give it
+(wire §1.4). Extensions are declined: compression would let a few bytes become very many.
 """
 
 import logging

@@ -27,7 +27,7 @@ class Tracking:
     at: Instant
 
     def describe(self, error: BaseException | str) -> str:
-        """The words of a refusal with Azure's suffix (wire contract §7.2)."""
+        """The words of a refusal with Azure's suffix (wire §7.2)."""
         text = str(error)
         if len(text) > _TEXT_LENGTH_MAX:
             text = text[: _TEXT_LENGTH_MAX - 1] + "…"
@@ -52,6 +52,6 @@ class TrackingIds:
 
     def track(self, entity: str | None = None) -> Tracking:
         """An id for what happened on `entity`, or on the namespace where no entity is known."""
-        # "_G0": gateway 0, the part that speaks to clients (semantics part A §6).
+        # "_G0": gateway 0, the part that speaks to clients (semantics A §6).
         system = f"{self.namespace}:{entity}" if entity else self.namespace
         return Tracking(f"{self._new_id()}_G0", system, self._clock())

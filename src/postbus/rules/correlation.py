@@ -1,5 +1,5 @@
-"""Correlation filters: a message is selected where it equals all that the filter names (semantics A
-§3).
+"""Correlation filters: a message is selected where it equals all that the filter names
+(semantics A §3).
 
 They compare as SQL filters do: texts by their characters, numbers across widths, and a text never
 equals a number. A topic may have 100,000 of them, so one is a few values and no function of its

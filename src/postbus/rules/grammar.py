@@ -1,5 +1,5 @@
 """The grammar of filters and actions (semantics A §1.1, §1.2, §2), and Azure's words for a text
-that does not follow it (§1.5)."""
+that does not follow it (semantics A §1.5)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The system properties that rules can name as `sys.X`, and what an action may set (semantics A
-§1.3, §2)."""
+"""The system properties that rules can name as `sys.X`, and what an action may set
+(semantics A §1.3, §2)."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from postbus.observe.meters import EntityMeter
 
 CHECKPOINT_CHANGES: Final = 4_096
-"""Index rows changed since the last checkpoint (design §2: 13 ms on SQLite)."""
+"""Index rows changed since the last checkpoint. SQLite writes so many in 13 ms."""
 CHECKPOINT_RECORDS: Final = 32_768
 """Records to replay after a crash, at the most, while nothing else is in the way."""
 CHECKPOINT_BYTES: Final = 64 << 20

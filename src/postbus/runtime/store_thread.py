@@ -1,7 +1,7 @@
 """One thread for each store: whatever is called there happens in order, off the event loop.
 
-fdatasync takes milliseconds and now and then a hundred of them; the loop must not wait for it
-(design §2). Order is what makes pages right: a page read before a commit arrives before that
+fdatasync takes milliseconds and now and then a hundred of them; the loop must not wait for it.
+Order is what makes pages right: a page read before a commit arrives before that
 commit's answer.
 """
 

@@ -7,7 +7,7 @@ import { connect, makeQueue, administration, until } from "./support.mjs";
 
 function isNotFound(client, error, path) {
   assert.equal(error.code, "MessagingEntityNotFound", error.message);
-  // Without this text the SDK tries again, half a minute later each time (wire contract §7.2).
+  // Without this text the SDK tries again, half a minute later each time (wire §7.2).
   assert.equal(error.retryable, false);
   const expected = `The messaging entity 'sb://${client.fullyQualifiedNamespace}/${path}' could not be found.`;
   assert.ok(error.message.includes(expected), error.message);

@@ -18,7 +18,7 @@ const withKey = ({ keyName, primaryKey }) =>
     .replace("SAS_KEY_VALUE", primaryKey);
 
 test("authorization rules come back as they were written", async () => {
-  // wire contract §9.4
+  // wire §9.4
   const rules = [rule("all", ["Manage", "Send", "Listen"]), rule("one", ["Listen"])];
   const queue = await makeQueue({ authorizationRules: rules });
   const admin = administration();
@@ -40,7 +40,7 @@ test("a rule that Azure refuses is refused", async () => {
 });
 
 test("the key of a queue opens that queue, for what it may", async (t) => {
-  // wire contract §2.4
+  // wire §2.4
   const [sends, listens] = [rule("sends", ["Send"]), rule("listens", ["Listen"])];
   const queue = await makeQueue({ authorizationRules: [sends, listens] });
   const other = await makeQueue();

@@ -55,7 +55,7 @@ test("runtime counts follow the messages", async (t) => {
 });
 
 test("enablePartitioning is refused by name", async () => {
-  // design §9: never accepted and ignored
+  // never accepted and ignored
   await assert.rejects(makeQueue({ enablePartitioning: true }), (error) => {
     assert.equal(error.statusCode, 400);
     assert.match(error.message, /EnablePartitioning/);
@@ -64,7 +64,7 @@ test("enablePartitioning is refused by name", async () => {
 });
 
 test("an unknown queue is not found", async (t) => {
-  // wire contract §7.2
+  // wire §7.2
   const client = connect(t);
   const missing = withCode("MessagingEntityNotFound");
   await assert.rejects(client.createSender("no-such-queue").sendMessages({ body: 1 }), missing);

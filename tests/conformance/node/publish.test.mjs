@@ -101,7 +101,7 @@ test("a scheduled message waits in the topic and can be peeked at there", async 
 });
 
 test("filters choose, and actions change only their own copy", async (t) => {
-  // semantics A §1-§3
+  // semantics A §1, §2, §3
   const topic = await makeTopic();
   const plain = await makeSubscription(topic);
   const sql = await makeSubscription(topic, {
@@ -132,7 +132,7 @@ test("filters choose, and actions change only their own copy", async (t) => {
 });
 
 test("rules are managed over AMQP", async (t) => {
-  // wire contract §6.3
+  // wire §6.3
   const topic = await makeTopic();
   const subscription = await makeSubscription(topic);
   const client = connect(t);

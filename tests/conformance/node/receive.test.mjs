@@ -8,7 +8,7 @@ import {
 } from "./support.mjs";
 
 test("a receive without waiting returns what is ready, or nothing, at once", async (t) => {
-  // R-DLQ-09; wire contract §3.5: the SDK drains, and the same link works afterwards
+  // R-DLQ-09; wire §3.5: the SDK drains, and the same link works afterwards
   const queue = await makeQueue();
   const client = connect(t);
   const receiver = client.createReceiver(queue);
@@ -47,7 +47,7 @@ test("the founding loop: receive without waiting and abandon, until the queue is
 });
 
 test("a receive of many returns the few that are there and drains the rest of its credit", async (t) => {
-  // wire contract §3.5
+  // wire §3.5
   const queue = await makeQueue();
   const client = connect(t);
   await client.createSender(queue).sendMessages([{ body: 1 }, { body: 2 }]);
@@ -60,7 +60,7 @@ test("a receive of many returns the few that are there and drains the rest of it
 });
 
 test("more than 2048 messages are received and completed over one session", async (t) => {
-  // wire contract §10.25: rhea's ring of deliveries
+  // wire §10.25: rhea's ring of deliveries
   const queue = await makeQueue({ lockDuration: "PT1M" });
   const client = connect(t);
   const sender = client.createSender(queue);
@@ -121,7 +121,7 @@ test("a handler that throws abandons the message until it is dead-lettered", asy
 });
 
 test("receive and delete takes the message off the queue", async (t) => {
-  // R-SETTLE-05; wire contract §10.33: the SDK sends dispositions all the same
+  // R-SETTLE-05; wire §10.33: the SDK sends dispositions all the same
   const queue = await makeQueue();
   const client = connect(t);
   await client.createSender(queue).sendMessages([{ body: 1 }, { body: 2 }]);
@@ -178,7 +178,7 @@ test("peek pages through active, locked, deferred and scheduled messages", async
 });
 
 test("peek leaves out bodies where it is asked to", async (t) => {
-  // wire contract §6.2
+  // wire §6.2
   const queue = await makeQueue();
   const client = connect(t);
   await client.createSender(queue).sendMessages({ body: "x".repeat(1_000), subject: "s" });

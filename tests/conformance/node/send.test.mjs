@@ -35,7 +35,7 @@ test("a list arrives in the order of the list", async (t) => {
 });
 
 test("a batch knows its limit and is accepted when full", async (t) => {
-  // wire contract §4.6
+  // wire §4.6
   const queue = await makeQueue();
   const client = connect(t);
   const sender = client.createSender(queue);
@@ -76,7 +76,7 @@ test("a thousand sends at once on one link are all accepted", async (t) => {
 });
 
 test("every field of a message comes back", async (t) => {
-  // wire contract §4.2, §4.5
+  // wire §4.2, §4.5
   const queue = await makeQueue();
   const client = connect(t);
   const sent = {
@@ -113,7 +113,7 @@ for (const [name, days] of [
   ["a thousand years", 365_250],
 ]) {
   test(`a time to live of ${name} comes back`, async (t) => {
-    // The header ends at 49.7 days; the SDK writes the rest into other fields (wire contract §4.2).
+    // The header ends at 49.7 days; the SDK writes the rest into other fields (wire §4.2).
     const queue = await makeQueue();
     const client = connect(t);
     const sender = client.createSender(queue);
@@ -139,7 +139,7 @@ for (const [bodyType, body] of [
   ["sequence", [1, "two", [3]]],
 ]) {
   test(`a body of AMQP type ${bodyType} comes back`, async (t) => {
-    // wire contract §4.1
+    // wire §4.1
     const queue = await makeQueue();
     const client = connect(t);
     await client.createSender(queue).sendMessages({ body, bodyType, messageId: randomUUID() });

@@ -32,7 +32,7 @@ test("a named session gives its own messages in order", async (t) => {
 });
 
 test("the next session is waited for and other links go on", async (t) => {
-  // wire contract §10, 35
+  // wire §10.35
   const queue = await makeQueue(sessional);
   const client = connect(t);
   const waiting = client.acceptNextSession(queue);
@@ -62,7 +62,7 @@ test("a session that is held cannot be accepted", async (t) => {
 });
 
 test("a receive without waiting drains a session at once", async (t) => {
-  // wire contract §3.5
+  // wire §3.5
   const { queue, client } = await withMessages(t, { body: "x", sessionId: "mine" });
   const receiver = await client.acceptSession(queue, "mine");
   await receiver.completeMessage(await receiveOne(receiver));

@@ -15,7 +15,7 @@ export const encryptedConnectionString = connectionString.replace(";UseDevelopme
 
 let made = 0;
 
-// 7.9.5 always asks by https, whatever the connection string says (wire contract §9.1).
+// 7.9.5 always asks by https, whatever the connection string says (wire §9.1).
 export function administration() {
   const admin = new ServiceBusAdministrationClient(connectionString);
   const url = admin.getUrl.bind(admin);

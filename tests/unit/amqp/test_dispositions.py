@@ -119,7 +119,7 @@ def test_a_run_of_verdicts_does_not_go_over_the_top() -> None:
 
 
 def test_the_peers_verdict_waits_for_our_confirmation() -> None:
-    # given a client in receiver settle mode second (wire contract §5)
+    # given a client in receiver settle mode second (wire §5)
     peer = BarePeer()
     peer.begin()
     link = sending(peer, 0)

@@ -84,7 +84,7 @@ def test_the_owner_hears_who_the_peer_says_it_is_and_lets_it_in() -> None:
 
 
 def test_what_a_peer_pipelines_behind_its_login_is_read_once_the_owner_has_decided() -> None:
-    # given a peer that writes header, open and begin without waiting (wire contract §1.2)
+    # given a peer that writes header, open and begin without waiting (wire §1.2)
     core = server()
     stream = SASL_HEADER + init() + AMQP_HEADER
     stream += encode_frame(0, Open("hasty")) + encode_frame(1, Begin(None, 0, 10, 10))

@@ -257,7 +257,7 @@ def test_the_peers_window_is_renewed_when_half_of_it_is_used() -> None:
 
 
 def test_a_window_is_not_enforced_but_the_number_of_unsettled_deliveries_is() -> None:
-    # given a peer that counts the transfers of a session in its own way (wire contract §1.3)
+    # given a peer that counts the transfers of a session in its own way (wire §1.3)
     peer = BarePeer(Limits(incoming_window=2, unsettled_incoming_max=3))
     session = peer.begin()
     link = peer.attach_sender()

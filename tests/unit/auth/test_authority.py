@@ -1,4 +1,4 @@
-"""Who may do what: claims, what they cover, and the words of a refusal (wire contract §2.2-2.4)."""
+"""Who may do what: claims, what they cover, and the words of a refusal (wire §2.2, §2.3, §2.4)."""
 
 from __future__ import annotations
 

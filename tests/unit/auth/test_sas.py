@@ -1,4 +1,4 @@
-"""Shared access signatures, as each SDK spells them (wire contract §2.3)."""
+"""Shared access signatures, as each SDK spells them (wire §2.3)."""
 
 from __future__ import annotations
 

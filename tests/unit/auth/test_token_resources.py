@@ -1,4 +1,4 @@
-"""What a token is for, in each spelling of it that an SDK or a sample of Azure's makes (B §2.3)."""
+"""What a token is for, in each spelling that an SDK or a sample of Azure's makes (wire §2.3)."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_a_message_without_an_id_is_never_a_duplicate() -> None:
 @pytest.mark.parametrize("checkpoint", [False, True])
 @pytest.mark.parametrize("crash", [False, True])
 def test_the_window_counts_from_the_first_sight(checkpoint: bool, crash: bool) -> None:
-    """Semantics B §6: it does not slide, and completing does not clear it."""
+    """semantics B §6: it does not slide, and completing does not clear it."""
     engine = Engine(FINDS)
     engine.send_messages(message("a"))
     received = engine.receive()
@@ -149,7 +149,7 @@ def test_a_disabled_entity_refuses_duplicates_too() -> None:
 
 @pytest.mark.parametrize("checkpoint", [False, True])
 def test_scheduled_messages_take_part_in_both_directions(checkpoint: bool) -> None:
-    """Semantics B §4, §6: the second one has a number of its own and is dropped."""
+    """semantics B §4, §6: the second one has a number of its own and is dropped."""
     engine = Engine(FINDS)
     later = engine.now + 10_000
     [first] = engine.send_messages(message("a", scheduled_at=later))

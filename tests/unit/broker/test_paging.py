@@ -68,7 +68,7 @@ def test_peek_walks_from_any_number_over_what_is_gone() -> None:
     for _ in range(60):
         assert engine.receive_and_delete() is not None
     found = [m.number for m in engine.peek(start=0, count=3)]
-    # Fewer than asked is legal (wire contract §6.4); none, or the wrong ones, is not.
+    # Fewer than asked is legal (wire §6.4); none, or the wrong ones, is not.
     assert found and found == [61, 62, 63][: len(found)]
     assert [m.number for m in engine.peek(start=119, count=10)] == [119, 120]
     assert engine.peek(start=121) == []

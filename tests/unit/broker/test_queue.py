@@ -244,7 +244,7 @@ def test_a_scheduled_message_is_enqueued_when_due_under_a_new_number() -> None:
 
 @pytest.mark.parametrize("checkpoint", [False, True])
 def test_that_a_message_was_scheduled_is_known_ever_after(checkpoint: bool) -> None:
-    """Semantics B §4: through restarts, deferral, redelivery and into the dead-letter queue."""
+    """semantics B §4: through restarts, deferral, redelivery and into the dead-letter queue."""
     engine = Engine()
     engine.send(b"later", scheduled_at=engine.now + 5_000)
     engine.send(b"past", scheduled_at=engine.now - 5_000)

@@ -1,4 +1,5 @@
-"""Transactions beside sessions and duplicate detection: each keeps its rules (R-PART-17, 18)."""
+"""Transactions beside sessions and duplicate detection: each keeps its rules
+(R-PART-17, R-PART-18)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How receivers ask for a session, and how they are answered (wire contract §3.3)."""
+"""How receivers ask for a session, and how they are answered (wire §3.3)."""
 
 from __future__ import annotations
 

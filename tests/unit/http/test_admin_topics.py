@@ -89,7 +89,7 @@ def test_what_a_topic_counts(
     ):
         assert (counts.subscription_count, counts.scheduled_message_count) == (1, 3)
         assert counts.size_in_bytes == 600
-        # the rule that every subscription has counts as SQL (semantics part A §1.5)
+        # the rule that every subscription has counts as SQL (semantics A §1.5)
         assert (counts.sql_filter_count, counts.correlation_filter_count) == (2, 1)
         assert counts.accessed_at_utc is not None
 

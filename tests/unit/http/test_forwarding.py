@@ -110,7 +110,7 @@ async def test_forwarding_is_switched_off_by_leaving_it_out(
 async def test_an_entity_may_forward_to_itself_once_it_is_there(
     client: Client, element: str
 ) -> None:
-    # semantics part A §5.2: Azure takes it, and what goes round ends by the number of its hops
+    # semantics A §5.2: Azure takes it, and what goes round ends by the number of its hops
     body = to(element, "source", "QueueDescription")
     assert (await client.put("/source" + V, body)).status == 400
     await client.put("/source" + V, entry())

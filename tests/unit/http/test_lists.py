@@ -51,7 +51,7 @@ async def test_a_list_is_a_hundred_entries_long_at_most() -> None:
 
 
 async def test_the_next_page_is_found_as_each_client_looks_for_it() -> None:
-    # wire contract §10 (32): self first, next second and only when there is more
+    # wire §10.32: self first, next second and only when there is more
     client, _ = await filled(25)
     first = await client.get(f"/$Resources/queues?{V}&$top=10")
     assert titles(first) == [f"q{number:03d}" for number in range(10)]

@@ -85,7 +85,7 @@ async def test_an_empty_description_takes_the_defaults() -> None:
 
 
 async def test_a_reply_has_every_element_in_azures_order(client: Client) -> None:
-    # wire contract §9.4: the JS client throws when one is missing
+    # wire §9.4: the JS client throws when one is missing
     reply = await client.put("/orders" + V, entry("<UserMetadata>x</UserMetadata>"))
     description = reply.xml.find(f"{{{ATOM}}}content/{{{SERVICE_BUS}}}QueueDescription")
     assert description is not None
@@ -130,7 +130,7 @@ async def test_what_a_reply_says_of_a_queue(client: Client, namespace: MemoryNam
 async def test_counts_are_written_as_the_javascript_client_reads_them(
     client: Client, namespace: MemoryNamespace
 ) -> None:
-    # wire contract §10 (32): exactly one attribute xmlns:<p>, children under that prefix
+    # wire §10.32: exactly one attribute xmlns:<p>, children under that prefix
     await client.put("/orders" + V, entry())
     namespace.all_counts["orders"] = QueueCounts(1, 2, 3, 4, 5)
     text = (await client.get("/orders" + V)).text
@@ -207,7 +207,7 @@ async def test_an_update_replaces_the_description(
     )
     assert reply.value("UpdatedAt") == "2023-11-14T22:13:21.123Z"
     assert reply.value("CreatedAt") == "2023-11-14T22:13:20.123Z"
-    # semantics part A §5.1
+    # semantics A §5.1
     assert reply.xml.find(f"{{{ATOM}}}published") is None
 
 
@@ -297,7 +297,7 @@ async def test_duplicate_detection_stays_through_an_update_and_its_window_change
 
 
 async def test_what_is_written_later_cannot_be_known_to_be_seen(client: Client) -> None:
-    """Semantics A §5.3: express entities have no duplicate detection."""
+    """semantics A §5.3: express entities have no duplicate detection."""
     both = (
         "<RequiresDuplicateDetection>true</RequiresDuplicateDetection>"
         "<EnableExpress>true</EnableExpress>"

@@ -95,7 +95,7 @@ async def test_a_rule_is_created_as_each_sdk_asks(
 async def test_a_rule_takes_everything_and_changes_nothing_by_default(
     client: Client, namespace: MemoryNamespace
 ) -> None:
-    # semantics part A §4
+    # semantics A §4
     for name, body in {
         "one": "",
         "two": '<Filter i:nil="true"/><Action i:nil="true"/>',
@@ -110,7 +110,7 @@ async def test_the_form_of_a_rule(client: Client) -> None:
     nothing = '<Action i:type="EmptyRuleAction"></Action>'
     true = "<SqlExpression>1=1</SqlExpression><CompatibilityLevel>20</CompatibilityLevel>"
     stored = await client.put(ONE, entry(kind=KIND))
-    # semantics part A §4: an empty list is in what is read, not in what was just stored
+    # semantics A §4: an empty list is in what is read, not in what was just stored
     assert content(stored) == f'<Filter i:type="TrueFilter">{true}</Filter>{nothing}{tail}'
     read = await client.get(ONE)
     assert content(read) == (
@@ -193,7 +193,7 @@ async def test_an_update_keeps_name_and_age(client: Client, namespace: MemoryNam
 async def test_what_is_there_or_not_is_told_in_azures_words(
     client: Client, method: str, path: str, headers: dict[str, str], status: int, text: str
 ) -> None:
-    # semantics part A §5.3
+    # semantics A §5.3
     reply = await client.send(method, path + V, entry(kind=KIND), headers)
     assert reply.status == status
     assert reply.detail.startswith(f"{text} TrackingId:")
@@ -259,7 +259,7 @@ async def test_a_rule_that_is_wrong_is_refused_with_the_reason(
     reply = await client.put(ONE, entry(inside, KIND))
     assert reply.status == 400
     assert text in reply.detail
-    # semantics part A §5.3
+    # semantics A §5.3
     assert "SubCode" not in reply.detail
     assert len(namespace.subscription("news", "all").rules()) == 1
 

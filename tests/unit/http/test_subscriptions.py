@@ -53,7 +53,7 @@ async def test_a_subscription_is_created_with_every_element_in_azures_order(
     reply = await client.put(ALL, entry(body + "<UserMetadata>x</UserMetadata>", KIND))
     assert reply.status == 201
     assert reply.headers["etag"] == str(621_355_968_000_000_000 + T0 * 10_000)
-    # wire contract §9.3: JS takes the names from this URL
+    # wire §9.3: JS takes the names from this URL
     assert reply.xml.findtext(f"{{{ATOM}}}id") == f"http://localhost:5300{ALL}"
     assert reply.xml.findtext(f"{{{ATOM}}}title") == "all"
     found = [child.tag.removeprefix(f"{{{SERVICE_BUS}}}") for child in reply.description]
@@ -63,7 +63,7 @@ async def test_a_subscription_is_created_with_every_element_in_azures_order(
 async def test_a_subscription_takes_everything_by_default(
     client: Client, namespace: MemoryNamespace
 ) -> None:
-    # semantics part A §4
+    # semantics A §4
     await client.put("/EU/News/subscriptions/All" + V, entry(kind=KIND))
     subscription = held(namespace)
     assert (subscription.topic, subscription.name) == ("eu/news", "All")
@@ -130,7 +130,7 @@ async def test_the_first_rule_may_be_given(
     reply = await client.put(ALL, entry(body, KIND))
     assert reply.status == 201
     assert held(namespace).rules() == [rule]
-    # semantics part A §4: never given back
+    # semantics A §4: never given back
     assert reply.value("DefaultRuleDescription") is None
     again = await client.put(ALL, entry(body, KIND), headers={"If-Match": "*"})
     assert again.status == 400
@@ -176,7 +176,7 @@ async def test_an_update_replaces_the_description(
 async def test_what_is_there_or_not_is_told_in_azures_words(
     client: Client, method: str, path: str, headers: dict[str, str], status: int, text: str
 ) -> None:
-    # semantics part A §5.3
+    # semantics A §5.3
     await client.put(ALL, entry(kind=KIND))
     reply = await client.send(method, f"/{path}{V}", entry(kind=KIND), headers)
     assert reply.status == status
@@ -202,7 +202,7 @@ async def test_what_is_there_or_not_is_told_in_azures_words(
 async def test_a_bad_request_has_no_sub_code(
     client: Client, namespace: MemoryNamespace, body: str, text: str
 ) -> None:
-    # semantics part A §5.3: only those about queues and topics have one
+    # semantics A §5.3: only those about queues and topics have one
     reply = await client.put(ALL, entry(body, KIND))
     assert reply.status == 400
     assert reply.detail.startswith(text)
@@ -263,7 +263,7 @@ async def test_refusals_of_the_namespace_reach_the_client(
 async def test_who_may_not_manage_is_told_what_was_refused(
     client: Client, namespace: MemoryNamespace, method: str, path: str, operation: str
 ) -> None:
-    # semantics part A §6
+    # semantics A §6
     await client.put(ALL, entry(kind=KIND))
     listening = create_sas(LISTENER.name, LISTENER.keys[0], "https://localhost", T0 + 1_000)
     for authorization in (listening, token("https://localhost/eu/new"), token("https://h/eu/x")):

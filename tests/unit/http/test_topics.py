@@ -44,7 +44,7 @@ def elements(reply: Reply) -> list[str]:
 async def test_a_topic_is_created_with_every_element_in_azures_order(
     client: Client, namespace: MemoryNamespace
 ) -> None:
-    # wire contract §9.4: the JS client throws when one is missing
+    # wire §9.4: the JS client throws when one is missing
     reply = await client.put("/eu/news" + V, entry("<UserMetadata>x</UserMetadata>", TOPIC))
     assert reply.status == 201
     assert reply.headers["content-type"] == "application/atom+xml;type=entry;charset=utf-8"
@@ -105,7 +105,7 @@ async def test_what_a_reply_says_of_a_topic(client: Client, namespace: MemoryNam
 async def test_a_version_shows_what_it_knows(
     client: Client, namespace: MemoryNamespace, version: str, unknown: set[str]
 ) -> None:
-    # semantics part A §5.1
+    # semantics A §5.1
     await namespace.create_topic("news", TopicDescription())
     await namespace.create_queue("orders", QueueDescription())
     reply = await client.get(f"/news{version}")

@@ -367,7 +367,7 @@ def test_a_receiver_is_told_that_a_message_was_scheduled() -> None:
 
 
 def test_a_schedule_goes_out_as_a_timestamp_or_not_at_all() -> None:
-    """The Python SDK sends back a long; Go insists on a timestamp (wire contract §4.3)."""
+    """The Python SDK sends back a long; Go insists on a timestamp (wire §4.3)."""
     key = Symbol("x-opt-scheduled-enqueue-time")
     for given, expected in ((5, Timestamp(5)), (None, None)):
         raw = encode_message_annotations({key: given}) + BODY
@@ -386,7 +386,7 @@ def test_a_schedule_that_is_no_time_is_refused() -> None:
 
 
 def test_dispositions_say_what_to_do() -> None:
-    """Wire contract §5.1"""
+    """wire §5.1"""
     assert Changes.of(Modified(True, False)) == Changes()
     assert Changes.of(Modified(None, True, {Symbol("a"): 1})) == Changes(
         defer=True, properties={"a": 1}

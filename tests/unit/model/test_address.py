@@ -1,4 +1,4 @@
-"""What the SDKs' addresses name (wire contract §3.1), and which names an entity may have."""
+"""What the SDKs' addresses name (wire §3.1), and which names an entity may have."""
 
 from __future__ import annotations
 

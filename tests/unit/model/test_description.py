@@ -36,7 +36,7 @@ def test_what_a_topic_and_a_subscription_are_by_default() -> None:
     assert subscription.lock_duration_ms == 30_000
     assert subscription.max_delivery_count == 10
     assert subscription.dead_lettering_on_expiration is False
-    # semantics part A §1.4
+    # semantics A §1.4
     assert subscription.dead_lettering_on_filter_errors is True
     assert (topic.auto_delete_ms, subscription.auto_delete_ms) == (None, None)
 

@@ -322,7 +322,7 @@ def test_what_is_fixed_at_creation_stays_where_an_update_leaves_it_out() -> None
     ("form", "blank"), [(QUEUE, QueueDescription()), (SUBSCRIPTION, SubscriptionDescription())]
 )
 def test_what_requires_sessions_does_not_forward(form: Form, blank: Description) -> None:
-    # semantics part A §5.2
+    # semantics A §5.2
     values: dict[str, Value] = {"RequiresSession": True, "ForwardDeadLetteredMessagesTo": "other"}
     assert describe(form, values, blank).to_json()["requires_session"] is True
     with pytest.raises(InvalidArgument, match=r"'ForwardTo' .* 'RequiresSession'"):

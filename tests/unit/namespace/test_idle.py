@@ -101,7 +101,7 @@ def town() -> Town:
 
 
 def test_an_idle_queue_is_deleted_when_its_time_is_up(town: Town) -> None:
-    """Semantics B §11."""
+    """semantics B §11."""
     town.queue()
     town.wait(IDLE - 1)
     assert "q" in town.there
@@ -132,7 +132,7 @@ def test_use_begins_the_time_anew(town: Town, use: str) -> None:
 
 
 def test_a_receiver_that_waits_is_use(town: Town) -> None:
-    """Semantics B §11: a receive, even an empty one."""
+    """semantics B §11: a receive, even an empty one."""
     queue = town.queue()
     line, receiver = queue.fragment.receivers_of(queue.subqueue(0)), Waiter()
     line.join(receiver)
@@ -146,7 +146,7 @@ def test_a_receiver_that_waits_is_use(town: Town) -> None:
 
 @pytest.mark.parametrize("counts", [QueueCounts(scheduled=1), None])
 def test_a_scheduled_message_keeps_its_queue(town: Town, counts: QueueCounts | None) -> None:
-    """Semantics B §4; and where nobody knows whether there is one, there may be."""
+    """semantics B §4; and where nobody knows whether there is one, there may be."""
     queue = town.queue()
     town.counts[queue] = counts
     town.wait(10 * IDLE)
@@ -157,7 +157,7 @@ def test_a_scheduled_message_keeps_its_queue(town: Town, counts: QueueCounts | N
 
 
 def test_a_queue_that_forwards_is_never_idle(town: Town) -> None:
-    """Semantics B §8."""
+    """semantics B §8."""
     queue = town.queue()
     queue.forward_to = 9
     town.wait(10 * IDLE)
@@ -165,7 +165,7 @@ def test_a_queue_that_forwards_is_never_idle(town: Town) -> None:
 
 
 def test_an_idle_subscription_goes_although_its_topic_is_used(town: Town) -> None:
-    """Semantics B §11: what a topic gives it is no use of it."""
+    """semantics B §11: what a topic gives it is no use of it."""
     topic = town.topic()
     town.subscribe(topic)
     topic.meter.sends = 1
@@ -177,7 +177,7 @@ def test_an_idle_subscription_goes_although_its_topic_is_used(town: Town) -> Non
 
 
 def test_use_of_a_subscription_is_use_of_its_topic(town: Town) -> None:
-    """Semantics B §11."""
+    """semantics B §11."""
     topic = town.topic()
     subscription = town.subscribe(topic, idle_ms=None)
     town.wait(IDLE - 1)

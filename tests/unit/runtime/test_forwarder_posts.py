@@ -67,7 +67,7 @@ async def town() -> AsyncIterator[Town]:
 async def test_a_full_destination_is_asked_again_and_the_others_do_not_wait(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Semantics B §7: neither dead letter nor lost."""
+    """semantics B §7: neither dead letter nor lost."""
     monkeypatch.setattr(forwarders, "TRY_AGAIN_S", 0.01)
     await town.post(FULL, 3)
     await town.post(FREE, 2)

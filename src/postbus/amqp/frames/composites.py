@@ -56,7 +56,7 @@ class Composite(Encodable):
     FIELDS_MIN: ClassVar[int] = 0
 
     def encode_into(self, out: bytearray) -> None:
-        """Append `00 53 code` and the field list (wire contract §0 rule 1)."""
+        """Append `00 53 code` and the field list (wire §0.1)."""
         fields = self.FIELDS
         count = len(fields)
         while count > self.FIELDS_MIN and getattr(self, fields[count - 1].name) is None:

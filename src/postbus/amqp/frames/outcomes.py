@@ -20,7 +20,7 @@ from postbus.amqp.frames.composites import (
 @registered
 @dataclass(slots=True)
 class Error(Composite):
-    """Why something was refused; always written with all three fields (wire contract §0 rule 2)."""
+    """Why something was refused; always written with all three fields (wire §0.2)."""
 
     condition: str
     description: str | None = None

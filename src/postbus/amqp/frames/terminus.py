@@ -24,7 +24,7 @@ from postbus.amqp.frames.transactions import Coordinator
 @dataclass(slots=True)
 class Source(Composite):
     """Written with at least the address: an empty list reads as a refusal to some clients
-    (wire contract §3.2)."""
+    (wire §3.2)."""
 
     address: object = None
     durable: int | None = None

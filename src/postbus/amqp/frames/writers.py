@@ -25,7 +25,7 @@ _TRANSFER_END: dict[tuple[int, bool | None, bool], bytes] = {
         + _FLAG[more]
         + b"\x40\x40\x42\x42\x42"
     )
-    # A plain message, and Service Bus's batch of messages (wire contract §4.6).
+    # A plain message, and Service Bus's batch of messages (wire §4.6).
     for format_ in (0, 0x80013700)
     for settled in (None, True, False)
     for more in (True, False)

@@ -212,7 +212,7 @@ def open_section(payload: bytes, offset: int) -> tuple[int, int, int, bool]:
 
 
 def compacted(payload: bytes) -> bytes:
-    """Rewrite a message so that each section begins with `00 53 code` (wire contract §0 rule 1)
+    """Rewrite a message so that each section begins with `00 53 code` (wire §0.1)
     and all are in order: the Python SDK writes delivery annotations last."""
     parts: list[tuple[int, bytes]] = []
     offset = 0
@@ -237,8 +237,8 @@ def _rank_of(part: tuple[int, bytes]) -> int:
 
 
 def split_batch(payload: bytes, count_max: int) -> list[bytes]:
-    """Take apart the payload of a batch transfer: each data section is a message (wire contract
-    §4.6). What stands around them is an envelope and no part of any message."""
+    """Take apart the payload of a batch transfer: each data section is a message
+    (wire §4.6). What stands around them is an envelope and no part of any message."""
     sections = scan(payload)
     return data_of(payload, sections.body, sections.footer, count_max)
 

@@ -18,7 +18,7 @@ def encode_header(
     first_acquirer: bool | None = None,
     delivery_count: int = 0,
 ) -> bytes:
-    """Return a header section; the delivery count is always spelled out (wire contract §4.1)."""
+    """Return a header section; the delivery count is always spelled out (wire §4.1)."""
     try:
         fields = (
             _FLAG[durable]

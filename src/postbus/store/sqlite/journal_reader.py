@@ -1,7 +1,7 @@
 """A second, read-only connection to a store's file, for the change feed.
 
 A read snapshot keeps the write-ahead log from being reset: one over 6,000 commits left a log of
-665 MB (design §2). So each call reads a short range, and is over when it returns. A commit becomes
+665 MB. So each call reads a short range, and is over when it returns. A commit becomes
 visible to other connections when SQLite has synced it, so nothing is read that a crash could take
 back.
 """
