@@ -20,10 +20,10 @@ from postbus.errors import InternalError, ServiceBusError
 from postbus.observe.meters import StoreMeter
 from postbus.runtime.engine_cache import EngineCache
 from postbus.runtime.forwarder import Forwarder
-from postbus.runtime.fragment import Chore, LoadedFragment, Output
+from postbus.runtime.fragment import LoadedFragment, Output
 from postbus.runtime.loading import Loader
 from postbus.runtime.receivers import OutgoingMessage
-from postbus.runtime.requests import Call, GiveBack
+from postbus.runtime.requests import Call, Chore, GiveBack
 from postbus.runtime.runtime import Runtime
 from postbus.store.memory.store import MemoryStore
 from postbus.store.ports import MessageStore

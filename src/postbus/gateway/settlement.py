@@ -21,6 +21,7 @@ from postbus.messages.pings import PING_TTL_MS, count_pings
 from postbus.model.instant import Instant
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.holding import Ordered
+from postbus.runtime.requests import Request
 
 if TYPE_CHECKING:
     from postbus.gateway.client_links import ClientReceiver, ClientSender
@@ -38,12 +39,7 @@ class Send(Ordered):
         "_pings",
         "_refusals",
         "_sender",
-        "exclusive",
-        "fragment",
-        "size",
     )
-
-    grows: Final = True
 
     def __init__(
         self,
@@ -54,10 +50,7 @@ class Send(Ordered):
         refusals: Refusals,
         sender: ClientSender,
     ) -> None:
-        super().__init__()
-        self.fragment = fragment
-        self.size = len(delivery.payload)
-        self.exclusive = False
+        super().__init__(fragment, len(delivery.payload), grows=True)
         self._messages = messages
         self._pings = count_pings(messages) if messages[0].ttl == PING_TTL_MS else 0
         self._link = link
@@ -87,7 +80,7 @@ class Send(Ordered):
         self._sender.answered()
 
 
-class Settle:
+class Settle(Request):
     """A receiver's verdict on messages it holds locks on; answered one by one."""
 
     __slots__ = (
@@ -97,13 +90,7 @@ class Settle:
         "_receiver",
         "_refusals",
         "_state",
-        "exclusive",
-        "fragment",
-        "pages",
-        "size",
     )
-
-    grows: Final = False
 
     def __init__(
         self,
@@ -114,10 +101,7 @@ class Settle:
         refusals: Refusals,
         receiver: ClientReceiver,
     ) -> None:
-        self.fragment = fragment
-        self.size = 0
-        self.pages: Pages | None = None
-        self.exclusive = False
+        super().__init__(fragment)
         self._link = link
         self._deliveries = deliveries
         self._state = state

@@ -10,7 +10,8 @@ import structlog
 from postbus.broker.engine import Engine
 from postbus.errors import OutcomeUnknown, ServiceBusError, StoreUnavailable
 from postbus.runtime.accounting import account
-from postbus.runtime.fragment import LoadedFragment, Output, Request
+from postbus.runtime.fragment import LoadedFragment, Output
+from postbus.runtime.requests import Request
 from postbus.store.ports import Part
 
 NO_ROOM: Final = (

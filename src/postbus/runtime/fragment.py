@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from postbus.broker import chores, forwarding
 from postbus.broker.duplicates import recall
@@ -22,8 +22,8 @@ from postbus.errors import ServiceBusError
 from postbus.model.description import QueueCounts
 from postbus.model.instant import NEVER, Instant
 from postbus.model.rows import Checkpoint
-from postbus.runtime.holding import Held
 from postbus.runtime.receivers import ReceiverQueue
+from postbus.runtime.requests import Chore, Request
 from postbus.runtime.session_waiters import SessionWaiters
 from postbus.store.ports import Lease
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from asyncio import TimerHandle
 
     from postbus.observe.meters import EntityMeter
+    from postbus.runtime.holding import Held
 
 CHECKPOINT_CHANGES: Final = 4_096
 """Index rows changed since the last checkpoint. SQLite writes so many in 13 ms."""
@@ -42,68 +43,6 @@ CHECKPOINT_PATIENCE: Final = 4
 """A checkpoint makes loaded pages useless, so it waits for them this many times as long."""
 GIVEN_PER_TURN: Final = 2_048
 """Messages that one turn hands out, over all lines: a topic may have thousands of them."""
-
-
-class Request(Protocol):
-    """Something asked of one fragment. Answered after the commit it depends on."""
-
-    fragment: LoadedFragment
-    size: int
-    """Bytes it keeps in memory while it waits."""
-    pages: Pages | None
-    """What was loaded for it; None until it needs something."""
-    exclusive: bool
-    """Its answer is put into words after the commit, from messages as they are then: nothing more
-    may be decided before."""
-
-    @property
-    def grows(self) -> bool:
-        """Does it bring messages? On a full disk these are refused, and all else goes on."""
-
-    def decide(self, engine: Engine, now: Instant) -> Need | None:
-        """Do it. Raises ServiceBusError to refuse; returns Need, and is called again with it."""
-
-    def answer(self) -> None:
-        """It is done, durably."""
-
-    def refuse(self, error: ServiceBusError) -> None:
-        """It is not done."""
-
-
-class Chore:
-    """A request that nobody made; there is at most one of a name under way in a fragment."""
-
-    __slots__ = ("_call", "_name", "exclusive", "fragment", "pages", "size")
-
-    grows: Final = False
-
-    def __init__(
-        self,
-        fragment: LoadedFragment,
-        name: str,
-        call: Callable[[Engine, Instant, Pages], Need | None],
-    ) -> None:
-        self.fragment = fragment
-        self.size = 0
-        self.pages: Pages | None = Pages()
-        self.exclusive = False
-        self._name = name
-        self._call = call
-
-    def decide(self, engine: Engine, now: Instant) -> Need | None:
-        assert self.pages is not None
-        need = self._call(engine, now, self.pages)
-        if need is None:
-            # Within the turn, so that what is left to do is found before the turn is over.
-            self.fragment.chores.discard(self._name)
-        return need
-
-    def answer(self) -> None:
-        pass
-
-    def refuse(self, error: ServiceBusError) -> None:
-        self.fragment.chores.discard(self._name)
-        self.fragment.wake_all()  # whoever waits for it has no other reason to be looked at
 
 
 class LoadedFragment:

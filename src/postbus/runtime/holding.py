@@ -7,29 +7,26 @@ to look up is read with it, so that a turn full of possible duplicates costs one
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Final
 
 from postbus.broker.engine import Engine
-from postbus.broker.pages import Need, Page, Pages, SeenPage
+from postbus.broker.pages import Need, Page, SeenPage
 from postbus.errors import ServiceBusError, StoreUnavailable
 from postbus.model.instant import Instant
+from postbus.runtime.requests import Request
 
 if TYPE_CHECKING:
-    from postbus.runtime.fragment import LoadedFragment, Request
+    from postbus.runtime.fragment import LoadedFragment
 
 FORESEEN_MAX: Final = 4_096
 """Ids in one read, or few more."""
 
 
-class Ordered(ABC):
+class Ordered(Request):
     """A request that keeps its place among others of its kind."""
 
-    __slots__ = ("pages",)
-
-    def __init__(self) -> None:
-        self.pages: Pages | None = None
-        """What was loaded for it; None until it needs something."""
+    __slots__ = ()
 
     @abstractmethod
     def foresee(self, engine: Engine, now: Instant) -> Need | None:

@@ -33,8 +33,9 @@ from postbus.errors import (
 )
 from postbus.model.instant import NEVER, Instant
 from postbus.runtime.engine_cache import all_counts
-from postbus.runtime.fragment import LoadedFragment, Request
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.paging import load_page
+from postbus.runtime.requests import Request
 from postbus.runtime.store_thread import StoreThread
 from postbus.store import batch
 from postbus.store.ports import FragmentPosition, Lease, MessageStore, StoredBatch

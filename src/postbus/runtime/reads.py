@@ -12,9 +12,10 @@ from postbus.broker.pages import Need
 from postbus.errors import ServiceBusError
 from postbus.model.instant import Instant
 from postbus.runtime.commits import safely
-from postbus.runtime.fragment import LoadedFragment, Request
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.holding import Held, Ordered
 from postbus.runtime.loading import Loader
+from postbus.runtime.requests import Request
 
 READ_AGAIN_S: Final = 1.0
 

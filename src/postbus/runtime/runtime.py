@@ -34,9 +34,10 @@ from postbus.runtime.commits import (
 )
 from postbus.runtime.dispatch import serve
 from postbus.runtime.engine_cache import EngineCache, Retired
-from postbus.runtime.fragment import LoadedFragment, Output, Request
+from postbus.runtime.fragment import LoadedFragment, Output
 from postbus.runtime.loading import Loader
 from postbus.runtime.reads import Reader
+from postbus.runtime.requests import Request
 from postbus.runtime.store_thread import StoreThread
 from postbus.store import batch
 from postbus.store.ports import MessageStore, Part
@@ -418,9 +419,8 @@ class Runtime:
             self._arm(fragment, now)
 
     def survey(self, fragments: list[LoadedFragment]) -> None:
-        """Learn when fragments have work of their own, and what is in them, without loading them.
-
-        One whose index is behind its journal can tell neither: it is loaded."""
+        """Learn when fragments have work of their own, and what they hold, without loading them. A
+        fragment whose index is behind its journal knows neither: it is loaded."""
 
         def surveyed(error: ServiceBusError | None) -> None:
             for fragment in fragments:

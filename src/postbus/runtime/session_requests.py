@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from postbus.broker import session_operations
 from postbus.broker.engine import Engine
@@ -14,25 +14,21 @@ from postbus.errors import ServiceBusError
 from postbus.model.instant import Instant
 from postbus.runtime.commits import safely
 from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.requests import Request
 
 if TYPE_CHECKING:
     from postbus.runtime.session_waiters import SessionReceiver, SessionWaiters
 
 
-class Accept:
+class Accept(Request):
     """A receiver asks for a session by its id: it gets it at once, or not at all."""
 
-    __slots__ = ("_receiver", "_session", "_session_id", "exclusive", "fragment", "pages", "size")
-
-    grows: Final = False
+    __slots__ = ("_receiver", "_session", "_session_id")
 
     def __init__(
         self, fragment: LoadedFragment, receiver: SessionReceiver, session_id: str
     ) -> None:
-        self.fragment = fragment
-        self.size = 0
-        self.pages: Pages | None = None
-        self.exclusive = False
+        super().__init__(fragment)
         self._receiver = receiver
         self._session_id = session_id
         self._session: Session | None = None
@@ -53,18 +49,13 @@ class Accept:
         self._receiver.refused(error)
 
 
-class AcceptNext:
+class AcceptNext(Request):
     """Find sessions for those who wait for one; there is at most one of these in a line."""
 
-    __slots__ = ("_found", "_subqueue", "_waiters", "exclusive", "fragment", "pages", "size")
-
-    grows: Final = False
+    __slots__ = ("_found", "_subqueue", "_waiters")
 
     def __init__(self, fragment: LoadedFragment, subqueue: int, waiters: SessionWaiters) -> None:
-        self.fragment = fragment
-        self.size = 0
-        self.pages: Pages | None = Pages()
-        self.exclusive = False
+        super().__init__(fragment, pages=Pages())
         self._subqueue = subqueue
         self._waiters = waiters
         self._found: list[tuple[SessionReceiver, Session]] = []
@@ -102,18 +93,16 @@ class AcceptNext:
         self.fragment.waiting_subqueues[self._subqueue] = None
 
 
-class Leave:
-    """A receiver is gone: its session is free, and what it had not settled is there again."""
+class Leave(Request):
+    """A receiver is gone: its session is free, and what it had not settled is ready again.
 
-    __slots__ = ("_session", "_subqueue", "exclusive", "fragment", "pages", "size")
+    A refusal changes nothing: it means that the engine is gone, and every session lock with it.
+    """
 
-    grows: Final = False
+    __slots__ = ("_session", "_subqueue")
 
     def __init__(self, fragment: LoadedFragment, subqueue: int, session: Session) -> None:
-        self.fragment = fragment
-        self.size = 0
-        self.pages: Pages | None = None
-        self.exclusive = False
+        super().__init__(fragment)
         self._subqueue = subqueue
         self._session = session
 
@@ -122,9 +111,3 @@ class Leave:
         if queue is not None:
             session_operations.leave(queue, self._session, now)
         return None
-
-    def answer(self) -> None:
-        pass
-
-    def refuse(self, error: ServiceBusError) -> None:
-        pass  # the engine is gone, and every session lock with it

@@ -13,8 +13,9 @@ from postbus.broker.pages import Need, Pages
 from postbus.model.description import QueueCounts
 from postbus.model.instant import Instant
 from postbus.observe.meters import StoreMeter
-from postbus.runtime.fragment import Chore, LoadedFragment
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.loading import Loader
+from postbus.runtime.requests import Chore
 from postbus.runtime.runtime import Runtime
 from postbus.runtime.store_thread import StoreThread
 from postbus.store.ports import MessageStore

@@ -62,10 +62,7 @@ class Sent(Ordered):
     """A send that keeps what became of it."""
 
     def __init__(self, fragment: LoadedFragment, *ids: str) -> None:
-        super().__init__()
-        self.fragment = fragment
-        self.size = 10
-        self.exclusive = False
+        super().__init__(fragment, 10)
         self.messages = [Message(b"x", each) for each in ids]
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
