@@ -182,13 +182,15 @@ def _accept_outlet(gateway: Gateway, link: SenderLink, address: Address) -> list
     subqueue = entity.subqueue(_SUBQUEUES[address.subqueue])
     if wanted is not None:
         assert isinstance(entity, ReceivableEntity)
-        waiting = ClientSessionReceiver(gateway, link, entity, subqueue, wanted)
+        # A receiver that names no session waits for the next one of any fragment.
+        fragment = entity.fragment_for(wanted.session_id)
+        waiting = ClientSessionReceiver(gateway, link, entity, fragment, subqueue, wanted)
         waiting.open()
         link.owner = waiting
         entity.links.add(link)
         return []  # it is answered when it has a session
     owner = Browser if browsing else ClientReceiver
-    link.owner = receiver = owner(gateway, link, entity, subqueue)
+    link.owner = receiver = owner(gateway, link, entity, entity.only_fragment, subqueue)
     if source.filter is None:
         # Java dereferences the filter (wire §3.3).
         source.filter = {}

@@ -28,6 +28,7 @@ from postbus.runtime.requests import Call
 if TYPE_CHECKING:
     from postbus.gateway.connection import Gateway
     from postbus.namespace.entities import ReceivableEntity, TopicEntity
+    from postbus.runtime.fragment import LoadedFragment
 
 LOOK_COUNT_MAX: Final = 100
 LOOK_BYTES_MAX: Final = 256 * 1024
@@ -47,9 +48,10 @@ class Browser(ClientReceiver):
         gateway: Gateway,
         link: SenderLink,
         entity: ReceivableEntity | TopicEntity,
+        fragment: LoadedFragment,
         subqueue: int,
     ) -> None:
-        super().__init__(gateway, link, entity, subqueue)
+        super().__init__(gateway, link, entity, fragment, subqueue)
         self._next = 0
         self._looking = False
         self._gone = False

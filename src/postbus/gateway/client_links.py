@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -24,12 +24,15 @@ from postbus.runtime.requests import GiveBack
 if TYPE_CHECKING:
     from postbus.gateway.connection import Gateway
     from postbus.namespace.entities import Entity, QueueEntity, ReceivableEntity, TopicEntity
+    from postbus.runtime.fragment import LoadedFragment
 
 log = structlog.get_logger("links")
 
 
 class ClientSender:
-    """A client's sender link: every transfer becomes a Send."""
+    """A client's sender link to an entity of one fragment: every transfer becomes a Send."""
+
+    carries_messages: Final = True
 
     def __init__(
         self,
@@ -42,8 +45,8 @@ class ClientSender:
         self.gateway = gateway
         self._link = link
         self.entity = entity
-        self.fragment = entity.fragment
-        self._runtime = gateway.runtime(entity.fragment)
+        self.fragment = entity.only_fragment
+        self._runtime = gateway.runtime(self.fragment)
         self._property_size_max = gateway.service.settings.property_size_max_bytes
         self._header_size_max = gateway.service.settings.header_size_max_bytes
         self._credit = credit
@@ -104,23 +107,26 @@ class SessionLinks:
 
 
 class ClientReceiver:
-    """A client's receiver link: takes messages from a line, and their settlements back."""
+    """A client's receiver link: takes the messages of a fragment, and their settlements back."""
+
+    carries_messages: Final = True
 
     def __init__(
         self,
         gateway: Gateway,
         link: SenderLink,
         entity: ReceivableEntity | TopicEntity,
+        fragment: LoadedFragment,
         subqueue: int,
     ) -> None:
         self.gateway = gateway
         self._link = link
         self.entity = entity
-        self.fragment = entity.fragment
+        self.fragment = fragment
         self.subqueue = subqueue
-        self._receivers = entity.fragment.receivers_of(subqueue)
-        self._meter = entity.fragment.meter_of(subqueue)
-        self._runtime = gateway.runtime(entity.fragment)
+        self._receivers = fragment.receivers_of(subqueue)
+        self._meter = fragment.meter_of(subqueue)
+        self._runtime = gateway.runtime(fragment)
         self.deletes = link.snd_settle_mode == SND_SETTLED
         self.holder = gateway.id
         self.draining = False

@@ -517,10 +517,10 @@ class Gateway:
         lost: dict[LoadedFragment, list[tuple[int, bytes]]] = {}
         for link in self._links():
             if isinstance(link.owner, ClientReceiver):
-                subqueue = link.owner.subqueue
-                lost.setdefault(link.owner.fragment, []).extend(
-                    [(subqueue, token) for token in link.owner.tokens]
-                )
+                entity, subqueue = link.owner.entity, link.owner.subqueue
+                for token in link.owner.tokens:
+                    fragment = entity.fragment_of_token(token)
+                    lost.setdefault(fragment, []).append((subqueue, token))
             self._let_go(link)
         if not (event.clean or self._clean):
             # A connection that breaks loses its locks; an orderly close does not, nor does what

@@ -31,7 +31,7 @@ from postbus.gateway.settlement import ACCEPTED, confirmation
 from postbus.gateway.transactions import OpenTransaction
 from postbus.messages.envelope import Changes, change_properties, text_keys
 from postbus.model.instant import Instant
-from postbus.runtime.fragment import LoadedFragment
+from postbus.namespace.entities import Entity, key_of
 from postbus.runtime.requests import Call
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 class Route(NamedTuple):
     """The way of messages that are sent through another entity."""
 
-    via: LoadedFragment
+    via: Entity
     destination: str
     always: bool
     """Or only in a transaction."""
@@ -74,8 +74,10 @@ def send(sender: ClientSender, delivery: IncomingDelivery, messages: list[Messag
     if state is None and (route is None or not route.always):
         return False
     size = len(delivery.payload)
-    via = sender.fragment if route is None else route.via
-    destination = None if route is None else _fragment(gateway, route.destination)
+    via = sender.fragment if route is None else route.via.only_fragment
+    destination = None
+    if route is not None:
+        destination = _fragment_id(gateway, route.destination, key_of(messages))
     outcome: DeliveryState = ACCEPTED
     transaction: OpenTransaction | None = None
     if state is not None:
@@ -106,12 +108,12 @@ def send(sender: ClientSender, delivery: IncomingDelivery, messages: list[Messag
     return True
 
 
-def _fragment(gateway: Gateway, name: str) -> int:
+def _fragment_id(gateway: Gateway, name: str, key: str | None) -> int:
     """Looked up for each message: the entity may have been deleted, or deleted and made again."""
     entity = gateway.namespace.entity(name)
     if entity is None:
         raise EntityNotFound(name)
-    return entity.fragment.id
+    return entity.fragment_for(key).id
 
 
 def _enlist_send(

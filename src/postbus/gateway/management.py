@@ -42,7 +42,8 @@ from postbus.messages.envelope import (
     write_delivery,
 )
 from postbus.model.instant import NEVER, Instant
-from postbus.namespace.entities import Entity, SubscriptionEntity
+from postbus.namespace.entities import Entity, SubscriptionEntity, key_of
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.receivers import TOIL_OF_A_SHARE, share_of
 from postbus.runtime.requests import Call
 
@@ -133,6 +134,7 @@ class ManagementNode:
     def _ask(
         self,
         request: NodeRequest,
+        fragment: LoadedFragment,
         call: Callable[[Queue, Instant, Pages], Any],
         done: Callable[[Any], None],
         size: int = 0,
@@ -142,17 +144,16 @@ class ManagementNode:
         def on_queue(engine: Engine, now: Instant, pages: Pages) -> Any:
             return call(engine.at(subqueue), now, pages)
 
-        self._ask_engine(request, on_queue, done, size)
+        self._ask_engine(request, fragment, on_queue, done, size)
 
     def _ask_engine(
         self,
         request: NodeRequest,
+        fragment: LoadedFragment,
         call: Callable[[Engine, Instant, Pages], Any],
         done: Callable[[Any], None],
         size: int = 0,
     ) -> None:
-        fragment = self._entity.fragment
-
         def failed(error: ServiceBusError) -> None:
             self._entity.meter.refused(error.condition)
             request.refuse(error, self._entity.path)
@@ -164,6 +165,7 @@ class ManagementNode:
     def _enlist(
         self,
         request: NodeRequest,
+        fragment: LoadedFragment,
         operation: Operation,
         done: Callable[[Any], None],
         size: int = 0,
@@ -175,7 +177,7 @@ class ManagementNode:
             request.refuse(error, self._entity.path)
 
         transaction = transaction_of(self._gateway, request.transaction)
-        transaction.ask(self._entity.fragment, operation, done, failed, size)
+        transaction.ask(fragment, operation, done, failed, size)
 
     # -- locks -----------------------------------------------------------------------------
 
@@ -192,7 +194,7 @@ class ManagementNode:
             expirations = AmqpArray(_TIMESTAMP, [Timestamp(at) for at in until])
             request.respond(_OK, "OK", {"expirations": expirations})
 
-        self._ask(request, renew, done)
+        self._ask(request, self._entity.fragment_of_tokens(tokens), renew, done)
 
     def _held(self, queue: Queue, token: bytes, now: Instant) -> Message:
         message = queue.held(token, now)
@@ -255,8 +257,9 @@ class ManagementNode:
         def done(result: None) -> None:
             request.respond(_OK, "OK", {})
 
+        fragment = self._entity.fragment_of_tokens(tokens)
         if request.transaction is None:
-            self._ask(request, settle, done)
+            self._ask(request, fragment, settle, done)
             return
         verdict = Accepted() if status == "completed" else changes
         size_max = self._gateway.service.settings.header_size_max_bytes
@@ -266,7 +269,7 @@ class ManagementNode:
             check_session(engine.at(self._subqueue), now)
             transaction.settle(engine, settlements, now)
 
-        self._enlist(request, enlist, done, size)
+        self._enlist(request, fragment, enlist, done, size)
 
     # -- looking ---------------------------------------------------------------------------
 
@@ -278,7 +281,8 @@ class ManagementNode:
         session_id = fields.optional_text("session-id")
         omit_body = fields.flag("omit-message-body")
         call = partial(peek, self._subqueue, max(start, 0), count, session_id, omit_body)
-        self._ask(request, call, partial(self._peeked, request))
+        fragment = self._entity.fragment_of_number(start)
+        self._ask(request, fragment, call, partial(self._peeked, request))
 
     def _peeked(self, request: NodeRequest, found: list[dict[str, Any]]) -> None:
         self._entity.meter.peeks += 1
@@ -295,7 +299,8 @@ class ManagementNode:
             raise InvalidArgument(f"The receiver-settle-mode {mode} is not known.")
         delete = mode == _DELETE
         session_id = fields.optional_text("session-id")
-        gateway, fragment, subqueue = self._gateway, self._entity.fragment, self._subqueue
+        gateway, subqueue = self._gateway, self._subqueue
+        fragment = self._entity.fragment_of_numbers(numbers)
         has_sessions = self._has_sessions
 
         def receive(queue: Queue, now: Instant, pages: Pages) -> Any:
@@ -322,7 +327,7 @@ class ManagementNode:
             self._entity.meter.bytes_out += sum([len(encoded) for _, encoded in found])
             request.respond(_OK, "OK", {"messages": messages})
 
-        self._ask(request, receive, done)
+        self._ask(request, fragment, receive, done)
 
     def _delete(self, request: NodeRequest, fields: Fields) -> None:
         count = fields.number("message-count")
@@ -340,7 +345,7 @@ class ManagementNode:
                 # JS throws on a bare 204 (wire §6.2).
                 request.respond(_NO_CONTENT, "None", {}, "com.microsoft:message-not-found")
 
-        self._ask(request, delete, done)
+        self._ask(request, self._entity.only_fragment, delete, done)
 
     # -- scheduling ------------------------------------------------------------------------
 
@@ -363,10 +368,11 @@ class ManagementNode:
             array = AmqpArray(_LONG, [Long(number) for number in numbers])
             request.respond(_OK, "OK", {"sequence-numbers": array})
 
+        fragment = self._entity.fragment_for(key_of(messages))
         if request.transaction is not None:
-            self._enlist(request, partial(_schedule_in, messages), done, size)
+            self._enlist(request, fragment, partial(_schedule_in, messages), done, size)
             return
-        self._ask_engine(request, partial(_send, messages), done, size)
+        self._ask_engine(request, fragment, partial(_send, messages), done, size)
 
     def _cancel(self, request: NodeRequest, fields: Fields) -> None:
         numbers = _numbers(fields)
@@ -380,10 +386,11 @@ class ManagementNode:
         def done(result: None) -> None:
             request.respond(_OK, "OK", {})
 
+        fragment = self._entity.fragment_of_numbers(numbers)
         if request.transaction is not None:
-            self._enlist(request, partial(_cancel_in, numbers), done)
+            self._enlist(request, fragment, partial(_cancel_in, numbers), done)
             return
-        self._ask(request, cancel, done)
+        self._ask(request, fragment, cancel, done)
 
 
 def _delete(

@@ -24,6 +24,7 @@ from postbus.model.instant import NEVER, Instant
 if TYPE_CHECKING:
     from postbus.gateway.connection import Gateway
     from postbus.namespace.entities import Entity
+    from postbus.runtime.fragment import LoadedFragment
 
 SESSION_OPERATIONS: Final = frozenset(
     {"renew-session-lock", "set-session-state", "get-session-state", "get-message-sessions"}
@@ -41,6 +42,7 @@ class Ask(Protocol):
     def __call__(
         self,
         request: NodeRequest,
+        fragment: LoadedFragment,
         call: Callable[[Queue, Instant, Pages], Any],
         done: Callable[[Any], None],
         size: int = 0,
@@ -83,7 +85,7 @@ class SessionNode:
             self._entity.meter.lock_renewals += 1
             request.respond(_OK, "OK", {"expiration": Timestamp(until)})
 
-        self._ask(request, renew, done)
+        self._ask(request, self._entity.fragment_for(session_id), renew, done)
 
     def _set_state(self, request: NodeRequest, fields: Fields) -> None:
         session_id = fields.text("session-id")
@@ -96,7 +98,8 @@ class SessionNode:
         def done(result: None) -> None:
             request.respond(_OK, "OK", {})
 
-        self._ask(request, set_state, done, 0 if state is None else len(state))
+        fragment = self._entity.fragment_for(session_id)
+        self._ask(request, fragment, set_state, done, 0 if state is None else len(state))
 
     def _get_state(self, request: NodeRequest, fields: Fields) -> None:
         session_id = fields.text("session-id")
@@ -108,7 +111,7 @@ class SessionNode:
         def done(state: bytes | None) -> None:
             request.respond(_OK, "OK", {"session-state": state})
 
-        self._ask(request, get_state, done)
+        self._ask(request, self._entity.fragment_for(session_id), get_state, done)
 
     def _list(self, request: NodeRequest, fields: Fields) -> None:
         skip, top = fields.number("skip"), fields.number("top")
@@ -123,7 +126,7 @@ class SessionNode:
         def look(queue: Queue, now: Instant, pages: Pages) -> list[str] | Need:
             return listing.read(queue, pages)
 
-        self._ask(request, look, partial(_listed, request, skip))
+        self._ask(request, self._entity.only_fragment, look, partial(_listed, request, skip))
 
 
 def _listed(request: NodeRequest, skip: int, found: list[str]) -> None:

@@ -34,8 +34,15 @@ from postbus.messages.translation import to_message
 from postbus.model.address import Address, SubQueue
 from postbus.model.instant import Instant
 from postbus.model.plain_message import PlainMessage, ReceivedMessage
-from postbus.namespace.entities import Entity, QueueEntity, ReceivableEntity, TopicEntity
+from postbus.namespace.entities import (
+    Entity,
+    QueueEntity,
+    ReceivableEntity,
+    TopicEntity,
+    key_of,
+)
 from postbus.namespace.namespace import Namespace
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.requests import Call
 
 T = TypeVar("T")
@@ -69,7 +76,7 @@ class Mailbox:
             raise InvalidOperation(f"Messages cannot be sent to '{address.path}'.")
         if not entity.policy().sends:
             raise EntityDisabled(entity.path, "Send")
-        if self._namespace.runtime(entity.fragment).congested:
+        if all(self._namespace.runtime(each).congested for each in entity.fragments):
             raise ServerBusy("The broker has more to write than it can hold; try again.")
         return entity.message_size_max
 
@@ -83,7 +90,7 @@ class Mailbox:
         def send(engine: Engine, now: Instant, pages: Pages) -> list[int] | Need:
             return engine.send(stored, now, pages)
 
-        await self._ask(entity, send, size)
+        await self._ask(entity, entity.fragment_for(key_of(stored)), send, size)
         entity.meter.bytes_in += size
         entity.meter.pings += sum([message.content_type == PING for message in messages])
 
@@ -112,7 +119,7 @@ class Mailbox:
         if needs_session(entity, address):
             raise SessionRequired()
         entity.touch(self._clock())
-        fragment = entity.fragment
+        fragment = entity.only_fragment
         subqueue = entity.subqueue(_SUBQUEUES[address.subqueue])
         poll = LongPoll(fragment, subqueue, self._namespace.runtime(fragment), deletes)
         self._polls[poll] = check
@@ -200,11 +207,15 @@ class Mailbox:
             _check_reference(message, reference)
             settle(queue, lock, now)
 
-        await self._ask(entity, decide)
+        await self._ask(entity, entity.fragment_of_token(lock), decide)
         return entity
 
     async def _ask(
-        self, entity: Entity, call: Callable[[Engine, Instant, Pages], T], size: int = 0
+        self,
+        entity: Entity,
+        fragment: LoadedFragment,
+        call: Callable[[Engine, Instant, Pages], T],
+        size: int = 0,
     ) -> T:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
@@ -217,7 +228,6 @@ class Mailbox:
                 future.set_exception(error)
 
         entity.touch(self._clock())
-        fragment = entity.fragment
         # Not exclusive: no answer here is put into words from what is in the engine.
         request = Call(fragment, call, done, failed, size, exclusive=False, grows=size > 0)
         self._namespace.runtime(fragment).submit(request)

@@ -39,6 +39,7 @@ from postbus.model.instant import Instant
 from postbus.namespace.entities import Entity, QueueEntity, ReceivableEntity, TopicEntity
 from postbus.namespace.namespace import Namespace
 from postbus.namespace.revision import Revision
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.requests import Call
 
 _SUBQUEUES: Final = {
@@ -70,7 +71,8 @@ class Resubmission:
             queue = engine.at(subqueue)
             return resubmit(queue, subqueue, part, target_of(engine), now, pages)
 
-        return await self._in_slices(entity, repairs, call, grows=True)
+        numbers = [number for number, _ in asked]
+        return await self._in_slices(entity, numbers, repairs, call, grows=True)
 
     async def discard(self, source: Address, numbers: Sequence[int]) -> list[tuple[str, str]]:
         """Remove dead letters for good. Returns the outcome of each."""
@@ -79,7 +81,7 @@ class Resubmission:
         def call(part: Sequence[int], engine: Engine, now: Instant, pages: Pages) -> Results:
             return discard(engine.at(subqueue), subqueue, part, pages)
 
-        return await self._in_slices(entity, numbers, call)
+        return await self._in_slices(entity, numbers, numbers, call)
 
     # -- where from, and where to --------------------------------------------------------------
 
@@ -116,11 +118,11 @@ class Resubmission:
             return lambda engine: Back(engine.at(subqueue), engine.own)
         if not isinstance(target, QueueEntity | TopicEntity) or to.subqueue is not SubQueue.MAIN:
             raise InvalidOperation(f"Messages cannot be sent to '{to.path}'.")
-        if target.fragment is entity.fragment:
+        if target is entity.top_level:
             return Published
         return partial(
             Posted,
-            destination=target.fragment.id,
+            destination=target.only_fragment.id,
             kind="Topic" if isinstance(target, TopicEntity) else "Queue",
             name=target.path,
             policy=target.policy(),
@@ -134,15 +136,23 @@ class Resubmission:
     async def _in_slices(
         self,
         entity: Entity,
+        numbers: Sequence[int],
         asked: Sequence[Any],
         call: Callable[[Sequence[Any], Engine, Instant, Pages], Results],
         grows: bool = False,
     ) -> list[tuple[str, str]]:
         results: list[Result] = []
         while len(results) < len(asked):
-            part = asked[len(results) : len(results) + AT_ONCE]
+            start = len(results)
+            # A slice is of one fragment: of that which has the first of what is left.
+            fragment = entity.fragment_of_number(numbers[start])
+            end = start + 1
+            while end < min(start + AT_ONCE, len(numbers)) and fragment is (
+                entity.fragment_of_number(numbers[end])
+            ):
+                end += 1
             try:
-                results += await self._ask(entity, partial(call, part), grows)
+                results += await self._ask(entity, fragment, partial(call, asked[start:end]), grows)
             except ServiceBusError as error:
                 if not results or isinstance(error, OutcomeUnknown):
                     raise
@@ -152,7 +162,11 @@ class Resubmission:
         return [(result.outcome.value, result.detail) for result in results]
 
     async def _ask(
-        self, entity: Entity, call: Callable[[Engine, Instant, Pages], Results], grows: bool
+        self,
+        entity: Entity,
+        fragment: LoadedFragment,
+        call: Callable[[Engine, Instant, Pages], Results],
+        grows: bool,
     ) -> list[Result]:
         future: asyncio.Future[list[Result]] = asyncio.get_running_loop().create_future()
 
@@ -165,7 +179,7 @@ class Resubmission:
                 future.set_exception(error)
 
         entity.touch(self._clock())
-        runtime = self._namespace.runtime(entity.fragment)
+        runtime = self._namespace.runtime(fragment)
         # Not exclusive: what is told of each was put into words when it was decided.
-        runtime.submit(Call(entity.fragment, call, done, failed, exclusive=False, grows=grows))
+        runtime.submit(Call(fragment, call, done, failed, exclusive=False, grows=grows))
         return await future

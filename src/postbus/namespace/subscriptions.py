@@ -140,7 +140,8 @@ class Subscriptions(ABC):
             # Before the engine is asked: where that fails, the next one to be loaded has the
             # subscription, and it must not be without its rules.
             parent.matcher.set_rules(subscription.owner, compiled)
-            await self.call(parent.fragment, add)
+            for fragment in parent.fragments:
+                await self.call(fragment, add)
         log.info("entity created", entity=subscription.path, kind="subscription")
         return subscription
 
@@ -207,10 +208,12 @@ class Subscriptions(ABC):
                 engine.remove_subscription(subscription.owner)
 
             detach_all(subscription, EntityNotFound(subscription.path))
-            for kind in range(1 << OWNER_BITS):
-                parent.fragment.receiver_queues.pop(subscription.subqueue(kind), None)
-                parent.fragment.session_waiters.pop(subscription.subqueue(kind), None)
-            await self.call(parent.fragment, remove)
+            for fragment in parent.fragments:
+                for kind in range(1 << OWNER_BITS):
+                    fragment.receiver_queues.pop(subscription.subqueue(kind), None)
+                    fragment.session_waiters.pop(subscription.subqueue(kind), None)
+            for fragment in parent.fragments:
+                await self.call(fragment, remove)
         log.info("entity deleted", entity=subscription.path)
 
     async def subscription_counts(self, topic: str, name: str) -> QueueCounts:

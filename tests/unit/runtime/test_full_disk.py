@@ -298,7 +298,7 @@ async def test_history_goes_before_its_time_on_a_full_disk_but_not_from_known_re
     nothing: Any = None
     fragment = LoadedFragment(1, 0, 0, "orders", Policy())
     fragment.engine = SimpleNamespace()  # type: ignore[assignment]
-    entity: Any = SimpleNamespace(name="orders", fragment=fragment, retention=(1, 1))
+    entity: Any = SimpleNamespace(name="orders", fragments=(fragment,), retention=(1, 1))
     watched = Watched(nothing, nothing, nothing, nothing, StoreMeter())
     now = 1_700_000_000_000
     with mock.patch.object(upkeeps, "LOOK_S", 0.001):

@@ -44,7 +44,7 @@ async def life(data: Path, wall: int, *bodies: bytes) -> list[int]:
 
 
 async def ask(server: Server, call: Any) -> Any:
-    fragment = server.namespace.queues()[0].fragment
+    fragment = server.namespace.queues()[0].only_fragment
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     request = Call(fragment, call, future.set_result, future.set_exception)
     server.namespace.runtime(fragment).submit(request)
