@@ -41,6 +41,7 @@ SHELL = {
     "runtime/fragment.py",
     "runtime/receivers.py",
     "gateway/client_links.py",
+    "gateway/operations.py",
     "observe/meters.py",
     "net/places.py",
     "namespace/prefetch.py",

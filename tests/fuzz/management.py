@@ -112,16 +112,20 @@ def run_management(data: bytes) -> None:
         allows=lambda right, path: True,
         now=T0,
         id=1,
-        locked=lambda host, subqueue, locked_token: None,
-        runtime=lambda host: Runtime(engine),
+        locked=lambda fragment, subqueue, locked_token: None,
+        runtime=lambda fragment: Runtime(engine),
         service=SimpleNamespace(
             settings=SimpleNamespace(property_size_max_bytes=1_000, header_size_max_bytes=4_000)
         ),
         session_holders=range(1_000),
     )
-    host = SimpleNamespace(meter=None, name="orders")
+    fragment = SimpleNamespace(meter=None, name="orders")
     entity: Any = SimpleNamespace(
-        host=host,
+        only_fragment=fragment,
+        fragment_for=lambda key: fragment,
+        fragment_of_number=lambda number: fragment,
+        fragment_of_numbers=lambda numbers: fragment,
+        fragment_of_tokens=lambda tokens: fragment,
         path="orders",
         meter=EntityMeter(),
         touch=lambda now: None,

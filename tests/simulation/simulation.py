@@ -35,6 +35,7 @@ from tests.simulation.journal import Journal
 from tests.simulation.machine import Machine, Thread
 from tests.simulation.model import Asked, Model, Sent
 from tests.simulation.receivers import SimReceiver, shown_count
+from tests.support.operations import Do
 
 TOLD = "each dead letter is told what has become of it"
 RETENTION_MS = 2_000
@@ -207,7 +208,7 @@ class Simulation:
                     checker.refused(asked)
 
         exclusive = asked.verb in ("peek", "deferred")
-        self.runtime.submit(Call(self.fragment, decide, done, refused, exclusive=exclusive))
+        self.runtime.submit(Call(self.fragment, Do(decide), done, refused, exclusive=exclusive))
 
     def _release(self, token: bytes, queue: Queue) -> bool:
         """Nothing is written for it, so the model must be told."""

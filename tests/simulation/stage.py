@@ -30,6 +30,7 @@ from postbus.store.ports import MessageStore
 from tests.simulation.disk import SimDisk
 from tests.simulation.history import History, fault_of
 from tests.simulation.machine import Machine, Thread
+from tests.support.operations import Do
 
 RETENTION_MS = 2_000
 
@@ -231,7 +232,7 @@ class Stage(ABC):
 
         fragment = self.fragments.get(fragment_id)
         if fragment is not None:
-            self.runtime.submit(Call(fragment, call, done, refused, exclusive=False))
+            self.runtime.submit(Call(fragment, Do(call), done, refused, exclusive=False))
 
     def attach(self, fragment: LoadedFragment, subqueue: int, deletes: bool, credit: int) -> None:
         taker = Taker(self, fragment, subqueue, deletes)

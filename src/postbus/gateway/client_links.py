@@ -15,8 +15,8 @@ from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sending import SenderLink
 from postbus.broker.message import Message
 from postbus.errors import InvalidArgument, NotSupported, ServiceBusError
-from postbus.gateway import enlisting
 from postbus.gateway.settlement import Send, Settle
+from postbus.gateway.transactions import enlisting
 from postbus.messages.envelope import Changes, read_transfer, write_delivery
 from postbus.runtime.receivers import OutgoingMessage, outgoing_size, share_of
 from postbus.runtime.requests import GiveBack
@@ -102,7 +102,7 @@ class SessionLinks:
     def __init__(self) -> None:
         self.count = 0
         self.cross_entity = False
-        """Its transactions may reach several entities (`postbus.gateway.send_via`)."""
+        """Its transactions may reach several entities (`postbus.gateway.transactions.send_via`)."""
         self.via: Entity | None = None
 
 

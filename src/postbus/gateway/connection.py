@@ -35,11 +35,11 @@ from postbus.errors import ConnectionForced, SecondReceiver, ServiceBusError, Un
 from postbus.gateway.attach import attach
 from postbus.gateway.client_links import ClientReceiver, ClientSender
 from postbus.gateway.context import ConnectionContext
-from postbus.gateway.coordinator import CoordinatorSender
 from postbus.gateway.lost_claims import address_of, detach_unproven
 from postbus.gateway.nodes import NodeReceiver, NodeSender
 from postbus.gateway.refusals import Refusals
-from postbus.gateway.transactions import Transactions
+from postbus.gateway.transactions.coordinator import CoordinatorSender
+from postbus.gateway.transactions.open_transactions import Transactions
 from postbus.model.authorization import Right
 from postbus.model.instant import Instant
 from postbus.namespace.namespace import Namespace

@@ -14,7 +14,7 @@ from postbus.broker.message import CorruptRow, Message, NewProperties
 from postbus.broker.pages import BodyPage, Need, Pages
 from postbus.broker.queue import Queue
 from postbus.broker.rewriting import check_together
-from postbus.errors import ServiceBusError
+from postbus.errors import MessageLockLost, ServiceBusError
 from postbus.gateway.refusals import Refusals
 from postbus.messages.envelope import Changes, change_properties
 from postbus.messages.pings import PING_TTL_MS, count_pings
@@ -166,6 +166,15 @@ def confirmation(state: Outcome) -> Outcome:
     if isinstance(state, Modified):
         return Modified(state.delivery_failed, state.undeliverable_here)
     return state
+
+
+def held_in(queue: Queue, subqueue: int, token: bytes, now: Instant) -> Message:
+    """The message under a lock, if it is in this subqueue. A client that may receive from one
+    subqueue of an entity may have no right to the others."""
+    message = queue.held(token, now)
+    if message.subqueue != subqueue:
+        raise MessageLockLost()
+    return message
 
 
 def bodies_needed(

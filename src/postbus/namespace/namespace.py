@@ -12,8 +12,6 @@ from uuid import uuid4
 import structlog
 
 from postbus.auth.namespace_key import new_access_key
-from postbus.broker.engine import Engine
-from postbus.broker.pages import Pages
 from postbus.broker.policy import NOWHERE
 from postbus.errors import EntityAlreadyExists, EntityNotFound, QuotaExceeded, ServiceBusError
 from postbus.model.address import Address, check_entity_name
@@ -35,7 +33,8 @@ from postbus.rules.grammar import prepare
 from postbus.runtime.engine_cache import counts_of
 from postbus.runtime.forwarder import Forwarder
 from postbus.runtime.fragment import LoadedFragment
-from postbus.runtime.requests import Call
+from postbus.runtime.operations import Count, SetPolicy, ask
+from postbus.runtime.requests import Operation
 from postbus.runtime.runtime import Runtime
 from postbus.runtime.store_thread import StoreThread
 from postbus.runtime.upkeep import Upkeep
@@ -374,14 +373,7 @@ class Namespace(Subscriptions):
         detach_updated(entity)
 
     async def _set_policy(self, entity: Entity, fragment: LoadedFragment) -> None:
-        policy = entity.policy()
-
-        def update(engine: Engine, now: Instant, pages: Pages) -> None:
-            queue = engine.queues.get(entity.owner)
-            if queue is not None:
-                queue.update(policy, now)
-
-        await self.call(fragment, update)
+        await self.call(fragment, SetPolicy(entity.owner, entity.policy()))
 
     async def counts(self, name: str) -> QueueCounts:
         entity = self.entity(name)
@@ -401,9 +393,7 @@ class Namespace(Subscriptions):
         return _total(found)
 
     async def counts_at(self, entity: Entity) -> QueueCounts:
-        def count(engine: Engine, now: Instant, pages: Pages) -> QueueCounts:
-            return counts_of(engine.ledger, entity.owner)
-
+        count = Count(entity.owner)
         found = []
         for fragment in entity.fragments:
             # Or a list of all entities would load every engine.
@@ -418,22 +408,9 @@ class Namespace(Subscriptions):
         for store, runtime in enumerate(self.runtimes):
             runtime.survey([fragment for fragment in fragments if fragment.store == store])
 
-    async def call(
-        self, fragment: LoadedFragment, call: Callable[[Engine, Instant, Pages], T]
-    ) -> T:
+    async def call(self, fragment: LoadedFragment, operation: Operation[T]) -> T:
         """Ask something of an engine, and wait for the answer."""
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-        def done(result: T) -> None:
-            if not future.done():
-                future.set_result(result)
-
-        def failed(error: ServiceBusError) -> None:
-            if not future.done():
-                future.set_exception(error)
-
-        self.runtime(fragment).submit(Call(fragment, call, done, failed))
-        return await future
+        return await ask(self.runtime(fragment), fragment, operation)
 
     def _drop(self, fragment_id: int, store: int) -> None:
         """Remove what a deleted entity left, in slices, and only then forget its id."""

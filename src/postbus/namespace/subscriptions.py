@@ -11,9 +11,7 @@ from typing import Final, TypeVar
 
 import structlog
 
-from postbus.broker.engine import Engine
 from postbus.broker.message import OWNER_BITS
-from postbus.broker.pages import Pages
 from postbus.errors import EntityAlreadyExists, EntityNotFound, QuotaExceeded
 from postbus.model.address import check_subscription_name
 from postbus.model.description import QueueCounts
@@ -23,6 +21,8 @@ from postbus.model.subscription import SubscriptionDescription
 from postbus.namespace.entities import Entity, ReceivableEntity, SubscriptionEntity, TopicEntity
 from postbus.namespace.notices import detach_all
 from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.operations import AddSubscription, RemoveSubscription
+from postbus.runtime.requests import Operation
 from postbus.runtime.store_thread import StoreThread
 from postbus.store.sqlite.subscriptions import SubscriptionCatalog
 
@@ -72,9 +72,7 @@ class Subscriptions(ABC):
     async def counts_at(self, entity: Entity) -> QueueCounts: ...
 
     @abstractmethod
-    async def call(
-        self, fragment: LoadedFragment, call: Callable[[Engine, Instant, Pages], T]
-    ) -> T: ...
+    async def call(self, fragment: LoadedFragment, operation: Operation[T]) -> T: ...
 
     # -- subscriptions -----------------------------------------------------------------------
 
@@ -131,12 +129,7 @@ class Subscriptions(ABC):
             parent.used_at = now
             parent.add(subscription)
             self.resolve_forwarding(subscription)
-            policy = subscription.policy()
-
-            def add(engine: Engine, now: Instant, pages: Pages) -> None:
-                if subscription.owner not in engine.queues:
-                    engine.add_subscription(subscription.owner, subscription.path, policy)
-
+            add = AddSubscription(subscription.owner, subscription.path, subscription.policy())
             # Before the engine is asked: where that fails, the next one to be loaded has the
             # subscription, and it must not be without its rules.
             parent.matcher.set_rules(subscription.owner, compiled)
@@ -204,16 +197,13 @@ class Subscriptions(ABC):
             parent.remove(subscription)
             parent.matcher.remove(subscription.owner)
 
-            def remove(engine: Engine, now: Instant, pages: Pages) -> None:
-                engine.remove_subscription(subscription.owner)
-
             detach_all(subscription, EntityNotFound(subscription.path))
             for fragment in parent.fragments:
                 for kind in range(1 << OWNER_BITS):
                     fragment.receiver_queues.pop(subscription.subqueue(kind), None)
                     fragment.session_waiters.pop(subscription.subqueue(kind), None)
             for fragment in parent.fragments:
-                await self.call(fragment, remove)
+                await self.call(fragment, RemoveSubscription(subscription.owner))
         log.info("entity deleted", entity=subscription.path)
 
     async def subscription_counts(self, topic: str, name: str) -> QueueCounts:

@@ -10,19 +10,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Set
 from functools import partial
+from typing import Any
 
 import structlog
 
-from postbus.broker import forwarding
-from postbus.broker.engine import Engine
 from postbus.broker.forwarding import ForwardBatch, ForwardResult, outbox_id, outbox_of
 from postbus.broker.message import OWNER_BITS
-from postbus.broker.pages import Need, Pages
 from postbus.broker.send_via import is_posted
 from postbus.errors import EntityNotFound, InternalError, QuotaExceeded, ServiceBusError
-from postbus.model.instant import Instant
 from postbus.runtime.fragment import LoadedFragment
-from postbus.runtime.requests import Call
+from postbus.runtime.operations import ClearOutbox, Collect, Ship
+from postbus.runtime.requests import Call, Operation
 from postbus.runtime.runtime import Runtime
 
 TRY_AGAIN_S = 1.0
@@ -42,11 +40,11 @@ class Forwarder:
 
     def __init__(
         self,
-        host_of: Callable[[int], LoadedFragment | None],
+        fragment_of: Callable[[int], LoadedFragment | None],
         runtime_of: Callable[[LoadedFragment], Runtime],
     ) -> None:
-        self._host_of = host_of
-        """The fragment of a fragment; None when its entity is gone."""
+        self._fragment_of = fragment_of
+        """Finds a fragment by its id; None when its entity is gone."""
         self._runtime_of = runtime_of
         self._under_way: set[Outbox] = set()
         self._waiting: dict[Outbox, None] = {}
@@ -89,7 +87,7 @@ class Forwarder:
     def _may_send(self, origin: int) -> bool:
         """Is the entity of an outbox there? Neither fragments nor owners are used twice."""
         fragment_id, subqueue = outbox_of(origin)
-        fragment, owner = self._host_of(fragment_id), subqueue >> OWNER_BITS
+        fragment, owner = self._fragment_of(fragment_id), subqueue >> OWNER_BITS
         if fragment is None:
             return False
         if owner == 0 or owner in fragment.subscriptions:
@@ -120,11 +118,8 @@ class Forwarder:
     def _collect(self, fragment: LoadedFragment, subqueue: int) -> None:
         passed_over = frozenset(self._full.get((fragment, subqueue), ()))
 
-        def collect(engine: Engine, now: Instant, pages: Pages) -> object:
-            return forwarding.collect(engine, subqueue, now, pages, passed_over)
-
         done = partial(self._collected, fragment, subqueue, passed_over)
-        self._ask(fragment, collect, done, (fragment, subqueue))
+        self._ask(fragment, Collect(subqueue, passed_over), done, (fragment, subqueue))
 
     def _collected(
         self,
@@ -141,19 +136,13 @@ class Forwarder:
         if not shipment.messages:
             self._done((fragment, subqueue), has_more=True)
             return
-        destination = self._host_of(shipment.destination)
+        destination = self._fragment_of(shipment.destination)
         if destination is None or destination.gone is not None:
             receipt = ForwardResult(0, EntityNotFound("the entity that it was forwarded to"))
             self._received(fragment, subqueue, shipment, receipt)
             return
-        messages = shipment.messages
-
-        def accept(engine: Engine, now: Instant, pages: Pages) -> ForwardResult | Need:
-            outbox = outbox_id(fragment.id, subqueue)
-            return forwarding.accept(engine, outbox, messages, now, pages)
-
         done = partial(self._received, fragment, subqueue, shipment)
-        size = sum(len(raw) for _, raw in messages)
+        size = sum(len(raw) for _, raw in shipment.messages)
 
         def failed(error: ServiceBusError) -> None:
             log.warning("forwarding interrupted", entity=destination.name, error=str(error))
@@ -162,7 +151,7 @@ class Forwarder:
         # What is for others in the same outbox must not wait for one that does not answer.
         self._ask(
             destination,
-            accept,
+            Ship(outbox_id(fragment.id, subqueue), shipment.messages),
             done,
             (fragment, subqueue),
             size,
@@ -191,22 +180,13 @@ class Forwarder:
             refused = shipment.messages[receipt.arrived][0].number
             log.warning("message not forwarded", entity=fragment.name, error=str(refusal))
 
-        def settle(engine: Engine, now: Instant, pages: Pages) -> object:
-            need = forwarding.shipped(engine, subqueue, numbers, pages)
-            if need is None and refused is not None and refusal is not None:
-                need = forwarding.returned(engine, subqueue, refused, refusal, pages)
-            if need is None and full_at is not None:
-                forwarding.held_up(engine, subqueue, destination, full_at)
-            elif need is None and refusal is None:
-                forwarding.has_room(engine, subqueue, destination)
-            return need
-
-        self._ask(fragment, settle, lambda _: go_on(), (fragment, subqueue))
+        clear = ClearOutbox(subqueue, destination, numbers, refusal, refused, full_at)
+        self._ask(fragment, clear, lambda _: go_on(), (fragment, subqueue))
 
     def _ask(
         self,
         fragment: LoadedFragment,
-        call: Callable[[Engine, Instant, Pages], object],
+        operation: Operation[Any],
         done: Callable[..., None],
         outbox: Outbox,
         size: int = 0,
@@ -224,7 +204,7 @@ class Forwarder:
 
         runtime = self._runtime_of(fragment)
         request = Call(
-            fragment, call, done, failed or interrupted, size, exclusive=False, grows=size > 0
+            fragment, operation, done, failed or interrupted, size, exclusive=False, grows=size > 0
         )
         runtime.attend(request)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from postbus.broker.engine import Engine
 from postbus.broker.message import OWNER_BITS
@@ -15,6 +15,8 @@ from postbus.runtime.receivers import OutgoingMessage
 
 if TYPE_CHECKING:
     from postbus.runtime.fragment import LoadedFragment
+
+T_co = TypeVar("T_co", covariant=True)
 
 
 class Request(ABC):
@@ -123,15 +125,22 @@ class GiveBack(Request):
         return None
 
 
-class Call(Request):
-    """A call with an answer: the result of `decide`, unless that is Need."""
+class Operation(Protocol[T_co]):
+    """What is asked of a fragment, as plain data: no callback and no link is part of it."""
 
-    __slots__ = ("_call", "_done", "_failed", "_result")
+    def decide(self, engine: Engine, now: Instant, pages: Pages) -> T_co | Need:
+        """Do it. Returns the result, or what must be read before; raises ServiceBusError."""
+
+
+class Call(Request):
+    """An operation with an answer: its result, or its refusal."""
+
+    __slots__ = ("_done", "_failed", "_operation", "_result")
 
     def __init__(
         self,
         fragment: LoadedFragment,
-        call: Callable[[Engine, Instant, Pages], Any],
+        operation: Operation[Any],
         done: Callable[[Any], None],
         failed: Callable[[ServiceBusError], None],
         size: int = 0,
@@ -139,14 +148,14 @@ class Call(Request):
         grows: bool = False,
     ) -> None:
         super().__init__(fragment, size, Pages(), exclusive, grows)
-        self._call = call
+        self._operation = operation
         self._done = done
         self._failed = failed
         self._result: Any = None
 
     def decide(self, engine: Engine, now: Instant) -> Need | None:
         assert self.pages is not None
-        result = self._call(engine, now, self.pages)
+        result = self._operation.decide(engine, now, self.pages)
         if isinstance(result, Need):
             return result
         self._result = result

@@ -32,8 +32,8 @@ from postbus.broker.rewriting import VALUES_MAX
 from postbus.broker.send_via import send_through
 from postbus.broker.transaction import Transaction
 from postbus.errors import EntityDisabled, MessageSizeExceeded
-from postbus.gateway.enlisting import settlements_of
 from postbus.gateway.settlement import bodies_needed, rewritten, settle_with
+from postbus.gateway.transactions.enlisting import settlements_of
 from postbus.messages.envelope import Changes, read_message
 from postbus.model.edits import Edits
 from postbus.namespace.revision import Revision

@@ -17,6 +17,7 @@ from postbus.runtime import forwarder as forwarders
 from postbus.runtime.forwarder import Forwarder
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.requests import Call
+from tests.support.operations import Do
 from tests.support.topics import Sorter
 from tests.unit.runtime.test_runtime import Bed
 
@@ -47,7 +48,7 @@ class Town:
         self.bed.runtime.submit(
             Call(
                 self.topic,
-                lambda engine, now, _: engine.send(messages, now),
+                Do(lambda engine, now, _: engine.send(messages, now)),
                 done.set_result,
                 done.set_exception,
             )

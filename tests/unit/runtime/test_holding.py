@@ -24,6 +24,7 @@ from postbus.runtime.runtime import REQUESTS_PER_TURN, Runtime
 from postbus.runtime.store_thread import StoreThread
 from postbus.store.memory.store import MemoryStore
 from postbus.store.ports import Part
+from tests.support.operations import Do
 from tests.unit.runtime.test_forwarder import until
 
 # A class of the tests inherits from a compiled one there.
@@ -151,7 +152,7 @@ async def test_what_is_no_send_is_not_held_back(bed: Bed) -> None:
     held = bed.send("a")
     done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     count = lambda engine, now, pages: engine.ledger.count(MAIN)  # noqa: E731
-    bed.runtime.submit(Call(bed.fragment, count, done.set_result, done.set_exception))
+    bed.runtime.submit(Call(bed.fragment, Do(count), done.set_result, done.set_exception))
     assert await asyncio.wait_for(done, 5) == 1
     assert not held.done()
     bed.store.open.set()

@@ -15,8 +15,7 @@ from postbus.amqp.sections import (
     encode_properties,
 )
 from postbus.broker.message import MAIN, Message
-from postbus.gateway.browsing import _look
-from postbus.gateway.peeking import peek
+from postbus.gateway.operations import Peek, Show
 from postbus.messages.envelope import read_message, write_delivery
 from postbus.runtime.receivers import BYTES_OF_A_SHARE, share_of
 from tests.support.topics import Place
@@ -57,9 +56,11 @@ def test_a_look_is_counted_as_toil_of_its_turn(raw: bytes) -> None:
     """Others look in the same turn, which ends when there was too much of it."""
     place = Place()
     place.send_messages(read_message(raw, 1 << 15, 1 << 16))
-    fragment, queue = place.engine.shared, place.queue
+    fragment = place.engine.shared
     fragment.take_toil()
-    place.paged(lambda pages: peek(MAIN, 0, 1, None, False, queue, place.now, pages))
+    peek = Peek(MAIN, 0, 1, None, omit_body=False)
+    place.paged(lambda pages: peek.decide(place.engine, place.now, pages))
     assert fragment.take_toil() > 5_000
-    place.paged(lambda pages: _look(MAIN, 0, 1, place.engine, place.now, pages))
+    show = Show(MAIN, 0, 1, 256 * 1024)
+    place.paged(lambda pages: show.decide(place.engine, place.now, pages))
     assert fragment.take_toil() > 5_000

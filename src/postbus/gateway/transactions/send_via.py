@@ -16,8 +16,8 @@ from postbus.amqp.session import Session
 from postbus.auth.authority import Right, missing_claim
 from postbus.errors import EntityNotFound, InvalidArgument, InvalidOperation, SecondReceiver
 from postbus.gateway.client_links import ClientReceiver, ClientSender, SessionLinks
-from postbus.gateway.enlisting import Route
-from postbus.gateway.transactions import SPANS_ENTITIES
+from postbus.gateway.transactions.enlisting import Route
+from postbus.gateway.transactions.open_transactions import SPANS_ENTITIES
 from postbus.model.address import SubQueue, resolve_address
 from postbus.namespace.entities import Entity, QueueEntity, TopicEntity
 
