@@ -55,6 +55,12 @@ LIMITS: Final[dict[str, dict[str, int]]] = {
     "postbus.server.line": {"SERVED_AT_ONCE": 2},
     "postbus.server.serving": {"GIVEN_PER_TURN": 2},
     "postbus.server.runtime": {"REQUESTS_PER_TURN": 3},
+    # what clients say and ask for, in pieces
+    "postbus.server.service": {"FRAMES_AT_ONCE": 2},
+    "postbus.server.gateway": {"DECODED_PER_TURN": 100},
+    "postbus.server.unpacking": {"DECODED_PER_TURN": 100},
+    "postbus.server.wording": {"WORDING_TOIL_MAX": 1},
+    "postbus.server.browsing": {"LOOK_TOIL_MAX": 1},
     "postbus.server.host": {"CHECKPOINT_CHANGES": 5},
 }
 

@@ -21,7 +21,7 @@ from postbus.broker.pages import Need, Pages
 from postbus.errors import NotSupported, ServiceBusError
 from postbus.model.instant import Instant
 from postbus.server.envelope import write_delivery
-from postbus.server.line import TOIL_OF_A_SHARE, share_of
+from postbus.server.line import LOOK_TOIL_MAX, TOIL_OF_A_SHARE, share_of
 from postbus.server.links import Outlet
 from postbus.server.requests import Call
 
@@ -167,8 +167,13 @@ def _look(
     found, onward = shown
     # Put into words at once: by the time it leaves, more may have been decided about it.
     payloads: list[tuple[int, tuple[bytes, ...]]] = []
+    toil = 0
     for message, raw in found:
+        if toil >= LOOK_TOIL_MAX:
+            onward = message.number
+            break
         payload = write_delivery(message, raw, with_lock=False)
-        engine.fragment.toil += share_of(message, payload) * TOIL_OF_A_SHARE
+        toil += share_of(message, payload) * TOIL_OF_A_SHARE
         payloads.append((message.number, payload))
+    engine.fragment.toil += toil
     return payloads, onward

@@ -31,23 +31,17 @@ from postbus.amqp.sections import (
     read_ids,
     read_properties,
     scan,
-    split_batch,
 )
 from postbus.amqp.types import AmqpArray, Described, Int, Long, Symbol, Timestamp
 from postbus.broker.message import NO_TTL, SCHEDULED, Message, NewProperties
 from postbus.errors import InvalidArgument, InvalidOperation, MessageSizeExceeded
 from postbus.model.duration import MAX_TICKS, TICKS_PER_MS
 from postbus.model.instant import Instant
-from postbus.model.limits import BATCH_SIZE_MAX
 
-BATCH_FORMAT: Final = 0x80013700
 HEADER_SIZE_MAX: Final = 1 << 20
 """Bytes of headers that are looked at, where whoever asks has no smaller bound."""
 REASON_LENGTH_MAX: Final = 4_096
 """Characters of a dead letter's reason and description; the SDKs refuse more themselves."""
-BATCH_COUNT_MAX: Final = 4_500
-"""Messages in one batch (semantics B §2)."""
-
 HEADERS_KEPT: Final = 1_024
 """Header sections of which the meaning is remembered; each has at most some 40 bytes."""
 
@@ -96,6 +90,22 @@ _LOCKED = AnnotationLayout(
     ("x-opt-sequence-number", Long),
     ("x-opt-locked-until", Timestamp),
 )
+
+
+class Decoded:
+    """What has been decoded of messages since the process began. Whoever lets clients wait for
+    each other compares it with what it was before."""
+
+    __slots__ = ("units",)
+
+    def __init__(self) -> None:
+        self.units = 0
+        """Bytes of sections, and what a message takes besides: a tenth of a microsecond each, at
+        most."""
+
+
+DECODED: Final = Decoded()
+UNITS_OF_A_MESSAGE: Final = 64
 
 
 def read_message(
@@ -197,6 +207,7 @@ def _check_size(sections: Sections, size_max: int) -> None:
         raise MessageSizeExceeded(
             f"The headers of the message take {size} bytes, {size_max} bytes are allowed."
         )
+    DECODED.units += sections.body + sections.end - sections.footer + UNITS_OF_A_MESSAGE
 
 
 def _check_sections(payload: bytes, sections: Sections, property_size_max: int) -> bool:
@@ -215,6 +226,7 @@ def _check_sections(payload: bytes, sections: Sections, property_size_max: int) 
 
 
 def _with_text_names(payload: bytes, sections: Sections) -> tuple[bytes, Sections]:
+    DECODED.units += 2 * (sections.body - sections.application_properties)  # read and written again
     properties = text_keys(read_application_properties(payload, sections))
     payload = b"".join(
         (
@@ -255,29 +267,6 @@ def _check_properties(payload: bytes, sections: Sections, size_max: int) -> bool
                 raise InvalidArgument(f"The name of a property is no text: {name!r:.64}.")
             symbols = True
     return symbols
-
-
-def read_transfer(
-    payload: bytes,
-    message_format: int,
-    property_size_max: int,
-    header_size_max: int = HEADER_SIZE_MAX,
-) -> list[Message]:
-    """The messages of one transfer: one, or those of a batch."""
-    if message_format == BATCH_FORMAT:
-        if len(payload) > BATCH_SIZE_MAX:
-            raise MessageSizeExceeded(
-                f"The batch has {len(payload)} bytes, {BATCH_SIZE_MAX} bytes are allowed. "
-                "A larger message is sent by itself."
-            )
-        parts = split_batch(payload, BATCH_COUNT_MAX)
-        messages = [read_message(each, property_size_max, header_size_max) for each in parts]
-        if not messages:
-            raise InvalidArgument("The batch holds no message.")
-        return messages
-    if message_format != 0:
-        raise InvalidArgument(f"The message format {message_format:#x} is not known.")
-    return [read_message(payload, property_size_max, header_size_max)]
 
 
 def _instant(value: object) -> Instant:

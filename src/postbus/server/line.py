@@ -17,6 +17,8 @@ BYTES_OF_A_SHARE: Final = 32
 """Bytes of a section that take as long to write anew as a message takes to be passed on."""
 TOIL_OF_A_SHARE: Final = 6
 """Microseconds, about: what a look at messages adds to `Fragment.toil`."""
+LOOK_TOIL_MAX: Final = 8_192
+"""A look is over when it has taken this much: the next one goes on from there."""
 
 
 class Parcel:

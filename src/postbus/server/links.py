@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -16,9 +17,10 @@ from postbus.amqp.transactions import TransactionalState
 from postbus.broker.message import Message
 from postbus.errors import InvalidArgument, NotSupported, ServiceBusError
 from postbus.server import enlisting
-from postbus.server.envelope import Changes, read_transfer, write_delivery
+from postbus.server.envelope import Changes, read_message, write_delivery
 from postbus.server.line import Parcel, parcel_size, share_of
 from postbus.server.requests import GiveBack, Send, Settle
+from postbus.server.unpacking import Unpacking, open_batch
 
 if TYPE_CHECKING:
     from postbus.server.entities import Entity, QueueEntity, Received, TopicEntity
@@ -53,32 +55,49 @@ class Inlet:
         self._link.grant(self._credit)
 
     def received(self, delivery: IncomingDelivery) -> None:
-        gateway = self.gateway
-        host = self.host
+        sizes = self._property_size_max, self._header_size_max
         try:
-            messages = read_transfer(
-                delivery.payload,
-                delivery.message_format,
-                self._property_size_max,
-                self._header_size_max,
-            )
-            if (delivery.state is not None or self.route is not None) and enlisting.send(
-                self, delivery, messages
-            ):
-                self.entity.touch(gateway.now)
+            if delivery.message_format == 0:
+                self._take(delivery, [read_message(delivery.payload, *sizes)])
                 return
+            unpacking = open_batch(delivery.payload, delivery.message_format, *sizes)
         except (ServiceBusError, DecodeError) as fault:
-            error = fault if isinstance(fault, ServiceBusError) else InvalidArgument(str(fault))
-            host_meter = host.meter
-            if host_meter is not None:
-                host_meter.refused(error.condition)
-            if delivery.state is not None:
-                enlisting.spoil(gateway, delivery.state, error)
-            self._link.settle(delivery, gateway.refusals.rejected(error, self.entity.path))
-            self._top_up()
+            self._refuse(delivery, fault)
+            return
+        if self._unpack(delivery, unpacking):
+            self.gateway.proceed(partial(self._unpack, delivery, unpacking))
+
+    def _unpack(self, delivery: IncomingDelivery, unpacking: Unpacking) -> bool:
+        """Go on with a batch; says whether there is more of it to read."""
+        try:
+            if not unpacking.read():
+                return True
+            self._take(delivery, unpacking.messages)
+        except (ServiceBusError, DecodeError) as fault:
+            self._refuse(delivery, fault)
+        return False
+
+    def _take(self, delivery: IncomingDelivery, messages: list[Message]) -> None:
+        gateway = self.gateway
+        if (delivery.state is not None or self.route is not None) and enlisting.send(
+            self, delivery, messages
+        ):
+            self.entity.touch(gateway.now)
             return
         self.entity.touch(gateway.now)
-        self._runtime.submit(Send(host, messages, self._link, delivery, gateway.refusals, self))
+        send = Send(self.host, messages, self._link, delivery, gateway.refusals, self)
+        self._runtime.submit(send)
+
+    def _refuse(self, delivery: IncomingDelivery, fault: Exception) -> None:
+        gateway = self.gateway
+        error = fault if isinstance(fault, ServiceBusError) else InvalidArgument(str(fault))
+        meter = self.host.meter
+        if meter is not None:
+            meter.refused(error.condition)
+        if delivery.state is not None:
+            enlisting.spoil(gateway, delivery.state, error)
+        self._link.settle(delivery, gateway.refusals.rejected(error, self.entity.path))
+        self._top_up()
 
     def answered(self) -> None:
         self._top_up()
