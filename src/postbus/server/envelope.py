@@ -106,6 +106,8 @@ class Decoded:
 
 DECODED: Final = Decoded()
 UNITS_OF_A_MESSAGE: Final = 64
+UNITS_OF_TOIL: Final = 10
+"""What is one of `Fragment.toil`."""
 
 
 def read_message(
