@@ -13,6 +13,7 @@ from postbus.amqp.sections import Properties, encode_data, encode_properties
 from postbus.server.unpacking import BATCH_FORMAT
 from tests.support.administration import Administration
 from tests.support.raw_client import RawClient
+from tests.support.rest import RestClient
 from tests.support.server import Server
 
 pytestmark = pytest.mark.small_limits
@@ -107,6 +108,14 @@ def test_the_sdk_does_all_it_does_with_many_messages(server: Server, queue: str)
             for message in deferred:
                 receiver.complete_message(message)
             assert not receiver.peek_messages(COUNT)
+
+
+def test_a_batch_over_http_is_stored_in_its_order(server: Server, queue: str) -> None:
+    names = [f"{n:02}" for n in range(COUNT)]
+    with RestClient(server.connection_string) as client:
+        items = [{"Body": name, "UserProperties": {"a": 1, "b": 2}} for name in names]
+        assert client.send_batch(queue, items).status == 201
+    assert taken(server, queue, COUNT) == names
 
 
 def test_frames_that_come_at_once_are_all_heard(server: Server, queue: str) -> None:

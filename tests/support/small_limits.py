@@ -59,9 +59,11 @@ LIMITS: Final[dict[str, dict[str, int]]] = {
     "postbus.server.service": {"FRAMES_AT_ONCE": 2},
     "postbus.server.gateway": {"DECODED_PER_TURN": 100},
     "postbus.server.unpacking": {"DECODED_PER_TURN": 100},
+    "postbus.server.mailbox": {"DECODED_PER_TURN": 100},
     "postbus.server.resubmitting": {"DECODED_MAX": 100},
     "postbus.server.wording": {"WORDING_TOIL_MAX": 1},
     "postbus.server.browsing": {"LOOK_TOIL_MAX": 1},
+    "postbus.http.messages": {"VALUES_PER_TURN": 2},
     "postbus.server.host": {"CHECKPOINT_CHANGES": 5},
 }
 

@@ -31,11 +31,13 @@ from postbus.model.instant import Instant
 from postbus.model.plain_message import PlainMessage, ReceivedMessage
 from postbus.server.attaching import needs_session, refuse_forwarding
 from postbus.server.entities import Entity, QueueEntity, Received, TopicEntity
+from postbus.server.envelope import DECODED
 from postbus.server.longpoll import STOPPING, LongPoll
 from postbus.server.namespace import Namespace
 from postbus.server.pings import PING
 from postbus.server.requests import Call
 from postbus.server.translation import to_message
+from postbus.server.unpacking import DECODED_PER_TURN
 
 T = TypeVar("T")
 
@@ -76,7 +78,13 @@ class Mailbox:
         """Store all of them or none."""
         entity = self._find(address)
         size_max = self._namespace.settings.property_size_max_bytes
-        stored = [to_message(message, size_max) for message in messages]
+        stored = []
+        enough = DECODED.units + DECODED_PER_TURN
+        for message in messages:
+            if DECODED.units > enough:
+                await asyncio.sleep(0)  # others have their turn
+                enough = DECODED.units + DECODED_PER_TURN
+            stored.append(to_message(message, size_max))
         size = sum(message.length for message in stored)
 
         def send(engine: Engine, now: Instant, pages: Pages) -> list[int] | Need:
