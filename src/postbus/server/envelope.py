@@ -9,7 +9,7 @@ from secrets import token_hex
 from typing import Any, Final, NamedTuple, Self, cast
 from uuid import UUID
 
-from postbus.amqp.codec import decode, encode
+from postbus.amqp.codec import decode, encode, has_more_values
 from postbus.amqp.faults import DecodeError
 from postbus.amqp.outcomes import Modified, Rejected
 from postbus.amqp.sections import (
@@ -37,6 +37,7 @@ from postbus.broker.message import NO_TTL, SCHEDULED, Message, NewProperties
 from postbus.errors import InvalidArgument, InvalidOperation, MessageSizeExceeded
 from postbus.model.duration import MAX_TICKS, TICKS_PER_MS
 from postbus.model.instant import Instant
+from postbus.model.limits import FEW_HEADER_BYTES, HEADER_VALUES_MAX
 
 HEADER_SIZE_MAX: Final = 1 << 20
 """Bytes of headers that are looked at, where whoever asks has no smaller bound."""
@@ -115,7 +116,7 @@ def read_message(
 ) -> Message:
     """The engine's view of one encoded message. Raises DecodeError for what is not one."""
     payload, sections = _tidied(payload)
-    _check_size(sections, header_size_max)
+    _check_size(payload, sections, header_size_max)
     ttl = _stated_ttl(payload[: sections.delivery_annotations])
     if ttl == NO_TTL and (
         payload.count(_TIMESTAMP, sections.properties, sections.application_properties) > 1
@@ -201,13 +202,21 @@ def _tidied(payload: bytes) -> tuple[bytes, Sections]:
     return payload, scan(payload)
 
 
-def _check_size(sections: Sections, size_max: int) -> None:
+def _check_size(payload: bytes, sections: Sections, size_max: int) -> None:
     """Refuse what is too large to be decoded before any of it is."""
     given = sections.message_annotations - sections.delivery_annotations
     size = max(sections.body - given + sections.end - sections.footer, given)
     if size > size_max:
         raise MessageSizeExceeded(
             f"The headers of the message take {size} bytes, {size_max} bytes are allowed."
+        )
+    if size > FEW_HEADER_BYTES and (
+        has_more_values(payload, 0, sections.body, HEADER_VALUES_MAX)
+        or has_more_values(payload, sections.footer, sections.end, HEADER_VALUES_MAX)
+    ):
+        raise MessageSizeExceeded(
+            f"The headers of the message take {size} bytes and have more than {HEADER_VALUES_MAX} "
+            f"values: more are allowed only in {FEW_HEADER_BYTES} bytes."
         )
     DECODED.units += sections.body + sections.end - sections.footer + UNITS_OF_A_MESSAGE
 
@@ -259,7 +268,10 @@ def _check_properties(payload: bytes, sections: Sections, size_max: int) -> bool
     symbols = False
     for name, value in read_application_properties(payload, sections).items():
         # Nothing else that has no length of its own is as long as the least of limits.
-        size = len(encode(value)) if large and not isinstance(value, _SHORT) else 0
+        long = large and not isinstance(value, _SHORT)
+        if long and isinstance(value, str) and 4 * len(value) < size_max:
+            long = False  # it cannot be: most texts, so that few are written to be measured
+        size = len(encode(value)) if long else 0
         if size > size_max:
             raise MessageSizeExceeded(
                 f"The property '{name!s:.64}' takes {size} bytes, {size_max} bytes are allowed."

@@ -14,6 +14,8 @@ from postbus.amqp.sections import (
     encode_properties,
 )
 from postbus.amqp.types import Symbol
+from postbus.errors import MessageSizeExceeded
+from postbus.model.limits import FEW_HEADER_BYTES, HEADER_VALUES_MAX
 from postbus.server.envelope import DECODED, read_message
 from postbus.server.unpacking import (
     BATCH_COUNT_MAX,
@@ -73,3 +75,23 @@ def test_bodies_are_not_decoded() -> None:
     before = DECODED.units
     read_message(ID + encode_data(bytes(1 << 20)), PROPERTY_MAX, HEADER_MAX)
     assert DECODED.units - before < 200
+
+
+def test_large_headers_have_a_bound_on_their_values() -> None:
+    """A setting may allow a megabyte of them."""
+    few = ID + encode_application_properties(dict.fromkeys(NAMES, "x" * 100)) + BODY
+    assert len(few) > FEW_HEADER_BYTES
+    read_message(few, PROPERTY_MAX, 1 << 20)
+    many = {f"{n:06x}": None for n in range(HEADER_VALUES_MAX // 2)}
+    for raw in (
+        ID + encode_application_properties(many) + BODY,
+        ID + BODY + encode_footer({Symbol(name): None for name in many}),
+        ID + encode_application_properties({"a": [None] * 99_000}) + BODY,
+    ):
+        with pytest.raises(MessageSizeExceeded, match=f"more than {HEADER_VALUES_MAX} values"):
+            read_message(raw, 1 << 20, 1 << 20)
+
+
+def test_usual_headers_may_hold_whatever_there_is_room_for() -> None:
+    raw = ID + encode_application_properties({"a": [None] * 60_000}) + BODY
+    read_message(raw, 1 << 20, HEADER_MAX)
