@@ -123,8 +123,9 @@ def read_message(
     ):
         ttl = _long_ttl(read_properties(payload, sections))
     message_id, session_id = read_ids(payload, sections)
-    if _check_sections(payload, sections, property_size_max):
-        payload, sections = _with_text_names(payload, sections)
+    symbols = _check_sections(payload, sections, property_size_max)
+    if symbols is not None:
+        payload, sections = _with_text_names(payload, sections, symbols)
     if message_id is None:
         # The Node SDK cannot settle a message without one, and does not give one itself.
         message_id = token_hex(16)
@@ -221,28 +222,31 @@ def _check_size(payload: bytes, sections: Sections, size_max: int) -> None:
     DECODED.units += sections.body + sections.end - sections.footer + UNITS_OF_A_MESSAGE
 
 
-def _check_sections(payload: bytes, sections: Sections, property_size_max: int) -> bool:
+def _check_sections(
+    payload: bytes, sections: Sections, property_size_max: int
+) -> dict[Any, Any] | None:
     """Decode what others will have to decode: a message that nobody can read is refused here,
-    where its sender hears of it, and not by a receiver that stumbles over it. Says whether names
-    of properties must be written as text."""
-    renames = False
+    where its sender hears of it, and not by a receiver that stumbles over it. Returns the
+    properties if their names must be written as text."""
+    symbols: dict[Any, Any] | None = None
     if sections.message_annotations > sections.delivery_annotations:
         read_delivery_annotations(payload, sections)
     if sections.body > sections.application_properties:
-        renames = _check_properties(payload, sections, property_size_max)
+        symbols = _check_properties(payload, sections, property_size_max)
     # A body is for its receiver: it is passed on as it came, whatever is in it.
     if sections.end > sections.footer:
         decode(payload, sections.footer)
-    return renames
+    return symbols
 
 
-def _with_text_names(payload: bytes, sections: Sections) -> tuple[bytes, Sections]:
-    DECODED.units += 2 * (sections.body - sections.application_properties)  # read and written again
-    properties = text_keys(read_application_properties(payload, sections))
+def _with_text_names(
+    payload: bytes, sections: Sections, properties: dict[Any, Any]
+) -> tuple[bytes, Sections]:
+    DECODED.units += 2 * (sections.body - sections.application_properties)  # they are written
     payload = b"".join(
         (
             payload[: sections.application_properties],
-            encode_application_properties(properties),
+            encode_application_properties(text_keys(properties)),
             payload[sections.body :],
         )
     )
@@ -262,11 +266,13 @@ def _with_message_id(payload: bytes, sections: Sections, message_id: str) -> tup
     return payload, scan(payload)
 
 
-def _check_properties(payload: bytes, sections: Sections, size_max: int) -> bool:
-    """Say whether a name is a symbol: it must be text (AMQP 3.2.5), and Java reads nothing else."""
+def _check_properties(payload: bytes, sections: Sections, size_max: int) -> dict[Any, Any] | None:
+    """Return them if a name is a symbol: it must be text (AMQP 3.2.5), and Java reads nothing
+    else."""
     large = sections.body - sections.application_properties > size_max
     symbols = False
-    for name, value in read_application_properties(payload, sections).items():
+    properties = read_application_properties(payload, sections)
+    for name, value in properties.items():
         # Nothing else that has no length of its own is as long as the least of limits.
         long = large and not isinstance(value, _SHORT)
         if long and isinstance(value, str) and 4 * len(value) < size_max:
@@ -280,7 +286,7 @@ def _check_properties(payload: bytes, sections: Sections, size_max: int) -> bool
             if type(name) is not Symbol:
                 raise InvalidArgument(f"The name of a property is no text: {name!r:.64}.")
             symbols = True
-    return symbols
+    return properties if symbols else None
 
 
 def _instant(value: object) -> Instant:
