@@ -109,7 +109,11 @@ class Settings(BaseSettings):
         le=102_400,
     )
     header_size_max_bytes: int = _setting(
-        65_536, "Largest sum of a message's headers and properties", ge=1_024, le=1_048_576
+        65_536,
+        "Largest sum of a message's headers and properties. More than 65,536 bytes may have 32,768 "
+        "names and values",
+        ge=1_024,
+        le=1_048_576,
     )
     property_size_max_bytes: int = _setting(
         32_768, "Largest single property of a message", ge=256, le=1_048_576

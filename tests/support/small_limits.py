@@ -55,6 +55,15 @@ LIMITS: Final[dict[str, dict[str, int]]] = {
     "postbus.runtime.receivers": {"SERVED_AT_ONCE": 2},
     "postbus.runtime.dispatch": {"GIVEN_PER_TURN": 2},
     "postbus.runtime.runtime": {"REQUESTS_PER_TURN": 3},
+    # what clients say and ask for, in pieces
+    "postbus.gateway.context": {"FRAMES_AT_ONCE": 2},
+    "postbus.gateway.connection": {"DECODED_PER_TURN": 100},
+    "postbus.messages.unpacking": {"DECODED_PER_TURN": 100},
+    "postbus.http.mailbox": {"DECODED_PER_TURN": 100},
+    "postbus.namespace.resubmit": {"DECODED_MAX": 100},
+    "postbus.gateway.wording": {"WORDING_TOIL_MAX": 1},
+    "postbus.gateway.browsing": {"LOOK_TOIL_MAX": 1},
+    "postbus.http.messages": {"VALUES_PER_TURN": 2},
     "postbus.runtime.fragment": {"CHECKPOINT_CHANGES": 5},
 }
 

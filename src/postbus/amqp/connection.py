@@ -83,6 +83,7 @@ class Connection(Turn):
         "_open_frame",
         "_reader",
         "_reported",
+        "more",
         "peer",
         "server",
         "state",
@@ -134,6 +135,8 @@ class Connection(Turn):
         self._closed_by_owner = False
         self._reported = False
         self._deaf = False
+        self.more = False
+        """Frames may have come that were not read: receive_data() reads on, also without data."""
 
     # What the owner looks at.
 
@@ -193,6 +196,7 @@ class Connection(Turn):
         """Take bytes from the peer."""
         self._now = now
         self._heartbeat.heard_at = now
+        self.more = False
         if not self._deaf:
             self._reader.feed(data)
             self._advance()
@@ -334,7 +338,9 @@ class Connection(Turn):
     def _read_frames(self) -> None:
         next_frame = self._reader.next_frame
         on_frame = self._channels.on_frame
-        while (frame := next_frame()) is not None:
+        left = self.limits.frames_at_once
+        while left and (frame := next_frame()) is not None:
+            left -= 1
             kind, channel, body = frame
             if self.state is _OPEN and kind == FRAME_AMQP and body:
                 performative = on_frame(channel, body)
@@ -345,6 +351,7 @@ class Connection(Turn):
                 self._on_rare_frame(kind, channel, body)
             if self.state is ConnectionState.CLOSED:
                 return
+        self.more = not left
 
     def _shake_hands(self, handshake: ServerHandshake | ClientHandshake) -> bool:
         """Go on with the handshake; say whether frames come next."""

@@ -69,6 +69,9 @@ class Limits:
     idle_timeout_min_ms: int = 100
     """Shortest idle time-out a peer may ask of us; each half of it costs a heartbeat."""
 
+    frames_at_once: int = 1 << 30
+    """Frames that are read by one call; `Connection.more` says that there may be more."""
+
     open_timeout_ms: int = 20_000
     """SASL and open must be done by then."""
 

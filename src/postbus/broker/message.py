@@ -203,6 +203,22 @@ class Message:
         # What whoever made the message found out about its bytes, so as not to look again.
         self.layout: object = None
 
+    def snapshot(self) -> "Message":
+        """The message as it is now, for whoever tells of it later. It is in no queue."""
+        other = Message(self.raw, self.message_id, self.session_id, self.ttl, self.enqueued_at)
+        other.header_size, other.length = self.header_size, self.length
+        other.subqueue, other.lane = self.subqueue, self.lane
+        other.number, other.enqueue_number = self.number, self.enqueue_number
+        other.delivery_count = self.delivery_count
+        other.base, other.position = self.base, self.position
+        other.properties, other.source = self.properties, self.source
+        other.reason, other.description = self.reason, self.description
+        other.trail, other.layout = self.trail, self.layout
+        other.token, other.holder = self.token, self.holder
+        other.locked_until, other.delivered_at = self.locked_until, self.delivered_at
+        other.indexed = self.indexed
+        return other
+
     @property
     def has_body(self) -> bool:
         """For those who looked at `raw` before: a compiler takes it to be what it was then."""

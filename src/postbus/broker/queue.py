@@ -40,6 +40,7 @@ from postbus.errors import (
     MessageSizeExceeded,
 )
 from postbus.model.instant import NEVER, Instant
+from postbus.model.limits import FEW_HEADER_BYTES, HEADER_VALUES_MAX
 
 HEADERS_TOO_LARGE: Final = "HeaderSizeExceeded", "The size quota for this stream was exceeded."
 
@@ -294,7 +295,8 @@ class Queue:
             assert properties is not None
             raise MessageSizeExceeded(
                 f"The headers of the message would take {properties.header_size} bytes, "
-                f"{self.policy.header_size_max} bytes are allowed on the entity '{self.name}', and "
+                f"{self.policy.header_size_max} bytes are allowed on the entity '{self.name}' "
+                f"({HEADER_VALUES_MAX} values in more than {FEW_HEADER_BYTES} bytes), and "
                 "a message in a dead-letter queue cannot be dead-lettered again."
             )
 
@@ -388,7 +390,12 @@ class Queue:
         return True
 
     def _too_large(self, properties: NewProperties | None) -> bool:
-        return properties is not None and properties.header_size > self.policy.header_size_max
+        if properties is None:
+            return False
+        size = properties.header_size
+        # Each of them has a name and a value.
+        many = size > FEW_HEADER_BYTES and 2 * properties.values > HEADER_VALUES_MAX
+        return many or size > self.policy.header_size_max
 
     def _give_back(self, message: Message, now: Instant) -> None:
         if message.lane == DEFERRED:

@@ -173,9 +173,10 @@ def resubmit(
     target: ResubmitTarget,
     now: Instant,
     pages: Pages,
+    enough: Callable[[], bool] | None = None,
 ) -> list[Result] | Need:
     """Send these dead letters again, each by itself; returns what became of the first ones, as many
-    as have bodies that fit into memory together."""
+    as have bodies that fit into memory together, and not beyond what is `enough` for a turn."""
     found = _find(queue, subqueue, [repair.number for repair in repairs], pages)
     if isinstance(found, Need):
         return found
@@ -192,6 +193,8 @@ def resubmit(
             results.append(Result(Outcome.NOT_FOUND))  # it was named twice
             continue
         assert body is not None
+        if enough is not None and enough():
+            break
         try:
             made = repair.revise(dead, body)
             target.check(dead, made, now)

@@ -22,7 +22,7 @@ from postbus.errors import NotSupported, ServiceBusError
 from postbus.gateway.client_links import ClientReceiver
 from postbus.messages.envelope import write_delivery
 from postbus.model.instant import Instant
-from postbus.runtime.receivers import TOIL_OF_A_SHARE, share_of
+from postbus.runtime.receivers import LOOK_TOIL_MAX, TOIL_OF_A_SHARE, share_of
 from postbus.runtime.requests import Call
 
 if TYPE_CHECKING:
@@ -171,8 +171,13 @@ def _look(
     found, onward = shown
     # Put into words at once: by the time it leaves, more may have been decided about it.
     payloads: list[tuple[int, tuple[bytes, ...]]] = []
+    toil = 0
     for message, raw in found:
+        if toil >= LOOK_TOIL_MAX:
+            onward = message.number
+            break
         payload = write_delivery(message, raw, with_lock=False)
-        engine.shared.toil += share_of(message, payload) * TOIL_OF_A_SHARE
+        toil += share_of(message, payload) * TOIL_OF_A_SHARE
         payloads.append((message.number, payload))
+    engine.shared.toil += toil
     return payloads, onward

@@ -34,16 +34,15 @@ from postbus.gateway.nodes import NodeRequest
 from postbus.gateway.peeking import peek
 from postbus.gateway.settlement import bodies_needed, rewritten, settle_with
 from postbus.gateway.transactions import Operation
+from postbus.gateway.wording import Wording
 from postbus.messages.envelope import (
     REASON_LENGTH_MAX,
     Changes,
-    read_message,
     text_keys,
-    write_delivery,
 )
+from postbus.messages.unpacking import Unpacking
 from postbus.model.instant import NEVER, Instant
 from postbus.namespace.entities import Entity, SubscriptionEntity
-from postbus.runtime.receivers import TOIL_OF_A_SHARE, share_of
 from postbus.runtime.requests import Call
 
 if TYPE_CHECKING:
@@ -304,13 +303,23 @@ class ManagementNode:
             found = browse.receive_deferred(
                 queue, subqueue, numbers, delete, gateway.id, now, pages, session_id
             )
-            if isinstance(found, Need):
-                return found
-            return [(message.token, _encoded(queue, message, raw)) for message, raw in found]
+            return found if isinstance(found, Need) else Wording(found, queue.shared)
 
-        def done(found: list[tuple[bytes | None, bytes]]) -> None:
+        def done(wording: Wording) -> None:
+            if wording.complete:
+                respond(wording)
+            else:
+                gateway.service.shifts.add(partial(go_on, wording))
+
+        def go_on(wording: Wording) -> bool:
+            if wording.go_on():
+                return True
+            respond(wording)
+            return False
+
+        def respond(wording: Wording) -> None:
             messages = []
-            for token, encoded in found:
+            for token, encoded in wording.written:
                 entry: dict[str, Any] = {"message": encoded}
                 if token is not None:
                     if not has_sessions:  # or it goes with the lock of its session
@@ -319,7 +328,7 @@ class ManagementNode:
                     entry["lock-token"] = UUID(bytes_le=token)
                 messages.append(entry)
             self._entity.meter.receives += len(messages)
-            self._entity.meter.bytes_out += sum([len(encoded) for _, encoded in found])
+            self._entity.meter.bytes_out += sum([len(encoded) for _, encoded in wording.written])
             request.respond(_OK, "OK", {"messages": messages})
 
         self._ask(request, receive, done)
@@ -346,14 +355,30 @@ class ManagementNode:
 
     def _schedule(self, request: NodeRequest, fields: Fields) -> None:
         entries = fields.list_of_maps("messages", SCHEDULED_AT_ONCE_MAX)
+        settings = self._gateway.service.settings
+        for entry in entries:
+            entry.only(SCHEDULED_KEYS)
+        unpacking = Unpacking(
+            [entry.binary("message") for entry in entries],
+            settings.property_size_max_bytes,
+            settings.header_size_max_bytes,
+        )
+        if self._unpack(request, unpacking):
+            self._gateway.proceed(partial(self._unpack, request, unpacking))
+
+    def _unpack(self, request: NodeRequest, unpacking: Unpacking) -> bool:
+        """Go on with the messages of a request; says whether there are more to read."""
         try:
-            settings = self._gateway.service.settings
-            limits = settings.property_size_max_bytes, settings.header_size_max_bytes
-            for entry in entries:
-                entry.only(SCHEDULED_KEYS)
-            messages = [read_message(entry.binary("message"), *limits) for entry in entries]
+            if not unpacking.read():
+                return True
+            self._schedule_messages(request, unpacking.messages)
         except DecodeError as fault:
-            raise InvalidArgument(f"A message cannot be read: {fault}") from fault
+            request.fail(InvalidArgument(f"A message cannot be read: {fault}"))
+        except ServiceBusError as error:
+            request.fail(error)
+        return False
+
+    def _schedule_messages(self, request: NodeRequest, messages: list[Message]) -> None:
         if self._subqueue != MAIN:
             raise InvalidOperation(f"Messages cannot be sent to '{self._path}'.")
         size = sum(message.length for message in messages)
@@ -412,12 +437,6 @@ def _cancel_in(
     numbers: list[int], transaction: Transaction, engine: Engine, now: Instant, pages: Pages
 ) -> Need | None:
     return transaction.cancel(engine, numbers, pages)
-
-
-def _encoded(queue: Queue, message: Message, raw: bytes) -> bytes:
-    parts = write_delivery(message, raw, with_state=True)
-    queue.shared.toil += share_of(message, parts) * TOIL_OF_A_SHARE
-    return b"".join(parts)
 
 
 def _cut(text: str | None) -> str | None:

@@ -5,15 +5,15 @@ from typing import Any, Final
 from postbus.amqp.codec.types import Long, Symbol
 from postbus.amqp.sections import encode_delivery_annotations, scan
 from postbus.broker import browse
-from postbus.broker.message import Message
 from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
 from postbus.messages.envelope import write_delivery
 from postbus.model.instant import Instant
-from postbus.runtime.receivers import TOIL_OF_A_SHARE, share_of
+from postbus.runtime.receivers import LOOK_TOIL_MAX, TOIL_OF_A_SHARE, share_of
 
 PEEK_BYTES_MAX: Final = 256 * 1024
-"""A response is cut where it would grow past this; fewer than asked is legal (wire §6.4)."""
+"""A response is cut where it would grow past this, or `LOOK_TOIL_MAX`; fewer than asked is legal
+(wire wire §6.4)."""
 _OMITTED_SIZE: Final = Symbol("omitted-message-body-size")
 
 
@@ -31,14 +31,17 @@ def peek(
     found = browse.peek(queue, subqueue, start, count, PEEK_BYTES_MAX, pages, session_id)
     if isinstance(found, Need):
         return found
-    return [{"message": _peeked(queue, message, raw, omit_body)} for message, raw in found]
-
-
-def _peeked(queue: Queue, message: Message, raw: bytes, omit_body: bool) -> bytes:
-    parts = write_delivery(message, raw, with_state=True, with_lock=False)
-    queue.shared.toil += share_of(message, parts) * TOIL_OF_A_SHARE
-    payload = b"".join(parts)
-    return _without_body(payload) if omit_body else payload
+    entries: list[dict[str, Any]] = []
+    toil = 0
+    for message, raw in found:
+        if toil >= LOOK_TOIL_MAX:
+            break
+        parts = write_delivery(message, raw, with_state=True, with_lock=False)
+        toil += share_of(message, parts) * TOIL_OF_A_SHARE
+        payload = b"".join(parts)
+        entries.append({"message": _without_body(payload) if omit_body else payload})
+    queue.shared.toil += toil
+    return entries
 
 
 def _without_body(payload: bytes) -> bytes:

@@ -29,8 +29,10 @@ from postbus.errors import (
 )
 from postbus.gateway.attach import needs_session, refuse_forwarding
 from postbus.http.long_poll import LongPoll
+from postbus.messages.envelope import DECODED
 from postbus.messages.pings import PING
 from postbus.messages.translation import to_message
+from postbus.messages.unpacking import DECODED_PER_TURN
 from postbus.model.address import Address, SubQueue
 from postbus.model.instant import Instant
 from postbus.model.plain_message import PlainMessage, ReceivedMessage
@@ -77,7 +79,13 @@ class Mailbox:
         """Store all of them or none."""
         entity = self._find(address)
         size_max = self._namespace.settings.property_size_max_bytes
-        stored = [to_message(message, size_max) for message in messages]
+        stored = []
+        enough = DECODED.units + DECODED_PER_TURN
+        for message in messages:
+            if DECODED.units > enough:
+                await asyncio.sleep(0)  # others have their turn
+                enough = DECODED.units + DECODED_PER_TURN
+            stored.append(to_message(message, size_max))
         size = sum(message.length for message in stored)
 
         def send(engine: Engine, now: Instant, pages: Pages) -> list[int] | Need:

@@ -6,7 +6,7 @@ nothing about messages. A message is bounded before it is read, and answered aft
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from typing import Final, NamedTuple, Protocol
 from urllib.parse import quote, unquote
@@ -56,6 +56,10 @@ class MessagePath(NamedTuple):
     reference: str = ""
     """Number or id of a locked message."""
     token: UUID | None = None
+
+
+VALUES_PER_TURN: Final = 4_096
+"""Messages and properties of a batch that are read before others have their turn: some 10 ms."""
 
 
 class Mailbox(Protocol):
@@ -162,7 +166,7 @@ class Messages:
         if content_type is not None and is_batch(content_type):
             # All of it is read at once, so it has the bound that it has over AMQP.
             room = min(room, BATCH_SIZE_MAX)
-            messages = read_batch(await self._read_body(request, room, address))
+            messages = await _in_turns(read_batch(await self._read_body(request, room, address)))
         else:
             message = read_message(headers, content_type)
             message.body = await self._read_body(request, room, address)
@@ -225,6 +229,19 @@ class Messages:
             case _:
                 raise wrong_method(method, "DELETE, PUT, POST")
         return Response(status_code=200, headers={"content-type": EMPTY_TYPE})
+
+
+async def _in_turns(coming: Iterator[PlainMessage]) -> list[PlainMessage]:
+    """Take what is read, and let others have their turn in between."""
+    messages: list[PlainMessage] = []
+    values = 0
+    for message in coming:
+        messages.append(message)
+        values += 1 + len(message.properties)
+        if values > VALUES_PER_TURN:
+            values = 0
+            await asyncio.sleep(0)
+    return messages
 
 
 async def client_gone(request: Request) -> None:

@@ -23,6 +23,10 @@ MESSAGE_SIZE_MIN_KB: Final = 1_024
 MESSAGE_SIZE_MAX_KB: Final = 102_400
 BATCH_SIZE_MAX: Final = 1_024 * 1_024
 """Bytes of a batch, however large one message may be (`com.microsoft:max-message-batch-size`)."""
+FEW_HEADER_BYTES: Final = 65_536
+"""Bytes of a message's headers that may hold whatever there is room for."""
+HEADER_VALUES_MAX: Final = 32_768
+"""Values in headers of more bytes, as a setting may allow: others wait while they are read."""
 RETENTION_MAX_HOURS: Final = 87_600
 RETENTION_MAX_MB: Final = 1_048_576
 

@@ -33,6 +33,7 @@ from postbus.errors import (
     OutcomeUnknown,
     ServiceBusError,
 )
+from postbus.messages.envelope import DECODED, UNITS_OF_TOIL
 from postbus.model.address import Address, SubQueue
 from postbus.model.edits import Edits
 from postbus.model.instant import Instant
@@ -45,6 +46,11 @@ _SUBQUEUES: Final = {
     SubQueue.DEAD_LETTER: DEAD_LETTER,
     SubQueue.TRANSFER_DEAD_LETTER: TRANSFER_DEAD_LETTER,
 }
+
+DECODED_MAX: Final = 65_536
+"""Of `Decoded.units`, for a slice: the letter that goes beyond it may take 20 ms."""
+TOIL_MAX: Final = 16_384
+"""Of `SharedState.toil`, for a slice: what subscriptions make of messages that are sent again."""
 
 Results = list[Result] | Need
 
@@ -67,8 +73,15 @@ class Resubmission:
         repairs = [Repair(number, Revision(edits, size_max)) for number, edits in asked]
 
         def call(part: Sequence[Repair], engine: Engine, now: Instant, pages: Pages) -> Results:
-            queue = engine.at(subqueue)
-            return resubmit(queue, subqueue, part, target_of(engine), now, pages)
+            queue, fragment = engine.at(subqueue), engine.shared
+            before = DECODED.units
+
+            def enough() -> bool:
+                return DECODED.units - before > DECODED_MAX or fragment.toil > TOIL_MAX
+
+            made = resubmit(queue, subqueue, part, target_of(engine), now, pages, enough)
+            fragment.toil += (DECODED.units - before) // UNITS_OF_TOIL
+            return made
 
         return await self._in_slices(entity, repairs, call, grows=True)
 
@@ -139,10 +152,14 @@ class Resubmission:
         grows: bool = False,
     ) -> list[tuple[str, str]]:
         results: list[Result] = []
+        count = AT_ONCE
         while len(results) < len(asked):
-            part = asked[len(results) : len(results) + AT_ONCE]
+            part = asked[len(results) : len(results) + count]
             try:
-                results += await self._ask(entity, partial(call, part), grows)
+                done = await self._ask(entity, partial(call, part), grows)
+                results += done
+                # Where a turn had no time for all, not all are read for the next one.
+                count = min(2 * len(done), AT_ONCE)
             except ServiceBusError as error:
                 if not results or isinstance(error, OutcomeUnknown):
                     raise

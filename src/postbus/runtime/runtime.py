@@ -48,7 +48,7 @@ commits are under way while the fourth is decided. Measured with a window of 500
 take everything: 7 % more; with turns of 256, 3 % less."""
 BYTES_PER_TURN: Final = 4 << 20
 TOIL_PER_TURN: Final = 24_576
-"""What a turn takes of `Fragment.toil`, about a microsecond each, before it leaves the rest to the
+"""What a turn takes of `SharedState.toil`, about a microsecond each, before it leaves the rest to the
 next: everybody else waits as long."""
 QUEUED_REQUESTS_MAX: Final = 20_000
 QUEUED_BYTES_MAX: Final = 64 << 20

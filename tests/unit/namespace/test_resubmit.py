@@ -98,6 +98,21 @@ async def test_a_long_request_is_carried_out_slice_by_slice_in_order(cemetery: C
     assert [message.message_id for message in found] == [f"m{n}" for n in range(10)]
 
 
+async def test_a_slice_is_over_when_enough_was_read_for_it(
+    cemetery: Cemetery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resubmit, "DECODED_MAX", 0)
+    numbers = await cemetery.move_to_dead_letters(5)
+    before = cemetery.bed.store.commits
+    edits = Edits(properties={"a": 1})
+    await cemetery.office.resubmit(DEAD, None, [(n, edits) for n in numbers[:1]])
+    edited = Edits(texts={"subject": "again"})
+    told = await cemetery.office.resubmit(DEAD, None, [(n, edited) for n in numbers[1:]])
+    assert told == [("moved", "")] * 4
+    assert cemetery.bed.store.commits == before + 5
+    assert cemetery.counts() == (5, 0)
+
+
 async def test_when_the_store_fails_between_all_are_told_and_asking_again_mends_it(
     cemetery: Cemetery,
 ) -> None:
