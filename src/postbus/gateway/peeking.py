@@ -13,7 +13,7 @@ from postbus.runtime.receivers import LOOK_TOIL_MAX, TOIL_OF_A_SHARE, share_of
 
 PEEK_BYTES_MAX: Final = 256 * 1024
 """A response is cut where it would grow past this, or `LOOK_TOIL_MAX`; fewer than asked is legal
-(wire wire §6.4)."""
+(wire §6.4)."""
 _OMITTED_SIZE: Final = Symbol("omitted-message-body-size")
 
 

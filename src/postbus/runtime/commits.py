@@ -11,6 +11,7 @@ from postbus.broker.engine import Engine
 from postbus.errors import OutcomeUnknown, ServiceBusError, StoreUnavailable
 from postbus.runtime.accounting import account
 from postbus.runtime.fragment import LoadedFragment, Output, Request
+from postbus.store import batch
 from postbus.store.ports import Part
 
 NO_ROOM: Final = (
@@ -28,6 +29,14 @@ class PreparedPart(NamedTuple):
     engine: Engine
     records: list[bytes]
     part: Part
+
+
+def packed(written: PreparedPart) -> PreparedPart:
+    """The same with its records in the form of the store."""
+    part = written.part
+    lease = part.lease
+    data, _ = batch.pack(lease.fragment, lease.epoch, part.base, part.at, written.records)
+    return written._replace(part=part._replace(batch=data))
 
 
 class Commit:
