@@ -245,7 +245,7 @@ class Server:
             settings,
             f"postbus-{os.getpid()}",
         )
-        self._service.turns = self._service.shifts.turns = self._metrics.turns
+        self._service.turns = self._service.sliced_work.turns = self._metrics.turns
         self.namespace.on_rules = self._service.rules_changed
         self.namespace.on_former = authority.remember
         self._mailbox = Mailbox(self.namespace, self._clock)

@@ -10,7 +10,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from postbus.amqp.events import Disposed
 from postbus.amqp.sections import Properties, encode_data, encode_properties
-from postbus.messages.unpacking import BATCH_FORMAT
+from postbus.messages.batches import BATCH_FORMAT
 from tests.support.administration import Administration
 from tests.support.raw_client import RawClient
 from tests.support.rest import RestClient

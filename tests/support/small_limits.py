@@ -58,10 +58,10 @@ LIMITS: Final[dict[str, dict[str, int]]] = {
     # what clients say and ask for, in pieces
     "postbus.gateway.context": {"FRAMES_AT_ONCE": 2},
     "postbus.gateway.connection": {"DECODED_PER_TURN": 100},
-    "postbus.messages.unpacking": {"DECODED_PER_TURN": 100},
+    "postbus.messages.batches": {"DECODED_PER_TURN": 100},
     "postbus.http.mailbox": {"DECODED_PER_TURN": 100},
     "postbus.namespace.resubmit": {"DECODED_MAX": 100},
-    "postbus.gateway.wording": {"WORDING_TOIL_MAX": 1},
+    "postbus.gateway.response_writer": {"RESPONSE_TOIL_MAX": 1},
     "postbus.gateway.browsing": {"LOOK_TOIL_MAX": 1},
     "postbus.http.messages": {"VALUES_PER_TURN": 2},
     "postbus.runtime.fragment": {"CHECKPOINT_CHANGES": 5},

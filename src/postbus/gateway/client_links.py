@@ -18,8 +18,8 @@ from postbus.broker.message import Message
 from postbus.errors import InvalidArgument, NotSupported, ServiceBusError
 from postbus.gateway import enlisting
 from postbus.gateway.settlement import Send, Settle
+from postbus.messages.batches import BatchReader, open_batch
 from postbus.messages.envelope import Changes, read_message, write_delivery
-from postbus.messages.unpacking import Unpacking, open_batch
 from postbus.runtime.receivers import OutgoingMessage, outgoing_size, share_of
 from postbus.runtime.requests import GiveBack
 
@@ -61,19 +61,19 @@ class ClientSender:
             if delivery.message_format == 0:
                 self._take(delivery, [read_message(delivery.payload, *sizes)])
                 return
-            unpacking = open_batch(delivery.payload, delivery.message_format, *sizes)
+            batch_reader = open_batch(delivery.payload, delivery.message_format, *sizes)
         except (ServiceBusError, DecodeError) as fault:
             self._refuse(delivery, fault)
             return
-        if self._unpack(delivery, unpacking):
-            self.gateway.proceed(partial(self._unpack, delivery, unpacking))
+        if self._unpack(delivery, batch_reader):
+            self.gateway.proceed(partial(self._unpack, delivery, batch_reader))
 
-    def _unpack(self, delivery: IncomingDelivery, unpacking: Unpacking) -> bool:
+    def _unpack(self, delivery: IncomingDelivery, batch_reader: BatchReader) -> bool:
         """Go on with a batch; says whether there is more of it to read."""
         try:
-            if not unpacking.read():
+            if not batch_reader.read():
                 return True
-            self._take(delivery, unpacking.messages)
+            self._take(delivery, batch_reader.messages)
         except (ServiceBusError, DecodeError) as fault:
             self._refuse(delivery, fault)
         return False

@@ -33,16 +33,16 @@ from postbus.auth.authority import Authority, Claims
 from postbus.auth.credentials import Credentials
 from postbus.errors import ConnectionForced, SecondReceiver, ServiceBusError, Unauthorized
 from postbus.gateway.attach import attach
-from postbus.gateway.backlog import Backlog
 from postbus.gateway.client_links import ClientReceiver, ClientSender
 from postbus.gateway.context import ConnectionContext
 from postbus.gateway.coordinator import CoordinatorSender
+from postbus.gateway.input_queue import InputQueue
 from postbus.gateway.lost_claims import address_of, detach_unproven
 from postbus.gateway.nodes import NodeReceiver, NodeSender
 from postbus.gateway.refusals import Refusals
 from postbus.gateway.transactions import Transactions
+from postbus.messages.batches import DECODED_PER_TURN
 from postbus.messages.envelope import DECODED
-from postbus.messages.unpacking import DECODED_PER_TURN
 from postbus.model.authorization import Right
 from postbus.model.instant import Instant
 from postbus.namespace.namespace import Namespace
@@ -54,7 +54,7 @@ from postbus.observe.turns import CLIENT
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.requests import Lose
 from postbus.runtime.runtime import Runtime
-from postbus.runtime.shifts import Step
+from postbus.runtime.sliced_work import Step
 
 Owner = ClientSender | ClientReceiver | NodeSender | NodeReceiver | CoordinatorSender
 
@@ -117,7 +117,7 @@ class Gateway:
         """The timer rings when a delivery should be whole."""
         self.session_holders: set[int] = set()
         """Those of its links that hold a message session."""
-        self._backlog = Backlog()
+        self._input = InputQueue()
         self.promised_bytes = 0
         """Messages that are to be written to it when their commit is back."""
 
@@ -222,22 +222,22 @@ class Gateway:
 
     def proceed(self, work: Step) -> None:
         """What has just come takes several turns: all that came behind it waits until then."""
-        self._backlog.work = work
+        self._input.work = work
         self._fall_behind()
 
     def _fall_behind(self) -> None:
-        if self._backlog.begin():
-            self._service.shifts.add(self._go_on)
+        if self._input.begin():
+            self._service.sliced_work.add(self._go_on)
         self._pause()
 
     def _go_on(self) -> bool:
-        backlog = self._backlog
+        backlog = self._input
         self.now = self._service.clock()
         try:
             more = backlog.go_on(self)
         except Exception:
             # As the transport does with a protocol that fails.
-            self._backlog = Backlog()
+            self._input = InputQueue()
             self.abort()
             if backlog.ended:
                 self._end()
@@ -265,8 +265,8 @@ class Gateway:
         self._arm()
 
     def data_received(self, data: bytes) -> None:
-        if self._backlog.waiting:
-            self._backlog.data.append(data)
+        if self._input.waiting:
+            self._input.data.append(data)
             return
         started = perf_counter()
         self._hear(data)
@@ -319,7 +319,7 @@ class Gateway:
             transport.abort()
 
     def eof_received(self) -> bool:
-        if not self._backlog.waiting:  # or it comes behind that, when the connection is lost
+        if not self._input.waiting:  # or it comes behind that, when the connection is lost
             self.now = self._service.clock()
             self.handle(self._connection.receive_eof(self._elapsed_ms()))
         return False
@@ -328,10 +328,10 @@ class Gateway:
         self.now = self._service.clock()
         transport, self._transport = self._transport, None
         if exc is not None and transport is not None and transport is self._place.below:
-            self._backlog.data.append(unread(transport))
+            self._input.data.append(unread(transport))
             self._fall_behind()
-        self._backlog.ended = True
-        if not self._backlog.waiting:
+        self._input.ended = True
+        if not self._input.waiting:
             self._end()
 
     def _end(self) -> None:
@@ -387,7 +387,7 @@ class Gateway:
                 self._service.when_relieved(self._resume)
 
     def _resume(self) -> None:
-        deaf = self._deaf or self._backlog.waiting
+        deaf = self._deaf or self._input.waiting
         if self._reading or deaf or not self._writable or self._transport is None:
             return
         if self._overfed():
@@ -494,7 +494,7 @@ class Gateway:
     # -- events ------------------------------------------------------------------------------
 
     def handle(self, events: list[Event]) -> None:
-        backlog = self._backlog
+        backlog = self._input
         if backlog.waiting:
             backlog.events.extend(events)
             return

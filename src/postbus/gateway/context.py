@@ -16,7 +16,7 @@ from postbus.model.instant import Instant
 from postbus.namespace.namespace import Namespace
 from postbus.observe.tracking import TrackingIds
 from postbus.observe.turns import TurnMeter
-from postbus.runtime.shifts import Shifts
+from postbus.runtime.sliced_work import SlicedWork
 from postbus.settings import Settings
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class ConnectionContext:
         self.on_claims_lost: Callable[[], None] = _nobody
         """Called where something that a key has proven may have ended, after the connections."""
         self.turns = TurnMeter()
-        self.shifts = Shifts(self.turns)
+        self.sliced_work = SlicedWork(self.turns)
         self.transaction_bytes = 0
         """What all transactions that are not over keep in memory."""
         self._tracking = tracking

@@ -32,15 +32,15 @@ from postbus.gateway.management_rules import RULE_OPERATIONS, RuleNode
 from postbus.gateway.management_sessions import SESSION_OPERATIONS, SessionNode, held_here
 from postbus.gateway.nodes import NodeRequest
 from postbus.gateway.peeking import peek
+from postbus.gateway.response_writer import ResponseWriter
 from postbus.gateway.settlement import bodies_needed, rewritten, settle_with
 from postbus.gateway.transactions import Operation
-from postbus.gateway.wording import Wording
+from postbus.messages.batches import BatchReader
 from postbus.messages.envelope import (
     REASON_LENGTH_MAX,
     Changes,
     text_keys,
 )
-from postbus.messages.unpacking import Unpacking
 from postbus.model.instant import NEVER, Instant
 from postbus.namespace.entities import Entity, SubscriptionEntity
 from postbus.runtime.requests import Call
@@ -303,23 +303,23 @@ class ManagementNode:
             found = browse.receive_deferred(
                 queue, subqueue, numbers, delete, gateway.id, now, pages, session_id
             )
-            return found if isinstance(found, Need) else Wording(found, queue.shared)
+            return found if isinstance(found, Need) else ResponseWriter(found, queue.shared)
 
-        def done(wording: Wording) -> None:
-            if wording.complete:
-                respond(wording)
+        def done(writer: ResponseWriter) -> None:
+            if writer.complete:
+                respond(writer)
             else:
-                gateway.service.shifts.add(partial(go_on, wording))
+                gateway.service.sliced_work.add(partial(go_on, writer))
 
-        def go_on(wording: Wording) -> bool:
-            if wording.go_on():
+        def go_on(writer: ResponseWriter) -> bool:
+            if writer.go_on():
                 return True
-            respond(wording)
+            respond(writer)
             return False
 
-        def respond(wording: Wording) -> None:
+        def respond(writer: ResponseWriter) -> None:
             messages = []
-            for token, encoded in wording.written:
+            for token, encoded in writer.written:
                 entry: dict[str, Any] = {"message": encoded}
                 if token is not None:
                     if not has_sessions:  # or it goes with the lock of its session
@@ -328,7 +328,7 @@ class ManagementNode:
                     entry["lock-token"] = UUID(bytes_le=token)
                 messages.append(entry)
             self._entity.meter.receives += len(messages)
-            self._entity.meter.bytes_out += sum([len(encoded) for _, encoded in wording.written])
+            self._entity.meter.bytes_out += sum([len(encoded) for _, encoded in writer.written])
             request.respond(_OK, "OK", {"messages": messages})
 
         self._ask(request, receive, done)
@@ -358,20 +358,20 @@ class ManagementNode:
         settings = self._gateway.service.settings
         for entry in entries:
             entry.only(SCHEDULED_KEYS)
-        unpacking = Unpacking(
+        batch_reader = BatchReader(
             [entry.binary("message") for entry in entries],
             settings.property_size_max_bytes,
             settings.header_size_max_bytes,
         )
-        if self._unpack(request, unpacking):
-            self._gateway.proceed(partial(self._unpack, request, unpacking))
+        if self._unpack(request, batch_reader):
+            self._gateway.proceed(partial(self._unpack, request, batch_reader))
 
-    def _unpack(self, request: NodeRequest, unpacking: Unpacking) -> bool:
+    def _unpack(self, request: NodeRequest, batch_reader: BatchReader) -> bool:
         """Go on with the messages of a request; says whether there are more to read."""
         try:
-            if not unpacking.read():
+            if not batch_reader.read():
                 return True
-            self._schedule_messages(request, unpacking.messages)
+            self._schedule_messages(request, batch_reader.messages)
         except DecodeError as fault:
             request.fail(InvalidArgument(f"A message cannot be read: {fault}"))
         except ServiceBusError as error:

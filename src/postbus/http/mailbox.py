@@ -29,10 +29,10 @@ from postbus.errors import (
 )
 from postbus.gateway.attach import needs_session, refuse_forwarding
 from postbus.http.long_poll import LongPoll
+from postbus.messages.batches import DECODED_PER_TURN
 from postbus.messages.envelope import DECODED
 from postbus.messages.pings import PING
 from postbus.messages.translation import to_message
-from postbus.messages.unpacking import DECODED_PER_TURN
 from postbus.model.address import Address, SubQueue
 from postbus.model.instant import Instant
 from postbus.model.plain_message import PlainMessage, ReceivedMessage

@@ -52,8 +52,8 @@ PACKED_HERE_BYTES: Final = 2 << 20
 """Larger batches are packed on the store's thread. To copy and sum that much takes long, but not
 the interpreter's lock, which is let go of where the pieces have a megabyte."""
 TOIL_PER_TURN: Final = 24_576
-"""What a turn takes of `SharedState.toil`, about a microsecond each, before it leaves the rest to the
-next: everybody else waits as long."""
+"""What a turn takes of `SharedState.toil`, about a microsecond each, before it leaves the rest to
+the next turn: everybody else waits as long."""
 QUEUED_REQUESTS_MAX: Final = 20_000
 QUEUED_BYTES_MAX: Final = 64 << 20
 AHEAD_REQUESTS_MIN: Final = 8

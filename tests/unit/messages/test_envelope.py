@@ -28,6 +28,7 @@ from postbus.amqp.sections import (
 )
 from postbus.broker.message import DEFERRED, NO_TTL, ForwardingInfo, Message
 from postbus.errors import InvalidArgument, InvalidOperation, MessageSizeExceeded
+from postbus.messages.batches import BATCH_FORMAT, open_batch
 from postbus.messages.envelope import (
     Changes,
     change_properties,
@@ -35,7 +36,6 @@ from postbus.messages.envelope import (
     write_delivery,
 )
 from postbus.messages.plain_values import BODY_VALUES_MAX, read_body
-from postbus.messages.unpacking import BATCH_FORMAT, open_batch
 
 PROPERTY_MAX = 1_000
 BODY = encode_data(b"tea")
@@ -108,9 +108,9 @@ def test_a_time_to_live_that_the_header_has_no_bits_for(
     assert message.ttl == ttl
     assert message.raw is not None
     batch = encode_data(raw + BODY)
-    unpacking = open_batch(batch, BATCH_FORMAT, PROPERTY_MAX)
-    assert unpacking.read()
-    assert [each.ttl for each in unpacking.messages] == [ttl]
+    batch_reader = open_batch(batch, BATCH_FORMAT, PROPERTY_MAX)
+    assert batch_reader.read()
+    assert [each.ttl for each in batch_reader.messages] == [ttl]
     if ttl < 0:
         return
     message.number = message.enqueue_number = 17
@@ -299,9 +299,9 @@ def test_a_peeked_message_shows_its_state_and_no_lock() -> None:
 def test_a_batch_is_its_messages() -> None:
     inner = [encode_properties(Properties(message_id=f"m{n}")) + BODY for n in range(3)]
     payload = b"".join(encode_data(each) for each in inner)
-    unpacking = open_batch(payload, BATCH_FORMAT, PROPERTY_MAX)
-    assert unpacking.read()
-    assert [m.message_id for m in unpacking.messages] == ["m0", "m1", "m2"]
+    batch_reader = open_batch(payload, BATCH_FORMAT, PROPERTY_MAX)
+    assert batch_reader.read()
+    assert [m.message_id for m in batch_reader.messages] == ["m0", "m1", "m2"]
     with pytest.raises(InvalidArgument, match="no message"):
         open_batch(encode_header(), BATCH_FORMAT, PROPERTY_MAX)
     with pytest.raises(InvalidArgument, match="0x7"):

@@ -19,7 +19,7 @@ from postbus.amqp.sections import (
 from postbus.broker.message import MAIN, ForwardingInfo, Message
 from postbus.gateway.browsing import _look
 from postbus.gateway.peeking import peek
-from postbus.gateway.wording import WORDING_TOIL_MAX, Wording
+from postbus.gateway.response_writer import RESPONSE_TOIL_MAX, ResponseWriter
 from postbus.messages.envelope import read_message, write_delivery
 from postbus.runtime.receivers import BYTES_OF_A_SHARE, share_of
 from tests.support.topics import Place
@@ -91,8 +91,8 @@ def test_a_response_of_many_messages_is_put_into_words_in_pieces() -> None:
     place = Place()
     fragment = place.engine.shared
     fragment.take_toil()
-    wording = Wording(found, fragment)
-    assert WORDING_TOIL_MAX <= fragment.take_toil() < 2 * WORDING_TOIL_MAX
+    wording = ResponseWriter(found, fragment)
+    assert RESPONSE_TOIL_MAX <= fragment.take_toil() < 2 * RESPONSE_TOIL_MAX
     at_once = len(wording.written)
     assert at_once == 1
     # Whatever is decided about them meanwhile, they are told as they were.
@@ -109,7 +109,7 @@ def test_a_response_of_many_messages_is_put_into_words_in_pieces() -> None:
 
 def test_a_response_of_usual_messages_is_put_into_words_at_once() -> None:
     found = [(message_of(ID + BODY), ID + BODY) for _ in range(1_000)]
-    assert Wording(found, Place().engine.shared).complete
+    assert ResponseWriter(found, Place().engine.shared).complete
 
 
 def test_a_snapshot_is_all_of_a_message() -> None:

@@ -15,14 +15,14 @@ from postbus.amqp.sections import (
     encode_properties,
 )
 from postbus.errors import MessageSizeExceeded
-from postbus.messages.envelope import DECODED, read_message
-from postbus.messages.unpacking import (
+from postbus.messages.batches import (
     BATCH_COUNT_MAX,
     BATCH_FORMAT,
     DECODED_PER_TURN,
-    Unpacking,
+    BatchReader,
     open_batch,
 )
+from postbus.messages.envelope import DECODED, read_message
 from postbus.model.limits import FEW_HEADER_BYTES, HEADER_VALUES_MAX
 
 PROPERTY_MAX, HEADER_MAX = 1 << 15, 1 << 16
@@ -39,12 +39,12 @@ HEAVY = {
 }
 
 
-def pieces_of(unpacking: Unpacking) -> list[int]:
+def pieces_of(batch_reader: BatchReader) -> list[int]:
     """What each piece decodes."""
     pieces, done = [], False
     while not done:
         before = DECODED.units
-        done = unpacking.read()
+        done = batch_reader.read()
         pieces.append(DECODED.units - before)
     return pieces
 
@@ -52,9 +52,9 @@ def pieces_of(unpacking: Unpacking) -> list[int]:
 @pytest.mark.parametrize("raw", HEAVY.values(), ids=HEAVY.keys())
 def test_a_batch_of_heavy_headers_takes_many_pieces_of_a_bounded_size(raw: bytes) -> None:
     batch = b"".join([encode_data(raw)] * 16)
-    unpacking = open_batch(batch, BATCH_FORMAT, PROPERTY_MAX, HEADER_MAX)
-    pieces = pieces_of(unpacking)
-    assert [message.message_id for message in unpacking.messages] == ["m"] * 16
+    batch_reader = open_batch(batch, BATCH_FORMAT, PROPERTY_MAX, HEADER_MAX)
+    pieces = pieces_of(batch_reader)
+    assert [message.message_id for message in batch_reader.messages] == ["m"] * 16
     assert len(pieces) > 4
     # One message beyond the bound, the names of which may be written anew.
     assert max(pieces) <= DECODED_PER_TURN + 3 * (HEADER_MAX + 100)
@@ -62,13 +62,13 @@ def test_a_batch_of_heavy_headers_takes_many_pieces_of_a_bounded_size(raw: bytes
 
 def test_what_clients_usually_send_is_read_at_once() -> None:
     raw = ID + encode_application_properties({"a": 1}) + encode_data(bytes(10_000))
-    unpacking = open_batch(encode_data(raw) * 90, BATCH_FORMAT, PROPERTY_MAX, HEADER_MAX)
-    assert len(pieces_of(unpacking)) == 1
+    batch_reader = open_batch(encode_data(raw) * 90, BATCH_FORMAT, PROPERTY_MAX, HEADER_MAX)
+    assert len(pieces_of(batch_reader)) == 1
 
 
 def test_the_largest_number_of_messages_takes_few_pieces() -> None:
-    unpacking = open_batch(encode_data(BODY) * BATCH_COUNT_MAX, BATCH_FORMAT, PROPERTY_MAX)
-    assert 2 <= len(pieces_of(unpacking)) <= 8
+    batch_reader = open_batch(encode_data(BODY) * BATCH_COUNT_MAX, BATCH_FORMAT, PROPERTY_MAX)
+    assert 2 <= len(pieces_of(batch_reader)) <= 8
 
 
 def test_bodies_are_not_decoded() -> None:

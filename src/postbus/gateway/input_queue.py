@@ -8,10 +8,10 @@ from collections import deque
 from typing import Protocol
 
 from postbus.amqp.events import Event
-from postbus.runtime.shifts import Step
+from postbus.runtime.sliced_work import Step
 
 
-class Ear(Protocol):
+class InputHandler(Protocol):
     """The server's end of a connection, which can do both for a turn's time."""
 
     @property
@@ -24,7 +24,7 @@ class Ear(Protocol):
     def handle(self, events: list[Event]) -> None: ...
 
 
-class Backlog:
+class InputQueue:
     """Empty for most of the time: a turn is long enough for what peers usually say."""
 
     __slots__ = ("_enrolled", "data", "ended", "events", "waiting", "work")
@@ -46,7 +46,7 @@ class Backlog:
         first, self._enrolled = not self._enrolled, True
         return first
 
-    def go_on(self, ear: Ear) -> bool:
+    def go_on(self, ear: InputHandler) -> bool:
         """Do the next piece; says whether there are more."""
         if self.work is not None:
             if not self.work():

@@ -9,27 +9,27 @@ from typing import cast
 import pytest
 
 from postbus.amqp.events import Event
-from postbus.gateway.backlog import Backlog
+from postbus.gateway.input_queue import InputQueue
 from postbus.observe.turns import CLIENT, TurnMeter
-from postbus.runtime.shifts import Shifts
+from postbus.runtime.sliced_work import SlicedWork
 
 
 async def test_one_piece_of_all_is_done_in_each_turn() -> None:
     done: list[str] = []
-    shifts = Shifts(TurnMeter())
+    sliced_work = SlicedWork(TurnMeter())
 
     def step(name: str) -> bool:
         done.append(name)
         return done.count(name) < 3
 
-    shifts.add(partial(step, "a"))
-    shifts.add(partial(step, "b"))
+    sliced_work.add(partial(step, "a"))
+    sliced_work.add(partial(step, "b"))
     for count in range(1, 7):
         await asyncio.sleep(0)
         assert len(done) == count
     assert done == ["a", "b"] * 3
-    assert shifts.turns.longest()[CLIENT] > 0
-    shifts.add(partial(step, "c"))
+    assert sliced_work.turns.longest()[CLIENT] > 0
+    sliced_work.add(partial(step, "c"))
     await asyncio.sleep(0)
     assert done[6:] == ["c"]
 
@@ -37,24 +37,24 @@ async def test_one_piece_of_all_is_done_in_each_turn() -> None:
 async def test_one_that_fails_does_not_keep_the_others() -> None:
     failures: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, what: failures.append(what))
-    shifts = Shifts(TurnMeter())
+    sliced_work = SlicedWork(TurnMeter())
     done: list[str] = []
 
     def fail() -> bool:
         raise ValueError("broken")
 
-    shifts.add(fail)
-    shifts.add(lambda: bool(done.append("other")))
+    sliced_work.add(fail)
+    sliced_work.add(lambda: bool(done.append("other")))
     for _ in range(4):
         await asyncio.sleep(0)
     assert done == ["other"]
     assert len(failures) == 1
 
 
-class Ear:
+class InputHandler:
     """Takes one event at a time, and understands two bytes."""
 
-    def __init__(self, backlog: Backlog) -> None:
+    def __init__(self, backlog: InputQueue) -> None:
         self.backlog = backlog
         self.heard: list[object] = []
         self._left = b""
@@ -76,8 +76,8 @@ class Ear:
 
 
 def test_what_came_is_listened_to_in_its_order() -> None:
-    backlog = Backlog()
-    ear = Ear(backlog)
+    backlog = InputQueue()
+    ear = InputHandler(backlog)
     steps = iter([True, False])
     backlog.work = lambda: next(steps)
     assert backlog.begin()
@@ -97,8 +97,8 @@ def test_what_came_is_listened_to_in_its_order() -> None:
 
 @pytest.mark.parametrize("data", [[], [b"ab"]])
 def test_it_is_over_when_nothing_is_left(data: list[bytes]) -> None:
-    backlog = Backlog()
+    backlog = InputQueue()
     backlog.work = lambda: False
     backlog.data.extend(data)
     backlog.begin()
-    assert backlog.go_on(Ear(backlog)) == bool(data)
+    assert backlog.go_on(InputHandler(backlog)) == bool(data)

@@ -14,11 +14,11 @@ from postbus.broker.shared_state import SharedState
 from postbus.messages.envelope import write_delivery
 from postbus.runtime.receivers import TOIL_OF_A_SHARE, share_of
 
-WORDING_TOIL_MAX: Final = 8_192
+RESPONSE_TOIL_MAX: Final = 8_192
 """Of `SharedState.toil`, for one piece: the message that goes beyond it may take as long again."""
 
 
-class Wording:
+class ResponseWriter:
     """Messages that were found for a client, the first of them as it gets them."""
 
     __slots__ = ("_left", "written")
@@ -43,7 +43,7 @@ class Wording:
 
     def _write(self) -> int:
         toil = 0
-        while self._left and toil < WORDING_TOIL_MAX:
+        while self._left and toil < RESPONSE_TOIL_MAX:
             message, raw = self._left.popleft()
             parts = write_delivery(message, raw, with_state=True)
             toil += share_of(message, parts) * TOIL_OF_A_SHARE

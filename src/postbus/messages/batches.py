@@ -19,7 +19,7 @@ DECODED_PER_TURN: Final = 131_072
 """Of `Decoded.units`: some 13 ms, and the message that goes beyond it takes as long at most."""
 
 
-class Unpacking:
+class BatchReader:
     """Several messages of which the first ones have been read. All are taken together, or none."""
 
     __slots__ = ("_header_size_max", "_parts", "_property_size_max", "messages")
@@ -49,7 +49,7 @@ def open_batch(
     message_format: int,
     property_size_max: int,
     header_size_max: int = HEADER_SIZE_MAX,
-) -> Unpacking:
+) -> BatchReader:
     """The messages of a transfer that has several, none of which has been read."""
     if message_format != BATCH_FORMAT:
         raise InvalidArgument(f"The message format {message_format:#x} is not known.")
@@ -61,4 +61,4 @@ def open_batch(
     parts = split_batch(payload, BATCH_COUNT_MAX)
     if not parts:
         raise InvalidArgument("The batch holds no message.")
-    return Unpacking(parts, property_size_max, header_size_max)
+    return BatchReader(parts, property_size_max, header_size_max)

@@ -15,7 +15,7 @@ Step = Callable[[], bool]
 """Does a piece; says whether there is more to do."""
 
 
-class Shifts:
+class SlicedWork:
     """What is under way, in the order of its turns."""
 
     def __init__(self, turns: TurnMeter) -> None:
