@@ -319,7 +319,7 @@ class Runtime:
         """The store refused it, or broke."""
         self._returned(commit)
         self._meter.failures += 1
-        log.error("commit failed", error=str(error), fragment_ids=len(commit.written))
+        log.error("commit failed", error=str(error), fragments=len(commit.written))
         self._lost(commit.written, commit, refusal_of(error))
         self._finish(commit.fragments, commit.outputs)
 
