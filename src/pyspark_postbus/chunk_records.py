@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from postbus.feed.operations import HOUSEKEEPING, OPERATIONS
+from postbus.broker.record_kinds import MEANINGS
 from postbus.store import batch
 from pyspark_postbus.spans import Buffer, Flags, Positions, Spans
 
@@ -33,7 +33,7 @@ PROPERTIES, REASON, DESCRIPTION, SOURCE, TRAIL = 1, 2, 3, 4, 5
 """Tags of extras."""
 ORIGIN_AT, ORIGIN_NUMBER_AT = 21, 29
 """Places in a trail (`postbus.broker.message`)."""
-_KNOWN: Final[Flags] = np.isin(np.arange(256), [int(kind) for kind in [*OPERATIONS, *HOUSEKEEPING]])
+_KNOWN: Final[Flags] = np.isin(np.arange(256), [int(kind) for kind in MEANINGS])
 
 
 class DecodeFailed(Exception):

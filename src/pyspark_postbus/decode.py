@@ -15,9 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from postbus.broker.message import KIND_MASK, OWNER_BITS, STATE
-from postbus.broker.records import BRINGS_BODY, RecordKind
+from postbus.broker.record_kinds import BRINGS_BODY, OPERATIONS, RecordKind
 from postbus.feed import events
-from postbus.feed.operations import OPERATIONS
 from pyspark_postbus.chunk_records import PROPERTIES, TRAIL, Records, find_records
 from pyspark_postbus.columns import OF_SECTIONS, TYPES, arrow_schema
 from pyspark_postbus.record_columns import OF_RECORD

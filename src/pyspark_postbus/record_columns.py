@@ -11,9 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from postbus.broker.message import KIND_MASK, OWNER_BITS, SCHEDULED
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import OPERATIONS, RecordKind
 from postbus.feed import events
-from postbus.feed.operations import OPERATIONS
 from pyspark_postbus.chunk_records import (
     DESCRIPTION,
     ORIGIN_AT,

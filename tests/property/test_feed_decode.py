@@ -46,7 +46,7 @@ from postbus.amqp.sections import (
 )
 from postbus.broker import records
 from postbus.broker.message import LANES, STATE, ForwardingInfo, Message
-from postbus.broker.records import BRINGS_BODY, RecordKind
+from postbus.broker.record_kinds import BRINGS_BODY, RecordKind
 from postbus.errors import ServiceBusError
 from postbus.feed.events import COLUMNS, TIMES, JournalOrigin, event
 from postbus.messages.envelope import read_message

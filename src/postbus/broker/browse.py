@@ -12,7 +12,7 @@ from postbus.broker.lanes import first_messages
 from postbus.broker.message import ACTIVE, DEFERRED, SCHEDULED, Message, from_row, no_body
 from postbus.broker.pages import BodyPage, GroupPage, LanePage, Need, Pages, RowPage
 from postbus.broker.queue import Queue
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import RecordKind
 from postbus.broker.session_chores import first_of_session
 from postbus.errors import InvalidArgument, MessageNotFound, MessageSizeExceeded
 from postbus.model.instant import Instant

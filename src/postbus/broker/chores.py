@@ -35,7 +35,7 @@ from postbus.broker.pages import (
     PinnedPage,
 )
 from postbus.broker.queue import Queue
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import RecordKind
 from postbus.model.instant import NEVER, Instant
 from postbus.model.rows import Row
 

@@ -36,7 +36,7 @@ from postbus.broker.pages import BodyPage, LanePage, Need, Page, Pages
 from postbus.broker.placing import HOPS_EXCEEDED, HOPS_MAX, choose_place, passes_on
 from postbus.broker.policy import NOWHERE
 from postbus.broker.queue import Queue
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import RecordKind
 from postbus.broker.send_via import is_posted
 from postbus.broker.shared_state import SharedState
 from postbus.errors import EntityDisabled, ServiceBusError

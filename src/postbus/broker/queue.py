@@ -29,7 +29,7 @@ from postbus.broker.message import (
 from postbus.broker.outbox import Outbox
 from postbus.broker.placing import choose_place, passes_on
 from postbus.broker.policy import NOWHERE, Policy
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import RecordKind
 from postbus.broker.shared_state import SharedState
 from postbus.broker.taking import Taken
 from postbus.broker.window import Window

@@ -22,7 +22,7 @@ from postbus.broker.pages import BodyPage, Need, Page, Pages
 from postbus.broker.placing import choose_place
 from postbus.broker.policy import NOWHERE, Policy
 from postbus.broker.queue import Queue
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import RecordKind
 from postbus.broker.send_via import admit_posts, post
 from postbus.errors import InvalidOperation, ServiceBusError
 from postbus.model.instant import Instant

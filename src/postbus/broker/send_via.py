@@ -12,7 +12,7 @@ from postbus.broker.admission import admit
 from postbus.broker.engine import Engine
 from postbus.broker.message import KIND_MASK, OUTBOX, TRANSFER_DEAD_LETTER, ForwardingInfo, Message
 from postbus.broker.policy import Policy
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import RecordKind
 from postbus.model.instant import Instant
 
 

@@ -12,7 +12,7 @@ from postbus.broker.held_sessions import READY_MAX, Session, Sessions, sessions_
 from postbus.broker.message import ACTIVE, STATE, Message, no_body
 from postbus.broker.pages import BodyPage, GroupPage, GroupsPage, Need, Page, Pages
 from postbus.broker.queue import Queue
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import RecordKind
 from postbus.broker.session_chores import first_of_session
 from postbus.errors import (
     InvalidArgument,

@@ -8,7 +8,7 @@ from postbus.broker.held_sessions import Sessions
 from postbus.broker.message import ACTIVE, DEFERRED, OUTBOX, Message
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import RecordKind
 from postbus.broker.shared_state import SharedState, is_in_session
 from postbus.broker.window import Window
 from postbus.errors import InvalidOperation, SessionLockLost

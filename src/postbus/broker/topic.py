@@ -15,7 +15,7 @@ from postbus.broker.message import MAIN, PUBLISHING, ForwardingInfo, Message, no
 from postbus.broker.pages import BodyPage, Need, Page, Pages
 from postbus.broker.placing import choose_dead_letter_place, choose_place
 from postbus.broker.queue import HEADERS_TOO_LARGE, Queue
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import RecordKind
 from postbus.model.instant import Instant
 
 COPIES_AT_ONCE: Final = 512

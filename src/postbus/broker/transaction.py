@@ -16,7 +16,7 @@ from postbus.broker.engine import Engine
 from postbus.broker.message import Message, NewProperties, no_body
 from postbus.broker.pages import BodyPage, Need, Page, Pages
 from postbus.broker.queue import Queue
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import RecordKind
 from postbus.broker.rewriting import Rewriting, check_together
 from postbus.broker.send_via import admit_posts, post
 from postbus.errors import (

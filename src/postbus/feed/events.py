@@ -25,7 +25,7 @@ from postbus.broker.message import (
     TRANSFER_DEAD_LETTER,
     Message,
 )
-from postbus.feed.operations import HOUSEKEEPING, OPERATIONS
+from postbus.broker.record_kinds import OPERATIONS
 from postbus.messages.plain_values import id_text, property_text, read_body, text_of
 from postbus.model.instant import Instant
 
@@ -94,7 +94,8 @@ def subscription_of(subqueue: int, subscriptions: Mapping[int, str]) -> str | No
 def event(place: JournalOrigin, offset: int, at: Instant, data: bytes) -> Event | None:
     """What one record says; `at` is when its batch was committed. None for housekeeping."""
     record = records.decode(data)
-    if record.kind in HOUSEKEEPING:
+    operation = OPERATIONS.get(record.kind)
+    if operation is None:
         return None
     message = record.message
     is_scheduled = message.lane == SCHEDULED
@@ -106,7 +107,7 @@ def event(place: JournalOrigin, offset: int, at: Instant, data: bytes) -> Event 
         "partition": place.partition,
         "offset": offset,
         "timestamp": at,
-        "operation": OPERATIONS[record.kind],
+        "operation": operation,
         "sequenceNumber": message.number,
         "originalSequenceNumber": message.first_number,
         # In that lane it is when the message will be enqueued.

@@ -24,7 +24,8 @@ from postbus.broker.message import (
     Message,
 )
 from postbus.broker.policy import Policy
-from postbus.broker.records import BRINGS_BODY, RecordKind, decode, encode, encode_with_body
+from postbus.broker.record_kinds import BRINGS_BODY, RecordKind
+from postbus.broker.records import decode, encode, encode_with_body
 from postbus.errors import ServiceBusError
 from postbus.store import batch
 from postbus.store.memory.store import MemoryStore

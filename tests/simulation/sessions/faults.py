@@ -13,7 +13,7 @@ from postbus.broker.held_sessions import FreeSessions, Session, Sessions
 from postbus.broker.ledger import Ledger
 from postbus.broker.message import Message
 from postbus.broker.queue import Queue
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import Meaning, RecordKind
 from postbus.broker.transaction import Transaction
 from postbus.runtime import loading
 from postbus.runtime.holding import Held
@@ -117,6 +117,10 @@ def _seen_again(drop: Any) -> Any:
         return drop(own, message, now, *rest)
 
     return faulty
+
+
+def _without_ids(meanings: dict[RecordKind, Meaning]) -> dict[RecordKind, Meaning]:
+    return {kind: meaning._replace(brings_id=False) for kind, meaning in meanings.items()}
 
 
 def _never(_: Any) -> Any:
@@ -236,7 +240,7 @@ SESSION_FAULTS = [
     Fault(
         "ids not replayed",
         frozenset({TWICE}),
-        patched(ledger, "BRINGS_ID", lambda _: frozenset()),
+        patched(ledger, "MEANINGS", _without_ids),
     ),
     Fault("window that slides", frozenset({DROPPED}), patched(duplicates, "drop", _seen_again)),
     Fault("filter that forgets", frozenset({TWICE}), patched(Layer, "may_have", _never)),

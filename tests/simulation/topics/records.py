@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from postbus.broker.message import OWNER_BITS
-from postbus.broker.records import Record, RecordKind
+from postbus.broker.record_kinds import RecordKind
+from postbus.broker.records import Record
 from postbus.store.ports import MessageStore, Part
 from tests.simulation.history import History, Violation
 from tests.simulation.kept import Kept, Written

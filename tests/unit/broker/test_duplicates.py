@@ -9,7 +9,8 @@ from postbus.broker.duplicates import recall
 from postbus.broker.message import MAIN, Message
 from postbus.broker.pages import Need, Pages, SeenPage
 from postbus.broker.policy import Policy
-from postbus.broker.records import Record, RecordKind
+from postbus.broker.record_kinds import RecordKind
+from postbus.broker.records import Record
 from postbus.broker.transaction import Settlement, Transaction, Verdict
 from postbus.errors import EntityDisabled, MessageSizeExceeded, QuotaExceeded
 from postbus.store import batch

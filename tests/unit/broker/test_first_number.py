@@ -6,7 +6,8 @@ from __future__ import annotations
 from postbus.broker import records
 from postbus.broker.message import DEAD_LETTER, OUTBOX
 from postbus.broker.queue import Policy
-from postbus.broker.records import BRINGS_BODY, Record
+from postbus.broker.record_kinds import BRINGS_BODY
+from postbus.broker.records import Record
 from postbus.store import batch
 from tests.support.engine import Engine
 from tests.support.topics import Place, Sorter

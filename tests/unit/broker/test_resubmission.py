@@ -16,7 +16,7 @@ from postbus.broker.message import (
     Message,
 )
 from postbus.broker.policy import Policy
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import RecordKind
 from postbus.broker.resubmission import (
     Back,
     Outcome,

@@ -17,7 +17,7 @@ from postbus.broker.message import (
 )
 from postbus.broker.pages import BodyPage, Pages, PinnedPage
 from postbus.broker.policy import Policy
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import RecordKind
 from postbus.broker.topic import Copy, Sorted, fan_out
 from postbus.errors import EntityDisabled, EntityNotFound, QuotaExceeded
 from postbus.store import batch

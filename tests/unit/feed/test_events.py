@@ -26,10 +26,9 @@ from postbus.broker.message import (
     ForwardingInfo,
     Message,
 )
-from postbus.broker.records import BRINGS_BODY, RecordKind
+from postbus.broker.record_kinds import BRINGS_BODY, OPERATIONS, RecordKind
 from postbus.feed.events import COLUMNS, Event, JournalOrigin, event
 from postbus.feed.lines import line
-from postbus.feed.operations import HOUSEKEEPING, OPERATIONS
 
 T0 = 1_700_000_000_123
 PLACE = JournalOrigin("orders", 0, {3: "audit"})
@@ -76,12 +75,11 @@ def event_of(kind: RecordKind, about: Message, raw: bytes = b"") -> Event:
 
 
 def test_every_kind_of_record_has_a_name_or_is_housekeeping() -> None:
-    assert set(OPERATIONS) | HOUSEKEEPING == set(RecordKind)
-    assert not set(OPERATIONS) & HOUSEKEEPING
+    assert set(OPERATIONS) | {RecordKind.COPIED, RecordKind.REPLACED} == set(RecordKind)
     assert len(set(OPERATIONS.values())) == len(OPERATIONS)
 
 
-@pytest.mark.parametrize("kind", sorted(HOUSEKEEPING))
+@pytest.mark.parametrize("kind", sorted(set(RecordKind) - set(OPERATIONS)))
 def test_housekeeping_is_no_event(kind: RecordKind) -> None:
     about = message(sent())
     if kind in BRINGS_BODY:

@@ -9,7 +9,7 @@ import pytest
 
 from postbus.broker import records
 from postbus.broker.message import OWNER_BITS, Message
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import RecordKind
 from postbus.observe.meters import EntityMeter
 from postbus.runtime.accounting import account
 
