@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from postbus.broker import records
-from postbus.broker.message import ACTIVE, MAIN, Message
+from postbus.broker.message import ACTIVE, Message
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
 from postbus.broker.record_kinds import MEANINGS, Effect, RecordKind
+from postbus.broker.subqueue import MAIN
 from postbus.store import batch
 from tests.simulation.history import History
 

@@ -22,15 +22,7 @@ from postbus.broker.duplicate_history import History
 from postbus.broker.duplicates import digests_of, drop, lookup, repeated
 from postbus.broker.engine import Engine
 from postbus.broker.lanes import first_messages
-from postbus.broker.message import (
-    ACTIVE,
-    OUTBOX,
-    OWNER_BITS,
-    SCHEDULED,
-    ForwardingInfo,
-    Message,
-    no_body,
-)
+from postbus.broker.message import ACTIVE, OUTBOX, SCHEDULED, ForwardingInfo, Message, no_body
 from postbus.broker.outbox import destination_of
 from postbus.broker.pages import BodyPage, LanePage, Need, Page, Pages
 from postbus.broker.placing import HOPS_EXCEEDED, HOPS_MAX, choose_place, passes_on
@@ -39,6 +31,7 @@ from postbus.broker.queue import Queue
 from postbus.broker.record_kinds import RecordKind
 from postbus.broker.send_via import is_posted
 from postbus.broker.shared_state import SharedState
+from postbus.broker.subqueue import owner_of
 from postbus.errors import EntityDisabled, ServiceBusError
 from postbus.model.instant import NEVER, Instant
 
@@ -82,7 +75,7 @@ def collect(
     """The next messages in an outbox, but for those to destinations that are passed over; None
     when there are none. Looks at one page of the outbox, and remembers how far it has come: where
     there is nothing in it to be sent but more may follow, the shipment is empty."""
-    if subqueue >> OWNER_BITS not in engine.queues:
+    if owner_of(subqueue) not in engine.queues:
         engine.shared.outboxes.pop(subqueue, None)
         return None  # its subscription is gone, and what is left of that is removed
     outbox = engine.shared.outboxes.get(subqueue)
@@ -235,7 +228,7 @@ def returned(
     messages = _in_outbox(engine, subqueue, [number], pages)
     if isinstance(messages, Need):
         return messages
-    queue = engine.queues.get(subqueue >> OWNER_BITS)
+    queue = engine.queues.get(owner_of(subqueue))
     for message in messages:
         if queue is not None:
             _keep_dead(queue, message, refusal)
@@ -269,7 +262,7 @@ def _keep_dead(queue: Queue, message: Message, refusal: ServiceBusError) -> None
 def _in_outbox(
     engine: Engine, subqueue: int, numbers: Sequence[int], pages: Pages
 ) -> list[Message] | Need:
-    queue = engine.queues.get(subqueue >> OWNER_BITS)
+    queue = engine.queues.get(owner_of(subqueue))
     if queue is None or not numbers:
         return []  # what a subscription that is gone has left is removed by a chore
     found = by_number(queue, subqueue, OUTBOX, numbers, pages)

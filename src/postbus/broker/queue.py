@@ -15,14 +15,10 @@ from postbus.broker.held_sessions import Session, Sessions
 from postbus.broker.ledger import Ledger
 from postbus.broker.message import (
     ACTIVE,
-    DEAD_LETTER,
     DEFERRED,
-    MAIN,
     NO_TTL,
     OUTBOX,
-    OWNER_BITS,
     SCHEDULED,
-    TRANSFER_DEAD_LETTER,
     Message,
     NewProperties,
 )
@@ -31,6 +27,7 @@ from postbus.broker.placing import choose_place, passes_on
 from postbus.broker.policy import NOWHERE, Policy
 from postbus.broker.record_kinds import RecordKind
 from postbus.broker.shared_state import SharedState
+from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, subqueue_of
 from postbus.broker.taking import Taken
 from postbus.broker.window import Window
 from postbus.errors import (
@@ -73,8 +70,8 @@ class Queue:
         self.policy = policy
         self.ledger: Ledger = shared.ledger
         self.shared = shared
-        self.main = owner << OWNER_BITS | MAIN
-        self.dead_letters = owner << OWNER_BITS | DEAD_LETTER
+        self.main = subqueue_of(owner, MAIN)
+        self.dead_letters = subqueue_of(owner, DEAD_LETTER)
         # In order of expiry: every lock of a queue lasts equally long, and renewing moves to
         # the end.
         self.locks: OrderedDict[bytes, Message] = OrderedDict()
@@ -101,8 +98,7 @@ class Queue:
 
     @property
     def subqueues(self) -> tuple[int, int, int]:
-        first = self.owner << OWNER_BITS
-        return first | MAIN, first | DEAD_LETTER, first | TRANSFER_DEAD_LETTER
+        return self.main, self.dead_letters, subqueue_of(self.owner, TRANSFER_DEAD_LETTER)
 
     def _note_forwarding(self) -> None:
         policy = self.policy

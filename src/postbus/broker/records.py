@@ -184,7 +184,7 @@ def encode_with_body_plainly(kind: RecordKind, message: Message, body: bytes) ->
     )
 
 
-def subqueue_of(data: bytes) -> int:
+def subqueue_in(data: bytes) -> int:
     """The subqueue of a record's message, without reading the rest."""
     return int.from_bytes(data[4:8], "little")
 

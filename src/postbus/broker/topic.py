@@ -11,11 +11,12 @@ from typing import Final, NamedTuple, Protocol
 
 from postbus.broker.admission import admit
 from postbus.broker.lanes import first_messages
-from postbus.broker.message import MAIN, PUBLISHING, ForwardingInfo, Message, no_body
+from postbus.broker.message import PUBLISHING, ForwardingInfo, Message, no_body
 from postbus.broker.pages import BodyPage, Need, Page, Pages
 from postbus.broker.placing import choose_dead_letter_place, choose_place
 from postbus.broker.queue import HEADERS_TOO_LARGE, Queue
 from postbus.broker.record_kinds import RecordKind
+from postbus.broker.subqueue import MAIN
 from postbus.model.instant import Instant
 
 COPIES_AT_ONCE: Final = 512

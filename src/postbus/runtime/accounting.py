@@ -1,8 +1,8 @@
 """Count what was committed: the meters follow the journal, so they count what lasts."""
 
 from postbus.broker import records
-from postbus.broker.message import OWNER_BITS
 from postbus.broker.record_kinds import DEAD_LETTER_METER, MEANINGS, RecordKind
+from postbus.broker.subqueue import owner_of
 from postbus.observe.meters import EntityMeter
 from postbus.runtime.fragment import LoadedFragment
 
@@ -15,7 +15,7 @@ def account(fragment: LoadedFragment, written: list[bytes]) -> None:
         return
     of: dict[int, list[bytes]] = {}
     for record in written:
-        of.setdefault(records.subqueue_of(record) >> OWNER_BITS, []).append(record)
+        of.setdefault(owner_of(records.subqueue_in(record)), []).append(record)
     for owner, its in of.items():
         meter = fragment.meters.get(owner) if owner else fragment.meter
         if meter is not None:

@@ -8,7 +8,7 @@ from postbus.broker import records
 from postbus.broker.bloom import digest_of
 from postbus.broker.duplicate_history import History
 from postbus.broker.ledger import Layout, Ledger
-from postbus.broker.message import ACTIVE, DEFERRED, MAIN, ForwardingInfo, Message
+from postbus.broker.message import ACTIVE, DEFERRED, ForwardingInfo, Message
 from postbus.broker.record_kinds import (
     BRINGS_BODY,
     DEAD_LETTER_METER,
@@ -17,6 +17,7 @@ from postbus.broker.record_kinds import (
     Effect,
     RecordKind,
 )
+from postbus.broker.subqueue import MAIN
 from postbus.observe.meters import EntityMeter
 
 BODY = b"body"

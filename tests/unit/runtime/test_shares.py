@@ -14,7 +14,8 @@ from postbus.amqp.sections import (
     encode_message_annotations,
     encode_properties,
 )
-from postbus.broker.message import MAIN, Message
+from postbus.broker.message import Message
+from postbus.broker.subqueue import MAIN
 from postbus.gateway.browsing import _look
 from postbus.gateway.peeking import peek
 from postbus.messages.envelope import read_message, write_delivery
