@@ -27,9 +27,9 @@ from postbus.broker.pages import (
     LanePage,
     Need,
     NextDue,
-    Page,
     Pages,
     PinnedPage,
+    missing,
 )
 from postbus.broker.queue import Queue
 from postbus.broker.record_kinds import RecordKind
@@ -42,11 +42,6 @@ PAGE_ROWS: Final = 1024
 BATCHES_AT_ONCE: Final = 8
 COPY_BYTES: Final = 4 << 20
 _BLOCKED_SWEEP_MS: Final = 1_000
-
-
-def missing(pages: Pages, wanted: list[Page]) -> Need | None:
-    absent = tuple(page for page in wanted if page not in pages)
-    return Need(absent) if absent else None
 
 
 def refill(queue: Queue, subqueue: int, pages: Pages) -> Need | None:

@@ -163,13 +163,15 @@ class Engine:
     def _look_at_marks(self) -> None:
         locked, expiring = self.shared.locked, self.shared.expiring
         if locked:
-            for owner, queue in locked.items():
+            for owner in locked:
+                queue = self.queues[owner]
                 self._lock_ends.set(owner, queue.first_lock_end())
                 if queue.sessions is not None:
-                    expiring[owner] = queue  # perhaps it is a session that was accepted
+                    expiring[owner] = None  # perhaps a session was accepted
             locked.clear()
         if expiring:
-            for owner, queue in expiring.items():
+            for owner in expiring:
+                queue = self.queues[owner]
                 if self._is_received(queue):
                     self._expiries.set(owner, queue.next_expiry)
             expiring.clear()

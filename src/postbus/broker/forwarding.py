@@ -17,20 +17,17 @@ from typing import Final, NamedTuple
 from postbus.broker.admission import admit
 from postbus.broker.bloom import digest_of
 from postbus.broker.browse import by_number
-from postbus.broker.chores import missing
 from postbus.broker.duplicate_history import History
 from postbus.broker.duplicates import digests_of, drop, lookup, repeated
 from postbus.broker.engine import Engine
 from postbus.broker.lanes import first_messages
 from postbus.broker.message import ACTIVE, OUTBOX, SCHEDULED, ForwardingInfo, Message, no_body
 from postbus.broker.outbox import destination_of
-from postbus.broker.pages import BodyPage, LanePage, Need, Page, Pages
-from postbus.broker.placing import HOPS_EXCEEDED, HOPS_MAX, choose_place, passes_on
+from postbus.broker.pages import BodyPage, LanePage, Need, Page, Pages, missing
 from postbus.broker.policy import NOWHERE
-from postbus.broker.queue import Queue
+from postbus.broker.queue import HOPS_EXCEEDED, HOPS_MAX, Queue
 from postbus.broker.record_kinds import RecordKind
 from postbus.broker.send_via import is_posted
-from postbus.broker.shared_state import SharedState
 from postbus.broker.subqueue import owner_of
 from postbus.errors import EntityDisabled, ServiceBusError
 from postbus.model.instant import NEVER, Instant
@@ -206,7 +203,7 @@ def _take_in(engine: Engine, origin: int, sent: Message, raw: bytes, now: Instan
     if engine.topic is not None:
         engine.topic.arrive(made, now)
         return
-    choose_place(own, made)
+    own.route(made)
     engine.ledger.arrive(made, raw)
     own.placed(made)
 
@@ -281,16 +278,17 @@ def diverts(queue: Queue) -> int | None:
     return queue.dead_letters if ledger.count(queue.dead_letters, ACTIVE) else None
 
 
-def diverted(fragment: SharedState) -> list[int]:
-    """The subqueues whose messages have to set out. A queue that has none is not asked again
-    before something becomes ready in it."""
-    if not fragment.diverting:
+def diverted(engine: Engine) -> list[int]:
+    """The subqueues whose messages have to set out. A queue without such a subqueue is not asked
+    again before something becomes ready in it."""
+    diverting = engine.shared.diverting
+    if not diverting:
         return []
     found: list[int] = []
-    for owner, queue in list(fragment.diverting.items()):
-        subqueue = diverts(queue)
+    for owner in list(diverting):
+        subqueue = diverts(engine.queues[owner])
         if subqueue is None:
-            del fragment.diverting[owner]
+            del diverting[owner]
         else:
             found.append(subqueue)
     return found
@@ -329,7 +327,7 @@ def _set_out(queue: Queue, message: Message, now: Instant) -> None:
         queue.expire(message)
         return
     if message.subqueue == queue.dead_letters:
-        if not passes_on(queue, message):
+        if not queue.passes_on(message):
             return
     else:
         trail = message.trail or ForwardingInfo(message.length)

@@ -142,7 +142,7 @@ def _has_work(engine: Engine) -> bool:
         engine.shared.outboxes
         or engine.removed
         or (topic is not None and topic.behind)
-        or any(diverts(queue) is not None for queue in engine.shared.diverting.values())
+        or any(diverts(engine.queues[owner]) is not None for owner in engine.shared.diverting)
     )
 
 

@@ -207,7 +207,7 @@ class LoadedFragment:
                 engine.queues.get(owner_of(subqueue)),
             )
             if queue is not None and queue.forwards(subqueue):
-                engine.shared.diverting[queue.owner] = queue
+                engine.shared.diverting[queue.owner] = None
             if receivers is None or queue is None or not receivers.waiting:
                 continue
             window = queue.windows[subqueue]
@@ -224,7 +224,7 @@ class LoadedFragment:
             self._add(found, "recall", _recall)
         if engine.topic is not None:
             self._add_for_topic(found, engine)
-        for subqueue in forwarding.diverted(engine.shared):
+        for subqueue in forwarding.diverted(engine):
             self._add(found, f"divert {subqueue}", partial(_divert, subqueue))
         return found
 

@@ -14,6 +14,7 @@ from postbus.broker.ledger import Ledger
 from postbus.broker.message import Message
 from postbus.broker.queue import Queue
 from postbus.broker.record_kinds import Meaning, RecordKind
+from postbus.broker.session_queue import SessionQueue
 from postbus.broker.transaction import Transaction
 from postbus.runtime import loading
 from postbus.runtime.holding import Held
@@ -70,8 +71,8 @@ def _nothing(_: Any) -> Any:
 
 
 def _counted_as_failed(end: Any) -> Any:
-    def faulty(held: Sessions, queue: Queue, one: Session, failed: bool, now: int) -> None:
-        end(held, queue, one, True, now)
+    def faulty(queue: SessionQueue, one: Session, failed: bool, now: int) -> None:
+        end(queue, one, True, now)
 
     return faulty
 
@@ -209,7 +210,7 @@ SESSION_FAULTS = [
     Fault(
         "session lock without an end",
         frozenset({SERVED, HOLDER, LOCK, ENDS}),
-        patched(Sessions, "expire", _nothing),
+        patched(SessionQueue, "expire_sessions", _nothing),
     ),
     Fault(
         "session not given up",
@@ -219,7 +220,7 @@ SESSION_FAULTS = [
     Fault(
         "deliveries counted that were given back",
         frozenset({LOCK, COUNT}),
-        patched(Sessions, "end", _counted_as_failed),
+        patched(SessionQueue, "end_session", _counted_as_failed),
     ),
     Fault(
         "session starved",
