@@ -18,7 +18,7 @@ import uvloop
 from postbus.auth.access import Access
 from postbus.auth.authority import Authority
 from postbus.auth.namespace_key import KeyFileError, choose_key, connection_string
-from postbus.broker.message import MAIN
+from postbus.broker.subqueue import MAIN
 from postbus.broker.window import WindowLimits
 from postbus.config.places import ConfigError
 from postbus.errors import SHUTTING_DOWN, ConnectionForced, OutcomeUnknown, StoreUnavailable

@@ -206,3 +206,9 @@ class Pages:
     def _forget_seen(self) -> None:
         self.seen = {}
         self._looked_in = {}
+
+
+def missing(pages: Pages, wanted: list[Page]) -> Need | None:
+    """The pages that must be loaded first, if there are any."""
+    absent = tuple(page for page in wanted if page not in pages)
+    return Need(absent) if absent else None

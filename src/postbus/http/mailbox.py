@@ -12,9 +12,10 @@ from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from postbus.broker.engine import Engine
-from postbus.broker.message import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Message
+from postbus.broker.message import Message
 from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
+from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
 from postbus.errors import (
     SHUTTING_DOWN,
     ConnectionForced,

@@ -8,8 +8,8 @@ from typing import Any
 import structlog
 
 from postbus.amqp.link import Link
-from postbus.broker.message import OWNER_BITS
 from postbus.broker.policy import NOWHERE, Policy
+from postbus.broker.subqueue import subqueue_of
 from postbus.model.description import EntityStatus, QueueDescription
 from postbus.model.instant import Instant
 from postbus.model.rule import RuleDescription
@@ -75,7 +75,7 @@ class Entity(ABC):
 
     def subqueue(self, kind: int) -> int:
         """The number of one of its subqueues in its fragment."""
-        return self.owner << OWNER_BITS | kind
+        return subqueue_of(self.owner, kind)
 
     def touch(self, now: Instant) -> None:
         self.accessed_at = self.used_at = now

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, Final
 
 from postbus.broker.engine import Engine
-from postbus.broker.message import DEAD_LETTER, TRANSFER_DEAD_LETTER
 from postbus.broker.pages import Need, Pages
 from postbus.broker.resubmission import (
     AT_ONCE,
@@ -26,6 +25,7 @@ from postbus.broker.resubmission import (
     discard,
     resubmit,
 )
+from postbus.broker.subqueue import DEAD_LETTER, TRANSFER_DEAD_LETTER
 from postbus.errors import (
     EntityNotFound,
     InvalidArgument,

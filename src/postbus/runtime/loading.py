@@ -10,19 +10,11 @@ from postbus.broker import records
 from postbus.broker.duplicate_history import FILTER_BYTES, History
 from postbus.broker.engine import Engine, counted
 from postbus.broker.ledger import Layout, Ledger
-from postbus.broker.message import (
-    DEAD_LETTER,
-    MAIN,
-    OUTBOX,
-    OWNER_BITS,
-    PUBLISHING,
-    SCHEDULED,
-    TRANSFER_DEAD_LETTER,
-    CorruptRow,
-)
+from postbus.broker.message import OUTBOX, PUBLISHING, SCHEDULED, CorruptRow
 from postbus.broker.pages import Loaded, Need, Page, Pages
 from postbus.broker.policy import NOWHERE
 from postbus.broker.shared_state import SharedState
+from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, subqueue_of
 from postbus.broker.window import WindowLimits
 from postbus.errors import (
     InternalError,
@@ -213,8 +205,8 @@ def _learn(fragment: LoadedFragment, standing: FragmentPosition | None, due: int
 def _unfinished(fragment: LoadedFragment, ledger: Ledger, owner: int) -> bool:
     """Was an owner's work cut short that does not wait for somebody to use the entity: messages on
     their way elsewhere, or about to be, or left by a subscription that is gone?"""
-    first = owner << OWNER_BITS
-    main, dead, posted = first | MAIN, first | DEAD_LETTER, first | TRANSFER_DEAD_LETTER
+    main, dead = subqueue_of(owner, MAIN), subqueue_of(owner, DEAD_LETTER)
+    posted = subqueue_of(owner, TRANSFER_DEAD_LETTER)
     if owner and owner not in fragment.subscriptions:
         return counted(ledger, owner) > 0
     policy = fragment.subscriptions[owner][1] if owner else fragment.policy

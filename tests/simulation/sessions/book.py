@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from postbus.broker.message import STATE as STATE_LANE
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import RecordKind
 from postbus.model.instant import NEVER
 from postbus.store.ports import MessageStore, Part
 from tests.simulation.history import History, Violation

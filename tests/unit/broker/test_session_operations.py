@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from postbus.broker import session_operations
-from postbus.broker.message import DEAD_LETTER, MAIN
 from postbus.broker.policy import Policy
+from postbus.broker.subqueue import DEAD_LETTER, MAIN
 from postbus.errors import (
     EntityDisabled,
     InvalidArgument,

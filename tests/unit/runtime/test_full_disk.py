@@ -15,9 +15,10 @@ import pytest
 
 from postbus.broker import browse
 from postbus.broker.engine import Engine
-from postbus.broker.message import DEAD_LETTER, MAIN, OUTBOX, Message
+from postbus.broker.message import OUTBOX, Message
 from postbus.broker.pages import Pages
 from postbus.broker.policy import Policy
+from postbus.broker.subqueue import DEAD_LETTER, MAIN
 from postbus.broker.transaction import Settlement, Transaction, Verdict
 from postbus.broker.window import WindowLimits
 from postbus.errors import ServiceBusError, StoreFull, TransactionRolledBack
