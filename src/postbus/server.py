@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from typing import Final, cast
@@ -20,7 +21,8 @@ from postbus.auth.authority import Authority
 from postbus.auth.namespace_key import KeyFileError, choose_key, connection_string
 from postbus.broker.subqueue import MAIN
 from postbus.broker.window import WindowLimits
-from postbus.config.places import ConfigError
+from postbus.config.option_reading import read_options
+from postbus.config.places import ConfigError, ConfigMistake
 from postbus.errors import SHUTTING_DOWN, ConnectionForced, OutcomeUnknown, StoreUnavailable
 from postbus.feed.readers import FeedReaders
 from postbus.feed.service import Feed
@@ -136,9 +138,15 @@ async def _serve(settings: Settings) -> int:
 
 
 def _config(settings: Settings) -> NamespaceConfig:
-    if settings.config is None:
-        return NamespaceConfig()
-    return load_config(settings.config, _defaults(settings, None))
+    """What the file and the options say of entities. Raises ConfigError."""
+    config = NamespaceConfig()
+    if settings.config is not None:
+        config = load_config(settings.config, _defaults(settings, None))
+    defaults = _defaults(settings, config.default_lock_duration_ms)
+    try:
+        return replace(config, named=read_options(settings.queue, settings.topic, defaults))
+    except ConfigMistake as wrong:
+        raise ConfigError(str(wrong)) from None
 
 
 def _defaults(settings: Settings, lock_duration_ms: int | None) -> QueueDescription:

@@ -120,7 +120,7 @@ def namespace_document(site: Site, created_at: Instant) -> str:
 def read_content(body: bytes) -> Element:
     """The description in the entry that a request brings. Raises InvalidArgument."""
     try:
-        # Decoded here, so that the document cannot choose which of Python's codecs runs.
+        # DecodeMeter here, so that the document cannot choose which of Python's codecs runs.
         root = fromstring(body.decode("utf-8-sig"))
     except (ParseError, ValueError) as error:
         raise InvalidArgument(f"The body of the request is not valid XML: {error}.") from None

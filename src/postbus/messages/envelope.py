@@ -93,7 +93,7 @@ _LOCKED = AnnotationLayout(
 )
 
 
-class Decoded:
+class DecodeMeter:
     """What has been decoded of messages since the process began. Whoever lets clients wait for
     each other compares it with what it was before."""
 
@@ -105,7 +105,7 @@ class Decoded:
         most."""
 
 
-DECODED: Final = Decoded()
+DECODED: Final = DecodeMeter()
 UNITS_OF_A_MESSAGE: Final = 64
 UNITS_OF_TOIL: Final = 10
 """What is one of `SharedState.toil`."""

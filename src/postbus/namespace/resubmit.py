@@ -48,7 +48,7 @@ _SUBQUEUES: Final = {
 }
 
 DECODED_MAX: Final = 65_536
-"""Of `Decoded.units`, for a slice: the letter that goes beyond it may take 20 ms."""
+"""Of `DecodeMeter.units`, for a slice: the letter that goes beyond it may take 20 ms."""
 TOIL_MAX: Final = 16_384
 """Of `SharedState.toil`, for a slice: what subscriptions make of messages that are sent again."""
 

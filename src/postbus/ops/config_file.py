@@ -37,6 +37,8 @@ class NamespaceConfig:
     """For queues created later, where the file decides it: under an emulator's Config.json."""
     authorization_rules: Rules = ()
     """Keys of the whole namespace, beside the one that is always there."""
+    named: Content = field(default_factory=Content)
+    """Entities that options of `serve` name. They are no part of the file."""
 
     @property
     def has_keys(self) -> bool:
