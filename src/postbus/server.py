@@ -31,7 +31,7 @@ from postbus.http.deadletters import REQUEST_MAX_BYTES
 from postbus.http.feed import FeedPages
 from postbus.http.mailbox import Mailbox
 from postbus.model.description import QueueDescription
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.namespace.entities import Entity, QueueEntity, ReceivableEntity, TopicEntity
 from postbus.namespace.health import Health
 from postbus.namespace.idle import IdleDeletion
@@ -42,10 +42,9 @@ from postbus.net.budgets import Bounds, Budgets
 from postbus.net.http_protocol import HttpHost, HttpLimits
 from postbus.net.listener import Listener, allow_open_files
 from postbus.net.places import Place, Places
-from postbus.observe.logs import configure
+from postbus.observe.logs import TrackingIds, configure
 from postbus.observe.metrics import EntityReading, Metrics
 from postbus.observe.scraping import Scraping
-from postbus.observe.tracking import TrackingIds
 from postbus.observe.turns import Ticking
 from postbus.ops.backup import BACKUP, back_up_running
 from postbus.ops.config_file import NamespaceConfig, load_config

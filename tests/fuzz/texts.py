@@ -24,11 +24,15 @@ from postbus.http.atom import Entry, Site, entry_document, read_content
 from postbus.http.description_xml import description_xml, form_of, read_values
 from postbus.http.rule_xml import read_rule, rule_xml
 from postbus.model.address import resolve_path
-from postbus.model.description import Description, QueueCounts, QueueDescription
+from postbus.model.description import (
+    Description,
+    QueueCounts,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from postbus.model.fields import QUEUE, SUBSCRIPTION, TOPIC, Form, describe
 from postbus.model.rule import RuleDescription
-from postbus.model.subscription import SubscriptionDescription
-from postbus.model.topic import TopicDescription
 from postbus.ops.config_file import load_config
 from postbus.settings import Settings, SettingsError, read_table
 

@@ -15,8 +15,8 @@ from postbus.broker.queue import Queue
 from postbus.broker.records import RecordKind
 from postbus.broker.session_chores import first_of_session
 from postbus.errors import InvalidArgument, MessageNotFound, MessageSizeExceeded
-from postbus.model.instant import Instant
 from postbus.model.rows import RowKey
+from postbus.model.times import Instant
 
 PEEK_COUNT_MAX: Final = 250
 DELETE_COUNT_MAX: Final = 4_000

@@ -36,8 +36,8 @@ from postbus.broker.pages import (
 )
 from postbus.broker.queue import Queue
 from postbus.broker.records import RecordKind
-from postbus.model.instant import NEVER, Instant
 from postbus.model.rows import Row
+from postbus.model.times import NEVER, Instant
 
 SLICE: Final = 256
 PAGE_ROWS: Final = 1024

@@ -14,7 +14,7 @@ from postbus.broker.session_queue import SessionQueue
 from postbus.broker.shared_state import SharedState
 from postbus.broker.topic import RuleMatcher, Topic
 from postbus.errors import EntityNotFound
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 
 class Engine:

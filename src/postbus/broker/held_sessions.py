@@ -14,7 +14,7 @@ from postbus.broker.message import Message
 from postbus.broker.shared_state import SharedState
 from postbus.broker.window import Window
 from postbus.errors import InvalidOperation
-from postbus.model.instant import NEVER, Instant
+from postbus.model.times import NEVER, Instant
 
 if TYPE_CHECKING:
     from postbus.broker.queue import Queue

@@ -19,8 +19,8 @@ from postbus.broker.message import (
     has_extras,
 )
 from postbus.broker.records import ADDS, BRINGS_BODY, BRINGS_ID, REMOVES, Record, RecordKind
-from postbus.model.instant import Instant
 from postbus.model.rows import Checkpoint
+from postbus.model.times import Instant
 
 _STATE_VERSION: Final = 3
 _STATE = struct.Struct("<HQQII")

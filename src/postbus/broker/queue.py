@@ -39,8 +39,8 @@ from postbus.errors import (
     MessageLockLost,
     MessageSizeExceeded,
 )
-from postbus.model.instant import NEVER, Instant
 from postbus.model.limits import FEW_HEADER_BYTES, HEADER_VALUES_MAX
+from postbus.model.times import NEVER, Instant
 
 HEADERS_TOO_LARGE: Final = "HeaderSizeExceeded", "The size quota for this stream was exceeded."
 

@@ -24,7 +24,7 @@ from postbus.broker.message import (
     encode_details,
     has_extras,
 )
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 
 class RecordKind(IntEnum):

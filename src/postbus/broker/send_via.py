@@ -13,7 +13,7 @@ from postbus.broker.engine import Engine
 from postbus.broker.message import KIND_MASK, OUTBOX, TRANSFER_DEAD_LETTER, ForwardingInfo, Message
 from postbus.broker.policy import Policy
 from postbus.broker.records import RecordKind
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 
 def is_posted(subqueue: int) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from postbus.broker.message import Message
 from postbus.broker.records import RecordKind
 from postbus.broker.window import Window
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 if TYPE_CHECKING:
     from postbus.broker.queue import Queue

@@ -5,11 +5,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from postbus.config.places import ConfigMistake
-from postbus.model.description import QueueDescription
+from postbus.model.description import QueueDescription, SubscriptionDescription, TopicDescription
 from postbus.model.fields import FORWARD, FORWARD_DEAD, QUEUE, SUBSCRIPTION, TOPIC, Field, Form
 from postbus.model.rule import RuleDescription
-from postbus.model.subscription import SubscriptionDescription
-from postbus.model.topic import TopicDescription
 
 Chosen = QueueDescription | TopicDescription | SubscriptionDescription
 

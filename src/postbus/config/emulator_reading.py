@@ -22,7 +22,12 @@ from postbus.config.places import (
 )
 from postbus.config.typed import read_plain
 from postbus.model.address import check_entity_name, check_subscription_name
-from postbus.model.description import Description, QueueDescription
+from postbus.model.description import (
+    Description,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from postbus.model.fields import QUEUE, SUBSCRIPTION, TOPIC, Form, Value, describe, read_value
 from postbus.model.rule import (
     FALSE_EXPRESSION,
@@ -36,8 +41,6 @@ from postbus.model.rule import (
     SqlFilter,
     TrueFilter,
 )
-from postbus.model.subscription import SubscriptionDescription
-from postbus.model.topic import TopicDescription
 from postbus.model.values import TypedValue
 from postbus.rules.rule import compile_rule
 

@@ -7,9 +7,9 @@ from typing import Final
 from postbus.config.content import Chosen
 from postbus.model.authorization import Rules, names_of
 from postbus.model.description import EntityStatus
-from postbus.model.duration import INFINITE, TICKS_PER_MS, format_iso
 from postbus.model.fields import Field, FieldType
 from postbus.model.limits import MESSAGE_SIZE_MIN_KB
+from postbus.model.times import INFINITE, TICKS_PER_MS, format_iso
 
 Toml = bool | int | float | str | Sequence["Toml"] | Mapping[str, "Toml"]
 

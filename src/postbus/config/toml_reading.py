@@ -28,7 +28,12 @@ from postbus.config.places import (
 )
 from postbus.config.typed import read_typed
 from postbus.model.address import check_entity_name, check_subscription_name
-from postbus.model.description import Description, QueueDescription
+from postbus.model.description import (
+    Description,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from postbus.model.fields import (
     QUEUE,
     SUBSCRIPTION,
@@ -50,8 +55,6 @@ from postbus.model.rule import (
     SqlFilter,
     TrueFilter,
 )
-from postbus.model.subscription import SubscriptionDescription
-from postbus.model.topic import TopicDescription
 from postbus.model.values import TypedValue
 from postbus.rules.rule import compile_rule
 

@@ -14,7 +14,7 @@ from postbus.config.content import (
 )
 from postbus.config.notation import Toml, field_value, toml_of
 from postbus.config.typed import is_plain, plain_of
-from postbus.model.description import QueueDescription
+from postbus.model.description import QueueDescription, SubscriptionDescription, TopicDescription
 from postbus.model.rule import (
     CorrelationFilter,
     FalseFilter,
@@ -24,8 +24,6 @@ from postbus.model.rule import (
     SqlFilter,
     TrueFilter,
 )
-from postbus.model.subscription import SubscriptionDescription
-from postbus.model.topic import TopicDescription
 from postbus.model.values import TypedValue
 
 DEFAULTS: Final[Mapping[str, Chosen]] = {

@@ -27,7 +27,7 @@ from postbus.broker.message import (
 )
 from postbus.feed.operations import HOUSEKEEPING, OPERATIONS
 from postbus.messages.plain_values import id_text, property_text, read_body, text_of
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 Value = None | int | str | bytes | dict[str, str | None]
 Event = dict[str, Value]

@@ -41,7 +41,7 @@ from postbus.messages.envelope import (
     text_keys,
 )
 from postbus.messages.unpacking import Unpacking
-from postbus.model.instant import NEVER, Instant
+from postbus.model.times import NEVER, Instant
 from postbus.namespace.entities import Entity, SubscriptionEntity
 from postbus.runtime.requests import Call
 

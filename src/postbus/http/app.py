@@ -41,10 +41,9 @@ from postbus.http.usage import Usage, answer_usage, find_usage
 from postbus.model.address import SubQueue, resolve_path
 from postbus.model.description import QueueDescription
 from postbus.model.fields import QUEUE, TOPIC
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.net.http_protocol import LOG_IN
-from postbus.observe.logs import Valve, get_logger
-from postbus.observe.tracking import TrackingIds
+from postbus.observe.logs import TrackingIds, Valve, get_logger
 
 Health = Callable[[], Awaitable[tuple[bool, dict[str, object]]]]
 """Is the broker healthy, and what else is there to say."""

@@ -34,8 +34,8 @@ from postbus.messages.pings import PING
 from postbus.messages.translation import to_message
 from postbus.messages.unpacking import DECODED_PER_TURN
 from postbus.model.address import Address, SubQueue
-from postbus.model.instant import Instant
 from postbus.model.plain_message import PlainMessage, ReceivedMessage
+from postbus.model.times import Instant
 from postbus.namespace.entities import Entity, QueueEntity, ReceivableEntity, TopicEntity
 from postbus.namespace.namespace import Namespace
 from postbus.runtime.requests import Call

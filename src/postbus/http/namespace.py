@@ -7,11 +7,14 @@ the time it is used, EntityNotFound is raised.
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from postbus.model.description import QueueCounts, QueueDescription
-from postbus.model.instant import Instant
+from postbus.model.description import (
+    QueueCounts,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from postbus.model.rule import RuleDescription
-from postbus.model.subscription import SubscriptionDescription
-from postbus.model.topic import TopicDescription
+from postbus.model.times import Instant
 
 
 class Entity(Protocol):

@@ -15,8 +15,8 @@ from postbus.http.problems import SubordinatePath, missing_for_delete, without_s
 from postbus.http.replies import entry_reply, feed_reply, require_version, slice_of
 from postbus.http.rule_xml import RULE, read_rule, rule_xml
 from postbus.model.address import Address
-from postbus.model.instant import Instant
 from postbus.model.rule import RuleDescription, check_rule_name
+from postbus.model.times import Instant
 
 _WRITE: Final = "CreateOrUpdateRule"
 

@@ -14,17 +14,17 @@ from reprlib import repr as brief
 from typing import Any, Final, NamedTuple, TypeVar
 
 from postbus.errors import InvalidArgument, NotSupported
+from postbus.model.address import read_destination
 from postbus.model.authorization import Rules, read_rules
 from postbus.model.description import Description, EntityStatus, finite_ms
-from postbus.model.destination import read_destination
-from postbus.model.duration import (
+from postbus.model.limits import check_chosen_message_size
+from postbus.model.times import (
     MAX_TICKS,
     TICKS_PER_MS,
     format_iso,
     parse_duration,
     parse_iso,
 )
-from postbus.model.limits import check_chosen_message_size
 
 Value = bool | int | str | EntityStatus | Rules
 """A duration is its number of ticks."""

@@ -16,7 +16,7 @@ from http import HTTPStatus
 from typing import Any, Final, NamedTuple, cast
 
 from postbus.errors import ServiceBusError
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.net.encryption import encrypt
 from postbus.net.http_protocol import HttpHost, error_reply
 from postbus.net.places import Place, Places, Tenant

@@ -23,7 +23,7 @@ from postbus.broker.message import (
     TRANSFER_DEAD_LETTER,
 )
 from postbus.model.description import QueueCounts
-from postbus.model.instant import NEVER, Instant
+from postbus.model.times import NEVER, Instant
 from postbus.runtime.fragment import LoadedFragment
 
 SOON_MS: Final = 10_000

@@ -15,12 +15,12 @@ from postbus.auth.authority import Authority
 from postbus.auth.keyring import AccessKey
 from postbus.auth.sas import create_sas
 from postbus.http.app import build_app
+from postbus.http.atom import ATOM, INSTANCE, SERVICE_BUS
 from postbus.http.feed import FeedPages
-from postbus.http.notation import ATOM, INSTANCE, SERVICE_BUS
 from postbus.model.authorization import Right, Rules
 from postbus.model.description import QueueDescription
-from postbus.model.instant import Instant
-from postbus.observe.tracking import TrackingIds
+from postbus.model.times import Instant
+from postbus.observe.logs import TrackingIds
 from tests.unit.http.mailbox import MemoryMailbox
 from tests.unit.http.memory import T0, MemoryNamespace
 from tests.unit.http.undertaker import MemoryUndertaker

@@ -15,7 +15,7 @@ from postbus.errors import EntityNotFound, StoreUnavailable
 from postbus.http import deadletters
 from postbus.http.deadletters import REQUEST_MAX_BYTES, Ask, find_ask
 from postbus.model.authorization import Right
-from postbus.model.edits import Edits
+from postbus.model.plain_message import Edits
 from tests.unit.http import fakes
 from tests.unit.http.fakes import KEY, KEY_NAME, LISTENER, T0, Client, MemoryNamespace, Reply
 from tests.unit.http.undertaker import MemoryUndertaker

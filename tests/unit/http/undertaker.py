@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from postbus.errors import ServiceBusError
 from postbus.model.address import Address
-from postbus.model.edits import Edits
+from postbus.model.plain_message import Edits
 
 
 @dataclass

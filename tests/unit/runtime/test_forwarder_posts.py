@@ -15,7 +15,7 @@ from postbus.broker.pages import Pages
 from postbus.broker.policy import Policy
 from postbus.broker.send_via import send_through
 from postbus.errors import InternalError, ServiceBusError, StoreUnavailable
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.runtime import forwarder as forwarders
 from postbus.runtime.forwarder import Forwarder
 from postbus.runtime.fragment import LoadedFragment

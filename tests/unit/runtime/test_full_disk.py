@@ -21,7 +21,7 @@ from postbus.broker.policy import Policy
 from postbus.broker.transaction import Settlement, Transaction, Verdict
 from postbus.broker.window import WindowLimits
 from postbus.errors import ServiceBusError, StoreFull, TransactionRolledBack
-from postbus.model.edits import Edits
+from postbus.model.plain_message import Edits
 from postbus.observe.meters import StoreMeter
 from postbus.runtime import forwarder as forwarders
 from postbus.runtime import upkeep as upkeeps
