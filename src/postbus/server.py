@@ -311,7 +311,7 @@ class Server:
             defaults=_defaults(settings, self._config.default_lock_duration_ms),
             mailbox=self._mailbox,
             feeds=feeds,
-            undertaker=Resubmission(self.namespace, self._clock),
+            resubmission=Resubmission(self.namespace, self._clock),
             usage=Usage(self.namespace, self._clock),
             wait_max_ms=settings.http_receive_timeout_max_ms,
         )

@@ -20,11 +20,11 @@ from postbus.auth.authority import Authority, Claims, verify_waiting
 from postbus.errors import InvalidArgument, Unauthorized
 from postbus.http.atom import Site
 from postbus.http.caller import Caller, RequestContext, Resource
-from postbus.http.deadletters import DeadLetterOperations, DeadLetters, find_ask
+from postbus.http.deadletters import DeadLetters, find_ask
 from postbus.http.entities import EntityResource, list_entities, namespace_info
 from postbus.http.feed import FeedPages, find_feed
-from postbus.http.messages import Mailbox, Messages, find_target
-from postbus.http.namespace import Namespace
+from postbus.http.mailbox import Mailbox
+from postbus.http.messages import Messages, find_target
 from postbus.http.problems import (
     HttpProblem,
     body_too_large,
@@ -37,11 +37,14 @@ from postbus.http.problems import (
 from postbus.http.replies import listed_reply
 from postbus.http.rules import RuleResource, list_rules
 from postbus.http.subscriptions import SubscriptionResource, list_subscriptions
-from postbus.http.usage import Usage, answer_usage, find_usage
+from postbus.http.usage import answer_usage, find_usage
 from postbus.model.address import SubQueue, resolve_path
 from postbus.model.description import QueueDescription
 from postbus.model.fields import QUEUE, TOPIC
 from postbus.model.times import Instant
+from postbus.namespace.namespace import Namespace
+from postbus.namespace.resubmit import Resubmission
+from postbus.namespace.usage import Usage
 from postbus.net.http_protocol import LOG_IN
 from postbus.observe.logs import TrackingIds, Valve, get_logger
 
@@ -74,14 +77,14 @@ def build_app(
     defaults: QueueDescription,
     mailbox: Mailbox,
     feeds: FeedPages,
-    undertaker: DeadLetterOperations,
+    resubmission: Resubmission,
     usage: Usage,
     wait_max_ms: int,
 ) -> Starlette:
     """The ASGI application. `defaults` is what a queue is whose creator says nothing; no receive
     waits longer than `wait_max_ms`."""
     messages = Messages(mailbox, authority.review, wait_max_ms)
-    dead_letters = DeadLetters(undertaker, authority.review)
+    dead_letters = DeadLetters(resubmission, authority.review)
     front = Front(
         namespace,
         authority,

@@ -10,10 +10,10 @@ from starlette.responses import Response
 from postbus.auth.authority import Claims, Right, missing_claim
 from postbus.errors import Unauthorized
 from postbus.http.atom import Site
-from postbus.http.namespace import Namespace
 from postbus.http.problems import HttpProblem
 from postbus.model.description import QueueDescription, SubscriptionDescription
 from postbus.model.fields import FORWARD, FORWARD_DEAD
+from postbus.namespace.namespace import Namespace
 
 READ: Final = "Manage,EntityRead claims required for this operation."
 WRITE: Final = "Authorization failed for specified action: Manage,EntityWrite."

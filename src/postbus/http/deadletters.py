@@ -9,7 +9,7 @@ import re
 from base64 import b64decode
 from collections.abc import Callable, Sequence
 from math import isfinite
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from starlette.requests import Request
@@ -22,6 +22,7 @@ from postbus.http.broker_properties import read_json
 from postbus.http.problems import body_too_large, wrong_method
 from postbus.model.address import Address, SubQueue, resolve_path
 from postbus.model.plain_message import TEXT_FIELDS, TIME_FIELDS, EditedValue, Edits
+from postbus.namespace.resubmit import Resubmission
 
 REQUEST_MAX_BYTES: Final = 4 << 20
 UNDER_WAY_MAX: Final = 8
@@ -41,16 +42,6 @@ class Ask(NamedTuple):
     verb: str
 
 
-class DeadLetterOperations(Protocol):
-    """What this needs of a namespace. Raises ServiceBusError for what cannot be done."""
-
-    async def resubmit(
-        self, source: Address, to: Address | None, asked: Sequence[tuple[int, Edits]]
-    ) -> Outcomes: ...
-
-    async def discard(self, source: Address, numbers: Sequence[int]) -> Outcomes: ...
-
-
 def find_ask(raw_path: str) -> Ask | None:
     """What a path asks for, percent-encoding and all; None if it is about something else."""
     path, _, verb = raw_path.strip("/").rpartition("/")
@@ -61,13 +52,13 @@ def find_ask(raw_path: str) -> Ask | None:
 class DeadLetters:
     """Resubmit and discard, for clients that hold Manage."""
 
-    __slots__ = ("_review", "_under_way", "_undertaker")
+    __slots__ = ("_resubmission", "_review", "_under_way")
 
     def __init__(
-        self, undertaker: DeadLetterOperations, review: Callable[[Claims], Claims | None]
+        self, resubmission: Resubmission, review: Callable[[Claims], Claims | None]
     ) -> None:
         """`review` gives what is left of claims whose keys may be gone by now."""
-        self._undertaker = undertaker
+        self._resubmission = resubmission
         self._review = review
         self._under_way = 0
 
@@ -88,14 +79,14 @@ class DeadLetters:
             self._check(claims, Right.MANAGE, entity, site)  # reading it may have taken long
             if ask.verb == "$discard":
                 numbers = read_numbers(body)
-                outcomes = await self._undertaker.discard(address, numbers)
+                outcomes = await self._resubmission.discard(address, numbers)
             else:
                 to, asked = read_resubmission(body)
                 target = None if to is None else resolve_path(to)
                 if target is not None:
                     self._check(claims, Right.SEND, target, site)
                 numbers = [number for number, _ in asked]
-                outcomes = await self._undertaker.resubmit(address, target, asked)
+                outcomes = await self._resubmission.resubmit(address, target, asked)
         finally:
             self._under_way -= 1
         return JSONResponse({"results": _results(numbers, outcomes)})

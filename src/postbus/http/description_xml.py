@@ -23,13 +23,13 @@ from postbus.http.atom import (
     service_bus,
     time_text,
 )
-from postbus.http.namespace import Entity, TopicEntity
 from postbus.http.problems import xml_text
 from postbus.model.address import written
 from postbus.model.authorization import RULES_MAX, AuthorizationRule, Right, Rules, read_right
 from postbus.model.description import Description, EntityStatus, QueueCounts
 from postbus.model.fields import Field, FieldType, Form, Value, read_text
 from postbus.model.times import INFINITE, TICKS_PER_MS, format_iso
+from postbus.namespace.entities import Entity, TopicEntity
 
 _NEVER_ACCESSED: Final = "0001-01-01T00:00:00Z"
 

@@ -20,7 +20,6 @@ from postbus.http.description_xml import (
     told_of,
     told_of_topic,
 )
-from postbus.http.namespace import Namespace, QueueEntity, TopicEntity
 from postbus.http.problems import missing_for_delete, missing_for_update
 from postbus.http.replies import (
     entry_reply,
@@ -34,6 +33,8 @@ from postbus.model.address import check_entity_name
 from postbus.model.description import Description, QueueCounts, QueueDescription, TopicDescription
 from postbus.model.fields import QUEUE, TOPIC, Form, Value, describe, keep_fixed, refuse_changes
 from postbus.model.times import Instant
+from postbus.namespace.entities import QueueEntity, TopicEntity
+from postbus.namespace.namespace import Namespace
 
 _INFO: Final = "$namespaceinfo"
 

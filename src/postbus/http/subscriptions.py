@@ -10,7 +10,6 @@ from postbus.errors import EntityAlreadyExists, EntityNotFound, InvalidArgument
 from postbus.http.atom import Entry, Site, is_nil, read_content
 from postbus.http.caller import RequestContext, with_destinations
 from postbus.http.description_xml import children, description_xml, form_of, read_values, told_of
-from postbus.http.namespace import Namespace, SubscriptionEntity
 from postbus.http.problems import (
     SubordinatePath,
     missing_for_delete,
@@ -29,6 +28,8 @@ from postbus.model.description import (
 from postbus.model.fields import SUBSCRIPTION, Value, describe, keep_fixed, refuse_changes
 from postbus.model.rule import RuleDescription
 from postbus.model.times import Instant
+from postbus.namespace.entities import SubscriptionEntity
+from postbus.namespace.namespace import Namespace
 
 
 async def list_subscriptions(

@@ -23,7 +23,7 @@ from postbus.model.times import Instant
 from postbus.observe.logs import TrackingIds
 from tests.unit.http.mailbox import MemoryMailbox
 from tests.unit.http.memory import T0, MemoryNamespace
-from tests.unit.http.undertaker import MemoryUndertaker
+from tests.unit.http.resubmission import MemoryResubmission
 from tests.unit.http.usage import MemoryUsage
 
 KEY_NAME = "RootManageSharedAccessKey"
@@ -50,7 +50,7 @@ def application(
     health: Health | None = None,
     defaults: QueueDescription | None = None,
     mailbox: MemoryMailbox | None = None,
-    undertaker: MemoryUndertaker | None = None,
+    resubmission: MemoryResubmission | None = None,
     usage: MemoryUsage | None = None,
 ) -> Starlette:
     mailbox = mailbox or MemoryMailbox()
@@ -76,7 +76,7 @@ def application(
         defaults=defaults or QueueDescription(),
         mailbox=mailbox,
         feeds=cast("FeedPages", None),  # needs a whole server: tests/unit/feed/test_service.py
-        undertaker=undertaker or MemoryUndertaker(),
+        resubmission=resubmission or MemoryResubmission(),
         usage=usage or MemoryUsage(),
         wait_max_ms=240_000,
     )

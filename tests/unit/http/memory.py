@@ -1,4 +1,4 @@
-"""A namespace in memory: what `postbus.http.namespace` asks for, and nothing behind it."""
+"""A namespace in memory, in the place of `postbus.namespace.namespace.Namespace`."""
 
 from __future__ import annotations
 
