@@ -14,11 +14,11 @@ from postbus.auth.jwks import SigningKeys
 from postbus.auth.jwt import Issuer
 from postbus.auth.keyring import AccessKey
 from postbus.config.content import Content, Subscription
-from postbus.config.emulator_writing import write_emulator
+from postbus.config.emulator import write_emulator
 from postbus.config.places import ConfigError, ConfigMistake
 from postbus.config.planning import Limits, make_plan
 from postbus.config.steps import StepReport
-from postbus.config.toml_writing import write_toml
+from postbus.config.toml import write_toml
 from postbus.errors import ServiceBusError
 from postbus.http.atom import Entry, Site, entry_document, read_content
 from postbus.http.description_xml import description_xml, form_of, read_values

@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from postbus.config.content import Content, Queue, Subscription, Topic
-from postbus.config.emulator_writing import write_emulator
-from postbus.config.toml_writing import write_toml
+from postbus.config.emulator import write_emulator
+from postbus.config.toml import write_toml
 from postbus.model.authorization import AuthorizationRule, Right
 from postbus.model.description import (
     EntityStatus,

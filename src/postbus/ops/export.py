@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from postbus.config.content import Content, Queue, Subscription, Topic
-from postbus.config.emulator_writing import write_emulator
-from postbus.config.toml_writing import write_toml
+from postbus.config.emulator import write_emulator
+from postbus.config.toml import write_toml
 from postbus.errors import ServiceBusError
 from postbus.model.description import QueueDescription, SubscriptionDescription, TopicDescription
 from postbus.model.rule import RuleDescription

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from postbus.config.content import Queue, Subscription, Topic
-from postbus.config.emulator_reading import LOCK_DURATION_MS
+from postbus.config.emulator import LOCK_DURATION_MS
 from postbus.config.places import ConfigError
 from postbus.model.description import QueueDescription, SubscriptionDescription, TopicDescription
 from postbus.model.rule import (
