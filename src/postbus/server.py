@@ -26,7 +26,7 @@ from postbus.feed.readers import FeedReaders
 from postbus.feed.service import Feed
 from postbus.gateway.connection import Gateway
 from postbus.gateway.context import ConnectionContext
-from postbus.http.app import build_app
+from postbus.http.app import Front
 from postbus.http.deadletters import REQUEST_MAX_BYTES
 from postbus.http.feed import FeedPages
 from postbus.http.mailbox import Mailbox
@@ -300,7 +300,7 @@ class Server:
             tracking,
             settings.http_receive_timeout_max_ms,
         )
-        app = build_app(
+        app = Front(
             namespace=self.namespace,
             authority=authority,
             clock=self._clock,
@@ -314,7 +314,7 @@ class Server:
             resubmission=Resubmission(self.namespace, self._clock),
             usage=Usage(self.namespace, self._clock),
             wait_max_ms=settings.http_receive_timeout_max_ms,
-        )
+        ).app()
         http = HttpHost(
             app,
             HttpLimits(

@@ -26,7 +26,6 @@ from postbus.settings import Settings, is_loopback
 from postbus.tls.certificates import Certificates
 
 _log = get_logger("listener")
-
 _BACKLOG: Final = 1_024
 # Files other than connections: stores, their journals, standard streams, the loop's own.
 OTHER_FILES: Final = 256

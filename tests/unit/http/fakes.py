@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from postbus.auth.authority import Authority
 from postbus.auth.keyring import AccessKey
 from postbus.auth.sas import create_sas
-from postbus.http.app import build_app
+from postbus.http.app import Front
 from postbus.http.atom import ATOM, INSTANCE, SERVICE_BUS
 from postbus.http.feed import FeedPages
 from postbus.model.authorization import Right, Rules
@@ -65,7 +65,7 @@ def application(
     namespace.on_rules = learn
     for name in mailbox.entities:
         authority.learn(name, [])
-    return build_app(
+    return Front(
         namespace=namespace,
         authority=authority,
         clock=lambda: namespace.now,
@@ -79,7 +79,7 @@ def application(
         resubmission=resubmission or MemoryResubmission(),
         usage=usage or MemoryUsage(),
         wait_max_ms=240_000,
-    )
+    ).app()
 
 
 def token(uri: str = "https://localhost:5300", now: Instant = T0) -> str:
