@@ -28,12 +28,12 @@ from postbus.feed.readers import FeedReaders
 from postbus.feed.service import Feed
 from postbus.gateway.connection import Gateway
 from postbus.gateway.context import ConnectionContext
-from postbus.http.app import build_app
+from postbus.http.app import Front
 from postbus.http.deadletters import REQUEST_MAX_BYTES
 from postbus.http.feed import FeedPages
 from postbus.http.mailbox import Mailbox
 from postbus.model.description import QueueDescription
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.namespace.entities import Entity, QueueEntity, ReceivableEntity, TopicEntity
 from postbus.namespace.health import Health
 from postbus.namespace.idle import IdleDeletion
@@ -44,10 +44,9 @@ from postbus.net.budgets import Bounds, Budgets
 from postbus.net.http_protocol import HttpHost, HttpLimits
 from postbus.net.listener import Listener, allow_open_files
 from postbus.net.places import Place, Places
-from postbus.observe.logs import configure
+from postbus.observe.logs import TrackingIds, configure
 from postbus.observe.metrics import EntityReading, Metrics
 from postbus.observe.scraping import Scraping
-from postbus.observe.tracking import TrackingIds
 from postbus.observe.turns import Ticking
 from postbus.ops.backup import BACKUP, back_up_running
 from postbus.ops.config_file import NamespaceConfig, load_config
@@ -309,7 +308,7 @@ class Server:
             tracking,
             settings.http_receive_timeout_max_ms,
         )
-        app = build_app(
+        app = Front(
             namespace=self.namespace,
             authority=authority,
             clock=self._clock,
@@ -320,10 +319,10 @@ class Server:
             defaults=_defaults(settings, self._config.default_lock_duration_ms),
             mailbox=self._mailbox,
             feeds=feeds,
-            undertaker=Resubmission(self.namespace, self._clock),
+            resubmission=Resubmission(self.namespace, self._clock),
             usage=Usage(self.namespace, self._clock),
             wait_max_ms=settings.http_receive_timeout_max_ms,
-        )
+        ).app()
         http = HttpHost(
             app,
             HttpLimits(

@@ -14,8 +14,8 @@ from postbus.broker.pages import BodyPage, GroupPage, LanePage, Need, Pages, Row
 from postbus.broker.queue import Queue
 from postbus.broker.record_kinds import RecordKind
 from postbus.errors import InvalidArgument, MessageNotFound, MessageSizeExceeded
-from postbus.model.instant import Instant
 from postbus.model.rows import RowKey
+from postbus.model.times import Instant
 
 PEEK_COUNT_MAX: Final = 250
 DELETE_COUNT_MAX: Final = 4_000

@@ -34,8 +34,8 @@ from postbus.broker.pages import (
 from postbus.broker.queue import Queue
 from postbus.broker.record_kinds import RecordKind
 from postbus.broker.subqueue import MAIN, owner_of, subqueues_of
-from postbus.model.instant import NEVER, Instant
 from postbus.model.rows import Row
+from postbus.model.times import NEVER, Instant
 
 SLICE: Final = 256
 PAGE_ROWS: Final = 1024

@@ -15,7 +15,7 @@ from postbus.broker.shared_state import SharedState
 from postbus.broker.subqueue import owner_of, subqueues_of
 from postbus.broker.topic import RuleMatcher, Topic
 from postbus.errors import EntityNotFound
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 
 class Engine:

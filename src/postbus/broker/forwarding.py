@@ -30,7 +30,7 @@ from postbus.broker.record_kinds import RecordKind
 from postbus.broker.send_via import is_posted
 from postbus.broker.subqueue import owner_of
 from postbus.errors import EntityDisabled, ServiceBusError
-from postbus.model.instant import NEVER, Instant
+from postbus.model.times import NEVER, Instant
 
 SHIPPED_AT_ONCE: Final = 256
 SHIPPED_BYTES: Final = 1 << 20

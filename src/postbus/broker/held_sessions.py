@@ -11,7 +11,7 @@ from typing import Final
 from postbus.broker.message import Message
 from postbus.broker.shared_state import SharedState
 from postbus.broker.window import Window
-from postbus.model.instant import NEVER, Instant
+from postbus.model.times import NEVER, Instant
 
 READY_MAX: Final = 1_024
 """Ids of free sessions in memory, and those that are read at once."""

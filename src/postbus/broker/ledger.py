@@ -20,8 +20,8 @@ from postbus.broker.message import (
 )
 from postbus.broker.record_kinds import MEANINGS, Effect, RecordKind
 from postbus.broker.records import Record
-from postbus.model.instant import Instant
 from postbus.model.rows import Checkpoint
+from postbus.model.times import Instant
 
 _STATE_VERSION: Final = 3
 _STATE = struct.Struct("<HQQII")

@@ -7,8 +7,8 @@ import struct
 from typing import Final, NamedTuple
 
 from postbus.broker.subqueue import MAIN, kind_of, owner_of
-from postbus.model.instant import Instant
 from postbus.model.rows import Row
+from postbus.model.times import Instant
 
 # Lanes: the state a message is in. The numbers are part of the stored format; the first three are
 # Azure's `x-opt-message-state` (wire §4.3).

@@ -8,8 +8,8 @@ so a page loaded before a later checkpoint is of no use, and is asked for again.
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
-from postbus.model.instant import Instant
 from postbus.model.rows import Row, RowKey
+from postbus.model.times import Instant
 
 
 class LanePage(NamedTuple):

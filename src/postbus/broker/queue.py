@@ -34,8 +34,8 @@ from postbus.errors import (
     MessageLockLost,
     MessageSizeExceeded,
 )
-from postbus.model.instant import NEVER, Instant
 from postbus.model.limits import FEW_HEADER_BYTES, HEADER_VALUES_MAX
+from postbus.model.times import NEVER, Instant
 
 EXPIRED_PER_TAKE: Final = 64
 HOPS_MAX: Final = 4

@@ -24,7 +24,7 @@ from postbus.broker.message import (
     has_extras,
 )
 from postbus.broker.record_kinds import BRINGS_BODY, RecordKind
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 _HEAD_FIELDS: Final = "BBBBIIQQqqII"
 _HEAD = struct.Struct("<" + _HEAD_FIELDS)

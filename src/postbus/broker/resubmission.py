@@ -23,7 +23,7 @@ from postbus.broker.queue import Queue
 from postbus.broker.record_kinds import RecordKind
 from postbus.broker.send_via import admit_posts, post
 from postbus.errors import InvalidOperation, ServiceBusError
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 AT_ONCE: Final = 128
 """Dead letters that are worth a turn: about 4 ms, and others wait for so long."""

@@ -14,7 +14,7 @@ from postbus.broker.message import OUTBOX, ForwardingInfo, Message
 from postbus.broker.policy import Policy
 from postbus.broker.record_kinds import RecordKind
 from postbus.broker.subqueue import TRANSFER_DEAD_LETTER, kind_of
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 
 def is_posted(subqueue: int) -> bool:

@@ -13,7 +13,7 @@ from postbus.broker.pages import GroupsPage, Need, Page, Pages, missing
 from postbus.broker.queue import Queue
 from postbus.broker.session_queue import with_sessions
 from postbus.errors import InvalidArgument
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 LISTED_MAX: Final = 1_000
 """Sessions in one page of a listing."""

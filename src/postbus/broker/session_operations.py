@@ -21,7 +21,7 @@ from postbus.errors import (
     SessionCannotBeLocked,
     SessionLockLost,
 )
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 __all__ = [
     "accept",

@@ -12,7 +12,7 @@ from postbus.broker.record_kinds import RecordKind
 from postbus.broker.shared_state import SharedState, is_in_session
 from postbus.broker.window import Window
 from postbus.errors import InvalidOperation, SessionLockLost
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 
 class SessionQueue(Queue):

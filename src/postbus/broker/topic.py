@@ -16,7 +16,7 @@ from postbus.broker.pages import BodyPage, Need, Page, Pages
 from postbus.broker.queue import HEADERS_TOO_LARGE, Queue
 from postbus.broker.record_kinds import RecordKind
 from postbus.broker.subqueue import MAIN
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 COPIES_AT_ONCE: Final = 512
 """Copies that one turn makes. Those of a single message may be a few more where several rules of

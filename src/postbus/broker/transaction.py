@@ -25,7 +25,7 @@ from postbus.errors import (
     QuotaExceeded,
     TransactionRolledBack,
 )
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 MESSAGES_MAX: Final = 100
 """Messages that one transaction sends (semantics B §7)."""

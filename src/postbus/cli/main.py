@@ -189,8 +189,7 @@ def cert(
     settings = _load({} if data is None else {"data": data})
     from postbus.settings import MADE_CERTIFICATE
     from postbus.tls.certificates import CertificateError
-    from postbus.tls.local_ca import make_certificate
-    from postbus.tls.trust import told
+    from postbus.tls.local_ca import make_certificate, told
 
     place = settings.data / MADE_CERTIFICATE.parent if folder is None else folder
     try:

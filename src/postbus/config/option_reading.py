@@ -11,9 +11,7 @@ from typing import TypeVar
 from postbus.config.content import Content, Described, Queue, Subscription, Topic
 from postbus.config.places import ConfigMistake, refusals_at
 from postbus.model.address import check_entity_name, check_subscription_name
-from postbus.model.description import QueueDescription
-from postbus.model.subscription import SubscriptionDescription
-from postbus.model.topic import TopicDescription
+from postbus.model.description import QueueDescription, SubscriptionDescription, TopicDescription
 
 Named = TypeVar("Named", bound=Described)
 

@@ -19,7 +19,7 @@ from postbus.broker.message import SCHEDULED, STATE, Message
 from postbus.broker.record_kinds import OPERATIONS
 from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, kind_of, owner_of
 from postbus.messages.plain_values import id_text, property_text, read_body, text_of
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 Value = None | int | str | bytes | dict[str, str | None]
 Event = dict[str, Value]

@@ -28,7 +28,7 @@ from postbus.errors import (
 from postbus.feed.events import SUB_QUEUES, JournalOrigin, event
 from postbus.feed.lines import line
 from postbus.model.address import Address, SubQueue
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.namespace.entities import QueueEntity, TopicEntity
 from postbus.namespace.namespace import Namespace
 from postbus.runtime.fragment import LoadedFragment

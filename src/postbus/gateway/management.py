@@ -42,7 +42,7 @@ from postbus.messages.envelope import (
     Changes,
     text_keys,
 )
-from postbus.model.instant import NEVER, Instant
+from postbus.model.times import NEVER, Instant
 from postbus.namespace.entities import Entity, SubscriptionEntity
 from postbus.runtime.requests import Call
 

@@ -35,8 +35,8 @@ from postbus.messages.envelope import DECODED
 from postbus.messages.pings import PING
 from postbus.messages.translation import to_message
 from postbus.model.address import Address, SubQueue
-from postbus.model.instant import Instant
 from postbus.model.plain_message import PlainMessage, ReceivedMessage
+from postbus.model.times import Instant
 from postbus.namespace.entities import Entity, QueueEntity, ReceivableEntity, TopicEntity
 from postbus.namespace.namespace import Namespace
 from postbus.runtime.requests import Call

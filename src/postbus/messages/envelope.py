@@ -35,9 +35,8 @@ from postbus.amqp.sections import (
 )
 from postbus.broker.message import NO_TTL, SCHEDULED, Message, NewProperties
 from postbus.errors import InvalidArgument, InvalidOperation, MessageSizeExceeded
-from postbus.model.duration import MAX_TICKS, TICKS_PER_MS
-from postbus.model.instant import Instant
 from postbus.model.limits import FEW_HEADER_BYTES, HEADER_VALUES_MAX
+from postbus.model.times import MAX_TICKS, TICKS_PER_MS, Instant
 
 HEADER_SIZE_MAX: Final = 1 << 20
 """Bytes of headers that are looked at, where whoever asks has no smaller bound."""

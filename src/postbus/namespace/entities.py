@@ -10,11 +10,14 @@ import structlog
 from postbus.amqp.link import Link
 from postbus.broker.policy import NOWHERE, Policy
 from postbus.broker.subqueue import subqueue_of
-from postbus.model.description import EntityStatus, QueueDescription
-from postbus.model.instant import Instant
+from postbus.model.description import (
+    EntityStatus,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from postbus.model.rule import RuleDescription
-from postbus.model.subscription import SubscriptionDescription
-from postbus.model.topic import TopicDescription
+from postbus.model.times import Instant
 from postbus.namespace.prefetch import PrefetchWatch
 from postbus.namespace.rule_matcher import TopicRuleMatcher
 from postbus.observe.meters import EntityMeter

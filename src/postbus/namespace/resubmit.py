@@ -35,8 +35,8 @@ from postbus.errors import (
 )
 from postbus.messages.envelope import DECODED, UNITS_OF_TOIL
 from postbus.model.address import Address, SubQueue
-from postbus.model.edits import Edits
-from postbus.model.instant import Instant
+from postbus.model.plain_message import Edits
+from postbus.model.times import Instant
 from postbus.namespace.entities import Entity, QueueEntity, ReceivableEntity, TopicEntity
 from postbus.namespace.namespace import Namespace
 from postbus.namespace.revision import Revision

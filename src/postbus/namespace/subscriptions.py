@@ -16,10 +16,9 @@ from postbus.broker.pages import Pages
 from postbus.broker.subqueue import subqueues_of
 from postbus.errors import EntityAlreadyExists, EntityNotFound, QuotaExceeded
 from postbus.model.address import check_subscription_name
-from postbus.model.description import QueueCounts
-from postbus.model.instant import Instant
+from postbus.model.description import QueueCounts, SubscriptionDescription
 from postbus.model.rule import RuleDescription
-from postbus.model.subscription import SubscriptionDescription
+from postbus.model.times import Instant
 from postbus.namespace.entities import Entity, ReceivableEntity, SubscriptionEntity, TopicEntity
 from postbus.namespace.notices import detach_all
 from postbus.runtime.fragment import LoadedFragment

@@ -22,7 +22,7 @@ from postbus.namespace.subscriptions import SUBSCRIPTIONS_MAX
 from postbus.observe.logs import get_logger
 from postbus.ops.applying import StepFailed, carry_out
 from postbus.ops.config_file import NamespaceConfig, is_exposed
-from postbus.ops.content import content_of
+from postbus.ops.export import content_of
 from postbus.rules.matching import CORRELATION_FILTERS_MAX, SQL_FILTERS_MAX
 from postbus.runtime.store_thread import StoreThread
 from postbus.settings import Settings, SettingsError

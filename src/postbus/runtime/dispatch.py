@@ -5,7 +5,7 @@ from functools import partial
 
 from postbus.broker.shared_state import SharedState
 from postbus.broker.subqueue import owner_of
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.runtime.fragment import GIVEN_PER_TURN, LoadedFragment, Output, Request
 from postbus.runtime.session_serving import serve_sessions
 

@@ -14,7 +14,7 @@ from postbus.broker.ledger import Ledger
 from postbus.broker.message import ACTIVE, DEFERRED, OUTBOX, PUBLISHING, SCHEDULED
 from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, owner_of, subqueue_of
 from postbus.model.description import QueueCounts
-from postbus.model.instant import NEVER, Instant
+from postbus.model.times import NEVER, Instant
 from postbus.runtime.fragment import LoadedFragment
 
 SOON_MS: Final = 10_000

@@ -20,7 +20,7 @@ from postbus.broker.pages import Need, Pages
 from postbus.broker.send_via import is_posted
 from postbus.broker.subqueue import owner_of
 from postbus.errors import EntityNotFound, InternalError, QuotaExceeded, ServiceBusError
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.requests import Call
 from postbus.runtime.runtime import Runtime

@@ -20,8 +20,8 @@ from postbus.broker.subqueue import owner_of
 from postbus.broker.topic import RuleMatcher, fan_out
 from postbus.errors import ServiceBusError
 from postbus.model.description import QueueCounts
-from postbus.model.instant import NEVER, Instant
 from postbus.model.rows import Checkpoint
+from postbus.model.times import NEVER, Instant
 from postbus.runtime.holding import Held
 from postbus.runtime.receivers import ReceiverQueue
 from postbus.runtime.session_waiters import SessionWaiters

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from postbus.broker.engine import Engine
 from postbus.broker.pages import Need, Page, Pages, SeenPage
 from postbus.errors import ServiceBusError, StoreUnavailable
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 if TYPE_CHECKING:
     from postbus.runtime.fragment import LoadedFragment, Request

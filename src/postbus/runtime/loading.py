@@ -23,7 +23,7 @@ from postbus.errors import (
     StoreFailed,
     StoreUnavailable,
 )
-from postbus.model.instant import NEVER, Instant
+from postbus.model.times import NEVER, Instant
 from postbus.runtime.engine_cache import all_counts
 from postbus.runtime.fragment import LoadedFragment, Request
 from postbus.runtime.paging import load_page

@@ -9,7 +9,7 @@ from postbus.broker.engine import Engine
 from postbus.broker.pages import Need, Pages
 from postbus.broker.subqueue import owner_of
 from postbus.errors import ServiceBusError
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.receivers import OutgoingMessage
 

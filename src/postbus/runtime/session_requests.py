@@ -11,7 +11,7 @@ from postbus.broker.held_sessions import Session
 from postbus.broker.pages import Need, Pages
 from postbus.broker.subqueue import owner_of
 from postbus.errors import ServiceBusError
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.runtime.commits import safely
 from postbus.runtime.fragment import LoadedFragment
 

@@ -10,7 +10,7 @@ from postbus.broker.held_sessions import Session
 from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
 from postbus.broker.subqueue import owner_of
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.runtime.fragment import GIVEN_PER_TURN, LoadedFragment, Output, Request
 from postbus.runtime.receivers import SERVED_AT_ONCE, OutgoingMessage
 from postbus.runtime.session_requests import AcceptNext

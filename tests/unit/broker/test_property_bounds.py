@@ -28,7 +28,7 @@ from postbus.errors import EntityDisabled, MessageSizeExceeded
 from postbus.gateway.enlisting import settlements_of
 from postbus.gateway.settlement import bodies_needed, rewritten, settle_with
 from postbus.messages.envelope import Changes, read_message
-from postbus.model.edits import Edits
+from postbus.model.plain_message import Edits
 from postbus.namespace.revision import Revision
 from postbus.store import batch
 from tests.support.topics import Place

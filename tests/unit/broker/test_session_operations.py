@@ -16,7 +16,7 @@ from postbus.errors import (
     SessionCannotBeLocked,
     SessionLockLost,
 )
-from postbus.model.instant import NEVER
+from postbus.model.times import NEVER
 from tests.support.engine import Engine
 from tests.support.sessions import LOCK_MS, SessionEngine
 

@@ -8,7 +8,7 @@ from postbus.config.content import Content, Queue, Topic
 from postbus.config.option_reading import read_options, with_missing
 from postbus.config.places import ConfigMistake
 from postbus.config.planning import Limits, make_plan
-from postbus.config.toml_reading import read_content
+from postbus.config.toml import read_content
 from postbus.model.description import QueueDescription
 
 DEFAULTS = QueueDescription(lock_duration_ms=45_000, max_message_size_kb=512)

@@ -16,9 +16,8 @@ from postbus.broker.subqueue import DEAD_LETTER, MAIN
 from postbus.errors import OutcomeUnknown, StoreUnavailable
 from postbus.messages.translation import to_message
 from postbus.model.address import resolve_path
-from postbus.model.edits import Edits
-from postbus.model.instant import Instant
-from postbus.model.plain_message import PlainMessage
+from postbus.model.plain_message import Edits, PlainMessage
+from postbus.model.times import Instant
 from postbus.namespace import resubmit
 from postbus.namespace.entities import QueueEntity
 from postbus.namespace.resubmit import Resubmission

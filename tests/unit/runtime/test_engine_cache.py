@@ -18,7 +18,7 @@ from postbus.broker.queue import Queue
 from postbus.broker.subqueue import MAIN
 from postbus.broker.window import WindowLimits
 from postbus.errors import ServiceBusError, StoreUnavailable
-from postbus.model.instant import NEVER
+from postbus.model.times import NEVER
 from postbus.observe.meters import StoreMeter
 from postbus.runtime import runtime as runtime_module
 from postbus.runtime.engine_cache import EngineCache

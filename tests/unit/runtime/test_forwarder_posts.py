@@ -16,7 +16,7 @@ from postbus.broker.policy import Policy
 from postbus.broker.send_via import send_through
 from postbus.broker.subqueue import MAIN, TRANSFER_DEAD_LETTER
 from postbus.errors import InternalError, ServiceBusError, StoreUnavailable
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.runtime import forwarder as forwarders
 from postbus.runtime.forwarder import Forwarder
 from postbus.runtime.fragment import LoadedFragment

@@ -22,7 +22,7 @@ from postbus.broker.subqueue import DEAD_LETTER, MAIN
 from postbus.broker.transaction import Settlement, Transaction, Verdict
 from postbus.broker.window import WindowLimits
 from postbus.errors import ServiceBusError, StoreFull, TransactionRolledBack
-from postbus.model.edits import Edits
+from postbus.model.plain_message import Edits
 from postbus.observe.meters import StoreMeter
 from postbus.runtime import forwarder as forwarders
 from postbus.runtime import upkeep as upkeeps

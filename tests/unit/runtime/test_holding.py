@@ -15,7 +15,7 @@ from postbus.broker.policy import Policy
 from postbus.broker.subqueue import MAIN
 from postbus.broker.window import WindowLimits
 from postbus.errors import ServiceBusError, StoreUnavailable
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.observe.meters import EntityMeter, StoreMeter
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.holding import FORESEEN_MAX, Ordered

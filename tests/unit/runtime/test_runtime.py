@@ -18,7 +18,7 @@ from postbus.broker.queue import Queue
 from postbus.broker.subqueue import MAIN
 from postbus.broker.window import WindowLimits
 from postbus.errors import EntityNotFound, InternalError, ServiceBusError, StoreUnavailable
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.observe.meters import EntityMeter, StoreMeter
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.loading import Loader

@@ -1,14 +1,20 @@
-"""Spans of time as the wire formats spell them, and the .NET ticks behind them.
+"""Points in time and spans of time, and their spellings on the wire.
 
-A tick is 100 ns. Azure keeps every duration as a .NET TimeSpan, a signed 64-bit count of ticks, so
-a number of ticks is what an ISO 8601 text can be turned into and back without loss. The largest
-TimeSpan stands for "for ever".
+An Instant is an `int` of milliseconds since the Unix epoch, the resolution of an AMQP timestamp.
+A span is an `int` of .NET ticks. A tick is 100 ns. Azure keeps every duration as a .NET TimeSpan, a
+signed 64-bit count of ticks, so a count of ticks keeps an ISO 8601 text without loss. The largest
+TimeSpan means "for ever".
 """
 
 import re
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from postbus.model.instant import NEVER, Instant
+Instant = int
+
+NEVER: Final[Instant] = 253_402_300_799_999
+"""9999-12-31T23:59:59.999Z, the last instant .NET can name; stands for "does not happen"."""
+
 
 TICKS_PER_MS: Final = 10_000
 TICKS_PER_SECOND: Final = 1_000 * TICKS_PER_MS
@@ -39,7 +45,7 @@ _TIMESPAN: Final = re.compile(
 
 
 class BadDuration(ValueError):
-    """The text is no duration. Whoever read it knows its place and says so."""
+    """The text is no duration. The caller knows its place and says so."""
 
 
 def parse_iso(text: str) -> int:
@@ -144,3 +150,55 @@ def _signed(ticks: int, sign: str, text: str) -> int:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= 64 else text[:63] + "…"
+
+
+# The names of days and months in the standard library follow the locale; HTTP's do not.
+_DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS: Final = (
+    *("Jan", "Feb", "Mar", "Apr", "May", "Jun"),
+    *("Jul", "Aug", "Sep", "Oct", "Nov", "Dec"),
+)
+_FORM: Final = re.compile(
+    rf"({'|'.join(_DAYS)}), (\d\d) ({'|'.join(_MONTHS)}) (\d{{4}}) (\d\d):(\d\d):(\d\d) GMT",
+    re.ASCII,
+)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+EARLIEST: Final[Instant] = -62_135_596_800_000
+"""0001-01-01T00:00:00Z, the first instant that can be written."""
+
+
+class BadDate(ValueError):
+    """The text is no date of this form. The caller knows its place and says so."""
+
+
+def parse_httpdate(text: str) -> Instant:
+    """Reads `Tue, 30 Jun 2015 20:53:02 GMT` (RFC 1123, RFC 9110 §5.6.7)."""
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise BadDate(f"'{text[:64]}' is not a date such as 'Tue, 30 Jun 2015 20:53:02 GMT'")
+    day, month, year, hour, minute, second = (
+        int(match[2]),
+        _MONTHS.index(match[3]) + 1,
+        *map(int, match.group(4, 5, 6, 7)),
+    )
+    try:
+        when = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
+    except ValueError as error:
+        raise BadDate(f"'{text}' is not a date: {error}") from None
+    if _DAYS[when.weekday()] != match[1]:
+        raise BadDate(f"'{text}' is not a date: that day is a {_DAYS[when.weekday()]}")
+    return (when - _EPOCH) // timedelta(milliseconds=1)
+
+
+def is_httpdate(instant: Instant) -> bool:
+    """Can it be written so?"""
+    return EARLIEST <= instant <= NEVER
+
+
+def format_httpdate(instant: Instant) -> str:
+    """In whole seconds, which is all the form has: the rest is cut off."""
+    when = _EPOCH + timedelta(milliseconds=instant)
+    return (
+        f"{_DAYS[when.weekday()]}, {when.day:02d} {_MONTHS[when.month - 1]} {when.year:04d} "
+        f"{when.hour:02d}:{when.minute:02d}:{when.second:02d} GMT"
+    )

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from postbus.errors import ServiceBusError
 from postbus.model.address import Address
-from postbus.model.edits import Edits
+from postbus.model.plain_message import Edits
 
 
 @dataclass
-class MemoryUndertaker:
-    """What `postbus.http.deadletters.Undertaker` asks for: keeps what it was asked."""
+class MemoryResubmission:
+    """Stands in for `postbus.namespace.resubmit.Resubmission`, and keeps what it was asked."""
 
     asked: list[tuple[object, ...]] = field(default_factory=list)
     outcomes: dict[int, tuple[str, str]] = field(default_factory=dict)
