@@ -12,7 +12,7 @@ from postbus.errors import OutcomeUnknown, ServiceBusError, StoreUnavailable
 from postbus.runtime.accounting import account
 from postbus.runtime.fragment import LoadedFragment, Output, Request
 from postbus.store import batch
-from postbus.store.ports import Part
+from postbus.store.ports.journal import Part
 
 NO_ROOM: Final = (
     "The disk of the broker has no room for new messages. They are taken again once messages were "

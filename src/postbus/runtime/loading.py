@@ -29,7 +29,9 @@ from postbus.runtime.fragment import LoadedFragment, Request
 from postbus.runtime.paging import load_page
 from postbus.runtime.store_thread import StoreThread
 from postbus.store import batch
-from postbus.store.ports import FragmentPosition, Lease, MessageStore, StoredBatch
+from postbus.store.batch import StoredBatch
+from postbus.store.ports.journal import FragmentPosition, Lease
+from postbus.store.ports.store import Store
 
 REPLAY_BYTES: Final = 256 * 1024
 """Journal replayed between two turns of the loop."""
@@ -46,7 +48,7 @@ class Loader:
 
     def __init__(
         self,
-        store: MessageStore,
+        store: Store,
         thread: StoreThread,
         broker: str,
         limits: WindowLimits,
@@ -142,15 +144,15 @@ class Loader:
         self._thread.submit(read, found, partial(_refuse, "(all)", done))
 
     def _stands(self, fragment_id: int) -> tuple[FragmentPosition | None, int | None]:
-        standing = self._store.standing(fragment_id)
+        standing = self._store.position(fragment_id)
         due = None
         if standing is not None and standing.head == standing.checkpoint:
-            due = self._store.next_due(fragment_id, MAIN, SCHEDULED, -1)
+            due = self._store.index.next_due(fragment_id, MAIN, SCHEDULED, -1)
         return standing, due
 
     async def first_part(self, fragment: LoadedFragment, now: Instant) -> int:
         """The first part of a history that is within its window, without loading the engine."""
-        standing = await self._thread.run(partial(self._store.standing, fragment.id))
+        standing = await self._thread.run(partial(self._store.position, fragment.id))
         if standing is None or standing.head > standing.checkpoint:
             # What the journal has since goes into the last part, however old that is by now.
             return 0

@@ -40,7 +40,8 @@ from postbus.runtime.loading import Loader
 from postbus.runtime.reads import Reader
 from postbus.runtime.store_thread import StoreThread
 from postbus.store import batch
-from postbus.store.ports import MessageStore, Part
+from postbus.store.ports.journal import Part
+from postbus.store.ports.store import Store
 
 REQUESTS_PER_TURN: Final = 128
 """A turn takes so many, or an eighth of what waits if that is more. One client's whole window in
@@ -72,7 +73,7 @@ class Runtime:
 
     def __init__(
         self,
-        store: MessageStore,
+        store: Store,
         thread: StoreThread,
         clock: Callable[[], Instant],
         loader: Loader,
@@ -348,9 +349,8 @@ class Runtime:
         """On the store's thread."""
         passed = self._store.commit(parts)
         for part in parts:
-            fragment_id = part.lease.fragment
-            if part.checkpoint is not None and fragment_id in passed:
-                self._loader.checkpoints[fragment_id] = part.checkpoint.offset
+            if part.checkpoint is not None and part.lease.fragment in passed:
+                self._loader.checkpoints[part.lease.fragment] = part.checkpoint.offset
         return passed
 
     def discard(self, fragment: LoadedFragment, refusal: ServiceBusError) -> None:
