@@ -6,8 +6,9 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from typing import Final, cast
@@ -18,20 +19,21 @@ import uvloop
 from postbus.auth.access import Access
 from postbus.auth.authority import Authority
 from postbus.auth.namespace_key import KeyFileError, choose_key, connection_string
-from postbus.broker.message import MAIN
+from postbus.broker.subqueue import MAIN
 from postbus.broker.window import WindowLimits
-from postbus.config.places import ConfigError
+from postbus.config.option_reading import read_options
+from postbus.config.places import ConfigError, ConfigMistake
 from postbus.errors import SHUTTING_DOWN, ConnectionForced, OutcomeUnknown, StoreUnavailable
 from postbus.feed.readers import FeedReaders
 from postbus.feed.service import Feed
 from postbus.gateway.connection import Gateway
 from postbus.gateway.context import ConnectionContext
-from postbus.http.app import build_app
+from postbus.http.app import Front
 from postbus.http.deadletters import REQUEST_MAX_BYTES
 from postbus.http.feed import FeedPages
 from postbus.http.mailbox import Mailbox
 from postbus.model.description import QueueDescription
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.namespace.entities import Entity, QueueEntity, ReceivableEntity, TopicEntity
 from postbus.namespace.health import Health
 from postbus.namespace.idle import IdleDeletion
@@ -42,10 +44,9 @@ from postbus.net.budgets import Bounds, Budgets
 from postbus.net.http_protocol import HttpHost, HttpLimits
 from postbus.net.listener import Listener, allow_open_files
 from postbus.net.places import Place, Places
-from postbus.observe.logs import configure
+from postbus.observe.logs import TrackingIds, configure
 from postbus.observe.metrics import EntityReading, Metrics
 from postbus.observe.scraping import Scraping
-from postbus.observe.tracking import TrackingIds
 from postbus.observe.turns import Ticking
 from postbus.ops.backup import BACKUP, back_up_running
 from postbus.ops.config_file import NamespaceConfig, load_config
@@ -60,11 +61,14 @@ from postbus.runtime.runtime import Runtime
 from postbus.runtime.store_thread import StoreThread
 from postbus.runtime.upkeep import Upkeep, keep_up
 from postbus.settings import Settings
-from postbus.store.memory.store import MemoryStore
-from postbus.store.ports import MessageStore
-from postbus.store.sqlite.catalog import Catalog
-from postbus.store.sqlite.database import FormatUnknown
-from postbus.store.sqlite.folder import DataFolder, FolderDamaged, FolderInUse
+from postbus.store.opening import open_data
+from postbus.store.ports.namespace_data import (
+    DataDamaged,
+    DataInUse,
+    FormatUnknown,
+    NamespaceData,
+)
+from postbus.store.ports.store import Store
 from postbus.tls.certificates import (
     Certificate,
     CertificateError,
@@ -90,8 +94,8 @@ _NO_START: Final = (
     CertificateError,
     ClockWrong,
     ConfigError,
-    FolderDamaged,
-    FolderInUse,
+    DataDamaged,
+    DataInUse,
     FormatUnknown,
     KeyFileError,
     OSError,
@@ -119,26 +123,28 @@ async def _serve(settings: Settings) -> int:
     config = _config(settings)
     if config.name is not None and "namespace_name" not in settings.model_fields_set:
         settings = settings.model_copy(update={"namespace_name": config.name})
-    folder = None
-    if not settings.ephemeral:
-        reserve = settings.disk_reserve_mb << 20
-        folder = DataFolder(settings.data, SystemClock().now(), reserve_bytes=reserve)
+    data = open_data(settings, SystemClock().now())
     try:
-        for file, was, is_now in folder.upgraded if folder is not None else ():
+        for file, was, is_now in data.upgraded:
             # There is no way back but a copy that was made before: docs/operations.md.
             log.warning("data format upgraded", file=file, was=was, is_now=is_now)
-        server = Server(settings, config, folder)
+        server = Server(settings, config, data)
         await server.start()
         return await server.serve()
     finally:
-        if folder is not None:
-            folder.close()
+        data.close()
 
 
 def _config(settings: Settings) -> NamespaceConfig:
-    if settings.config is None:
-        return NamespaceConfig()
-    return load_config(settings.config, _defaults(settings, None))
+    """What the file and the options say of entities. Raises ConfigError."""
+    config = NamespaceConfig()
+    if settings.config is not None:
+        config = load_config(settings.config, _defaults(settings, None))
+    defaults = _defaults(settings, config.default_lock_duration_ms)
+    try:
+        return replace(config, named=read_options(settings.queue, settings.topic, defaults))
+    except ConfigMistake as wrong:
+        raise ConfigError(str(wrong)) from None
 
 
 def _defaults(settings: Settings, lock_duration_ms: int | None) -> QueueDescription:
@@ -166,13 +172,13 @@ def _take_turns() -> None:
     sys.setswitchinterval(SWITCH_S)
 
 
-def _newest(folder: DataFolder, wall: Instant, behind_max_ms: int) -> Instant:
+def _newest(data: NamespaceData, wall: Instant, behind_max_ms: int) -> Instant:
     """A wall clock that was set back while nothing ran must not take time back either.
 
     Where it is very far behind, either it is wrong or it once was: going on in the time of the
     folder would let every schedule come due, and locks and expiry would take twice as long.
     """
-    newest = folder.newest()
+    newest = data.newest()
     behind_ms = newest - wall
     if behind_ms > behind_max_ms:
         raise ClockWrong(
@@ -191,22 +197,18 @@ class Server:
         self,
         settings: Settings,
         config: NamespaceConfig,
-        folder: DataFolder | None,
+        data: NamespaceData,
         new_clock: Callable[[Instant], SystemClock] = SystemClock,
     ) -> None:
         """`new_clock` makes a clock that starts at an instant, or later."""
         loop = asyncio.get_running_loop()
         self._settings = settings
         self._config = config
-        newest = 0
-        if folder is not None:
-            newest = _newest(folder, new_clock(0).now(), settings.clock_behind_max_ms)
-        clock = new_clock(newest)
+        clock = new_clock(_newest(data, new_clock(0).now(), settings.clock_behind_max_ms))
         self._clock, self._wall = clock.now, clock.wall
         self._metrics = Metrics(version("postbus"))
         self._key = choose_key(settings)
-        catalog = Catalog(None, self._clock()) if folder is None else folder.catalog
-        stores: list[MessageStore] = [MemoryStore()] if folder is None else [folder.store(0)]
+        catalog, stores = data.catalog, data.stores
         self._threads = [StoreThread("catalog", loop)]
         runtimes: list[Runtime] = []
         upkeeps: list[Upkeep] = []
@@ -245,40 +247,42 @@ class Server:
             settings,
             f"postbus-{os.getpid()}",
         )
-        self._service.turns = self._metrics.turns
+        self._service.turns = self._service.sliced_work.turns = self._metrics.turns
         self.namespace.on_rules = self._service.rules_changed
         self.namespace.on_former = authority.remember
         self._mailbox = Mailbox(self.namespace, self._clock)
         self._feed = self._make_feed(stores, loop)
         self._feed_readers = FeedReaders(
-            self.namespace, catalog.reader_marks, self._threads[0], self._clock
+            self.namespace, catalog.reader_offsets, self._threads[0], self._clock
         )
         self._service.on_claims_lost = self._review
         self._certificates.start()
         self._plaintext = settings.on_loopback or settings.allow_plaintext
         self._listener = self._make_listener(authority, tracking)
-        self._control = None if folder is None else self._make_control(folder, len(stores))
+        self._control = self._make_control(data)
         self._stop = asyncio.Event()
         self._upkeep: asyncio.Task[None] | None = None
         self._ticking = Ticking(self._metrics.turns, loop)
 
-    def _make_control(self, folder: DataFolder, stores: int) -> Control:
-        catalog, *copied = self._threads[: 1 + stores]
+    def _make_control(self, data: NamespaceData) -> Control | None:
+        if data.folder is None:
+            return None
+        catalog, *copied = self._threads[: 1 + len(data.stores)]
         asked: dict[str, Handler] = {
-            BACKUP: partial(back_up_running, folder, catalog, copied),
+            BACKUP: partial(back_up_running, data, catalog, copied),
             RELOAD: self._reloading.asked,
-            EXPORT: partial(export_running, folder.catalog, catalog, self.namespace.name),
+            EXPORT: partial(export_running, data.catalog, catalog, self.namespace.name),
         }
-        return Control(folder.path, asked)
+        return Control(data.folder, asked)
 
-    def _loader(self, store: MessageStore, thread: StoreThread) -> Loader:
+    def _loader(self, store: Store, thread: StoreThread) -> Loader:
         settings = self._settings
         window = WindowLimits(settings.window_messages_max, settings.window_bodies_max_bytes)
         broker = f"{os.getpid()}-{secrets.token_hex(4)}"
         filter_bytes = settings.duplicate_filter_kb << 10
         return Loader(store, thread, broker, window, partial(secrets.randbits, 64), filter_bytes)
 
-    def _make_feed(self, stores: list[MessageStore], loop: asyncio.AbstractEventLoop) -> Feed:
+    def _make_feed(self, stores: Sequence[Store], loop: asyncio.AbstractEventLoop) -> Feed:
         readers = [store.journal_reader() for store in stores]
         threads = self._threads[1:]
         for number, reader in enumerate(readers):
@@ -301,7 +305,7 @@ class Server:
             tracking,
             settings.http_receive_timeout_max_ms,
         )
-        app = build_app(
+        app = Front(
             namespace=self.namespace,
             authority=authority,
             clock=self._clock,
@@ -312,10 +316,10 @@ class Server:
             defaults=_defaults(settings, self._config.default_lock_duration_ms),
             mailbox=self._mailbox,
             feeds=feeds,
-            undertaker=Resubmission(self.namespace, self._clock),
+            resubmission=Resubmission(self.namespace, self._clock),
             usage=Usage(self.namespace, self._clock),
             wait_max_ms=settings.http_receive_timeout_max_ms,
-        )
+        ).app()
         http = HttpHost(
             app,
             HttpLimits(

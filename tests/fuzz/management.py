@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Final
 from uuid import UUID
@@ -9,9 +10,9 @@ from uuid import UUID
 from postbus.amqp.codec import decode
 from postbus.amqp.sections import Properties, encode_data, encode_properties
 from postbus.broker import session_chores, session_operations
-from postbus.broker.message import MAIN
 from postbus.broker.pages import Need
 from postbus.broker.policy import Policy
+from postbus.broker.subqueue import MAIN
 from postbus.errors import ServiceBusError
 from postbus.gateway.management import ManagementNode
 from postbus.gateway.nodes import MANAGEMENT_SPELLING, NodeRequest
@@ -28,6 +29,7 @@ class ClientSender:
     """The way back: answers are only kept."""
 
     spelling = MANAGEMENT_SPELLING
+    path = "orders/$management"
 
     def __init__(self) -> None:
         self.answers: list[bytes] = []
@@ -98,6 +100,11 @@ def engine_with_sessions() -> tuple[Engine, bytes]:
     return engine, locked
 
 
+def run_to_its_end(step: Callable[[], bool]) -> None:
+    while step():
+        pass
+
+
 SESSIONAL: Final = 3
 
 
@@ -114,8 +121,10 @@ def run_management(data: bytes) -> None:
         id=1,
         locked=lambda fragment, subqueue, locked_token: None,
         runtime=lambda fragment: Runtime(engine),
+        proceed=run_to_its_end,
         service=SimpleNamespace(
-            settings=SimpleNamespace(property_size_max_bytes=1_000, header_size_max_bytes=4_000)
+            settings=SimpleNamespace(property_size_max_bytes=1_000, header_size_max_bytes=4_000),
+            sliced_work=SimpleNamespace(add=run_to_its_end),
         ),
         session_holders=range(1_000),
     )

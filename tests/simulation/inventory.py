@@ -11,15 +11,17 @@ from typing import NamedTuple
 
 from postbus.broker import browse, records
 from postbus.broker.ledger import Layout, Ledger
-from postbus.broker.message import DEAD_LETTER, MAIN
 from postbus.broker.pages import BatchPage, BodyPage, Loaded, Need, NextDue, Page, Pages
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
 from postbus.broker.shared_state import SharedState
+from postbus.broker.subqueue import DEAD_LETTER, MAIN
 from postbus.broker.window import WindowLimits
 from postbus.runtime.paging import load_page
 from postbus.store import batch
-from postbus.store.ports import Lease, MessageStore, StoredBatch
+from postbus.store.batch import StoredBatch
+from postbus.store.ports.journal import Lease
+from postbus.store.ports.store import Store
 from tests.simulation.history import Violation
 from tests.simulation.model import Entry, entry_of
 
@@ -36,7 +38,7 @@ Seen = dict[str, Found]
 Read = Callable[[Page], Loaded]
 
 
-def read_from(store: MessageStore) -> Read:
+def read_from(store: Store) -> Read:
     return lambda page: load_page(store, FRAGMENT, page)
 
 
@@ -69,7 +71,7 @@ def _peek(queue: Queue, subqueue: int, start: int, read: Read) -> browse.Found:
     raise AssertionError("the engine never has enough")
 
 
-def from_index_and_tail(store: MessageStore, lease: Lease, policy: Policy) -> Queue:
+def from_index_and_tail(store: Store, lease: Lease, policy: Policy) -> Queue:
     """A second engine, as a restart would load it."""
     ledger = _ledger(lease.checkpoint, lease.state)
     while ledger.head < lease.head:

@@ -6,12 +6,13 @@ from typing import Any
 
 from postbus.broker import browse, session_operations
 from postbus.broker.held_sessions import Session
-from postbus.broker.message import MAIN, Message
+from postbus.broker.message import Message
 from postbus.broker.policy import Policy
 from postbus.broker.session_chores import fetch_session_bodies, refill_session
 from postbus.broker.session_list import Listing
+from postbus.broker.subqueue import MAIN
 from postbus.broker.window import WindowLimits
-from postbus.store.ports import MessageStore
+from postbus.store.ports.store import Store
 from tests.support.engine import Engine
 
 LOCK_MS = 30_000
@@ -24,7 +25,7 @@ class SessionEngine(Engine):
         self,
         policy: Policy | None = None,
         limits: WindowLimits | None = None,
-        store: MessageStore | None = None,
+        store: Store | None = None,
         checkpoint_every: int = 0,
     ) -> None:
         policy = (policy or Policy(lock_ms=LOCK_MS))._replace(requires_session=True)

@@ -26,7 +26,7 @@ LIMITS: Final[dict[str, dict[str, int]]] = {
     "postbus.store.sqlite.journal_reader": {"RAW_MAX": 1_000, "SPARE_BUFFERS": 1},
     "postbus.http.feed": {"BYTES_DEFAULT": 1_500},
     # copies, and what is let go
-    "postbus.store.sqlite.database": {"BACKUP_PAGES": 1},
+    "postbus.store.sqlite.files": {"BACKUP_PAGES": 1},
     "postbus.store.sqlite.retention": {
         "SLICE_BYTES_MAX": 1_000,
         "PINNED_ROWS_MAX": 3,
@@ -54,7 +54,16 @@ LIMITS: Final[dict[str, dict[str, int]]] = {
     "postbus.broker.topic": {"COPIES_AT_ONCE": 2, "STAGED_ROWS": 2},
     "postbus.runtime.receivers": {"SERVED_AT_ONCE": 2},
     "postbus.runtime.dispatch": {"GIVEN_PER_TURN": 2},
-    "postbus.runtime.runtime": {"REQUESTS_PER_TURN": 3},
+    "postbus.runtime.runtime": {"REQUESTS_PER_TURN": 3, "PACKED_HERE_BYTES": 300},
+    # what clients say and ask for, in pieces
+    "postbus.gateway.context": {"FRAMES_AT_ONCE": 2},
+    "postbus.gateway.connection": {"DECODED_PER_TURN": 100},
+    "postbus.messages.batches": {"DECODED_PER_TURN": 100},
+    "postbus.http.mailbox": {"DECODED_PER_TURN": 100},
+    "postbus.namespace.resubmit": {"DECODED_MAX": 100},
+    "postbus.gateway.response_writer": {"RESPONSE_TOIL_MAX": 1},
+    "postbus.gateway.operations": {"LOOK_TOIL_MAX": 1},
+    "postbus.http.messages": {"VALUES_PER_TURN": 2},
     "postbus.runtime.fragment": {"CHECKPOINT_CHANGES": 5},
 }
 

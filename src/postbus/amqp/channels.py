@@ -1,9 +1,6 @@
-"""Which session a frame is for: the channels of a connection (AMQP 2.5.1)."""
+"""The channels of a connection: they route each frame to its session (AMQP 2.5.1)."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+from postbus.amqp.connection_base import ConnectionBase
 from postbus.amqp.faults import DecodeError, FramingError, NotAllowed, ProtocolError
 from postbus.amqp.frames.performatives import (
     Attach,
@@ -20,15 +17,11 @@ from postbus.amqp.frames.performatives import (
 from postbus.amqp.frames.readers import MORE, SETTLED, read_transfer
 from postbus.amqp.session import Session, SessionState
 
-if TYPE_CHECKING:
-    from postbus.amqp.connection import Connection
-
-
-# Looked up once: it is asked for with every frame.
+# Looked up once, because every frame needs it.
 _MAPPED = SessionState.MAPPED
 _TRANSFER = b"\x00\x53\x14"
-# What a peer may still send on a channel that it has ended: the Python SDK detaches the links of
-# `$management` there. An attach is not among them, for it asks for an answer.
+# Performatives that are ignored on a channel whose session the peer has ended: the Python SDK
+# detaches the links of `$management` there. An attach is an error, because it needs an answer.
 _LATE = (Transfer, Disposition, Flow, Detach, End)
 
 
@@ -41,14 +34,14 @@ class Channels:
         self._channel_max = channel_max
         self.local: dict[int, Session] = {}
         self._remote: dict[int, Session] = {}
-        # Channels of the peer that had a session and have none now.
+        # Channels of the peer whose sessions have ended.
         self._ended: set[int] = set()
         self.peer_channel_max = channel_max
 
     def on_frame(self, channel: int, body: bytes) -> Composite | None:
-        """Give a frame to its session; return a performative that is for the connection.
+        """Give a frame to its session, or return the performative if it is for the connection.
 
-        A violation ends the session it happens in, if that is enough.
+        A violation ends only the session it happens in, where the protocol allows that.
         """
         session = self._remote.get(channel)
         if session is None:
@@ -82,8 +75,10 @@ class Channels:
         return None
 
     def _took_message(self, session: Session, body: bytes) -> bool:
-        """Take a frame that is a whole message, as nearly all are, without making a performative
-        of it; say whether it was one."""
+        """Take a frame that is a whole unsettled message; return whether it was one.
+
+        Nearly all frames are. Decoding such a frame as a performative would cost more.
+        """
         if body[:3] != _TRANSFER:
             return False
         handle, delivery_id, tag, message_format, bits, start = read_transfer(body)
@@ -92,7 +87,7 @@ class Channels:
         return session.on_message(handle, delivery_id, tag, max(message_format, 0), body, start)
 
     def _on_late_frame(self, channel: int, session: Session, body: bytes) -> Composite | None:
-        """Wait for the end of a session that we have ended; all else of it is dropped."""
+        """Drop a frame of a session that we have ended, unless it is the peer's end."""
         try:
             performative, _ = decode_performative(body)
         except DecodeError:
@@ -109,10 +104,10 @@ class Channels:
         del self._remote[channel]
         self._ended.add(channel)
 
-    def on_begin(self, connection: Connection, channel: int, begin: Begin) -> None:
-        """Begin the session the peer wants, or take its answer to our begin."""
+    def on_begin(self, connection: ConnectionBase, channel: int, begin: Begin) -> None:
+        """Begin a session for the peer, or take the peer's answer to our begin."""
         if channel > self._channel_max:
-            # AMQP 2.7.1 asks for no less than closing the connection.
+            # AMQP 2.7.1 demands that the connection is closed.
             raise FramingError(f"channel {channel}, {self._channel_max} is the highest")
         if channel in self._remote:
             raise NotAllowed(f"channel {channel} has a session already")
@@ -129,8 +124,8 @@ class Channels:
         self._ended.discard(channel)
         session.on_begin(begin, channel)
 
-    def begin(self, connection: Connection, wanted: int = 0) -> Session:
-        """Make a session on a channel of ours that is free: the wanted one if possible."""
+    def begin(self, connection: ConnectionBase, wanted: int = 0) -> Session:
+        """Create a session on a free channel of ours: the wanted channel if possible."""
         local = self.local
         channel = wanted
         if channel in local or channel > self.peer_channel_max:
@@ -145,7 +140,7 @@ class Channels:
         return session
 
     def clear(self) -> None:
-        """The connection is gone; its sessions stay to be looked at."""
+        """End all sessions with the connection. The owner can still look at them."""
         for session in self.local.values():
             if session.state in (SessionState.BEGINNING, SessionState.MAPPED):
                 session.gone()
@@ -153,7 +148,7 @@ class Channels:
         self._remote.clear()
 
     def forget(self) -> None:
-        """Let go of the sessions, and they of their links."""
+        """Drop the sessions and their links."""
         for session in self.local.values():
             session.handles.local.clear()
         self.local.clear()

@@ -1,16 +1,17 @@
-"""A connection: channels, open and close, and what goes wrong (AMQP 2.4).
+"""A connection: open and close, frames, time-outs and violations (AMQP 2.4).
 
-No bytes are moved and no clock is read here. The owner hands in what came and what time it is,
-handles the events, and writes what data_to_send() returns, once per turn.
+This module does no I/O and reads no clock. The owner passes in received bytes and the time,
+handles the events, and writes the bytes that data_to_send() returns, once a turn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum, auto
-from typing import Any
+from typing import Any, cast
 
 from postbus.amqp.channels import Channels
+from postbus.amqp.connection_base import ConnectionBase, Describe, plainly
 from postbus.amqp.events import Closed, Event, Opened
 from postbus.amqp.faults import (
     DecodeError,
@@ -39,9 +40,9 @@ from postbus.amqp.handshake import ClientHandshake, ServerHandshake
 from postbus.amqp.heartbeat import Heartbeat
 from postbus.amqp.limits import Limits
 from postbus.amqp.session import Session
-from postbus.amqp.turn import Describe, Turn, plainly
 
-# wire §1.2.
+# A server offers these (wire §1.2). The .NET SDK gives up unless it finds MSSBCBS, the mechanism of
+# Service Bus without credentials: tokens follow on the $cbs link.
 MECHANISMS = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
 
 
@@ -49,27 +50,27 @@ class ConnectionState(Enum):
     HANDSHAKE = auto()
     """Protocol headers and SASL."""
     OPENING = auto()
-    """The peer's open is due."""
+    """The handshake is done; the peer's open has not come yet."""
     OPEN = auto()
     CLOSING = auto()
-    """We closed; whatever still comes from the peer is dropped until it answers."""
+    """We closed; frames from the peer are dropped until it answers."""
     CLOSED = auto()
-    """The transport can go, once data_to_send() is written."""
+    """The transport can be closed once data_to_send() is written."""
 
 
-# What an empty session or link takes at most, and how many times its size an attach takes that is
-# decoded: measured with maps of the shortest values there are.
+# Memory of an empty session or link, at most; and how many times its frame size a decoded attach
+# takes. Measured with maps of the shortest possible values.
 _OBJECT_BYTES = 4_096
 _DECODED_TIMES = 16
-# Looked up once: it is asked for with every frame.
+# Looked up once, because every frame needs it.
 _OPEN = ConnectionState.OPEN
 
 
-class Connection(Turn):
+class Connection(ConnectionBase):
     """One AMQP connection, as a server or as a client.
 
-    A server waits for its peer; a client calls open(). receive_data() and tick() never raise:
-    what a peer does wrong ends the link, the session or the connection, and an event tells.
+    A server waits for its peer; a client calls open(). receive_data() and tick() never raise. A
+    violation by the peer ends the link, the session or the connection, and an event reports it.
     """
 
     __slots__ = (
@@ -79,10 +80,10 @@ class Connection(Turn):
         "_deaf",
         "_handshake",
         "_heartbeat",
-        "_now",
         "_open_frame",
         "_reader",
         "_reported",
+        "more",
         "peer",
         "server",
         "state",
@@ -102,9 +103,9 @@ class Connection(Turn):
         properties: dict[Any, Any] | None = None,
         describe: Describe | None = None,
     ) -> None:
-        """A server offers `mechanisms`, and also takes those in `unoffered`; a client uses the
-        first of them, or no SASL if none."""
-        super().__init__(limits, describe)
+        """A server offers `mechanisms`, and also accepts the mechanisms in `unoffered`. A client
+        uses the first of `mechanisms`; without any it skips SASL."""
+        super().__init__(limits, now, describe)
         self.server = server
         self.state = ConnectionState.HANDSHAKE
         self.peer: Open | None = None
@@ -126,57 +127,54 @@ class Connection(Turn):
         else:
             mechanism = mechanisms[0] if mechanisms else None
             self._handshake = ClientHandshake(self._reader, mechanism, initial_response, hostname)
-        self._now = now
         self._heartbeat = Heartbeat(limits.idle_timeout_ms, now)
-        # Until the peer's open: the hour by which it must have come; later that of its close.
+        # The latest time for the peer's open; after our close, for its answer.
         self._deadline: int | None = now + limits.open_timeout_ms
         self._channels = Channels(limits.channel_max)
         self._closed_by_owner = False
         self._reported = False
         self._deaf = False
+        self.more = False
+        """Frames may have come that were not read: receive_data() reads on, also without data."""
 
-    # What the owner looks at.
+    # State that the owner reads.
 
     @property
     def closed(self) -> bool:
-        """Whether the transport can go, once data_to_send() is written."""
+        """Whether the transport can be closed once data_to_send() is written."""
         return self.state is ConnectionState.CLOSED
 
     @property
     def sessions(self) -> list[Session]:
-        """The sessions that live; once the connection is gone, those it had."""
+        """The living sessions; once the connection is gone, the sessions it had."""
         return list(self._channels.local.values())
 
     @property
     def incoming_unsettled(self) -> int:
-        """Deliveries that came and are not settled. Past limits.unsettled_incoming_max the owner
-        should read no more."""
+        """Received deliveries that are not settled. Past limits.unsettled_incoming_max the owner
+        should stop reading."""
         return sum(session.incoming_unsettled for session in self._channels.local.values())
 
     @property
     def incoming_unsettled_bytes(self) -> int:
-        """What these deliveries weigh."""
+        """The size of these deliveries."""
         return sum(session.incoming_unsettled_bytes for session in self._channels.local.values())
 
     @property
-    def now(self) -> int:
-        """The hour of what is under way."""
-        return self._now
-
-    @property
     def unfinished_bytes(self) -> int:
-        """What came of frames and deliveries that are not whole."""
+        """Received bytes of frames and deliveries that are incomplete."""
         return self._reader.buffered + self.usage.assembling_bytes
 
     @property
     def kept_bytes(self) -> int:
-        """What sessions and links take, besides deliveries: about, for one that is a stranger."""
+        """About how much memory sessions and links take, besides deliveries. The owner bounds it
+        for peers that have not logged in."""
         usage = self.usage
         objects = len(self._channels.local) + usage.handle_count
         return objects * _OBJECT_BYTES + usage.attach_bytes * _DECODED_TIMES
 
     def next_deadline(self) -> int | None:
-        """When tick() has something to do, if nothing happens before."""
+        """Return when tick() has something to do, if nothing happens before."""
         if self.state is ConnectionState.CLOSED:
             return None
         deadlines = [] if self._deadline is None else [self._deadline]
@@ -187,27 +185,35 @@ class Connection(Turn):
                 break
         return min(deadlines, default=None)
 
-    # What comes in.
+    # Input.
+
+    def take_events(self) -> list[Event]:
+        """Return all events, and forget them."""
+        events = self.events
+        self.events = []
+        self.turn += 1
+        return cast("list[Event]", events)
 
     def receive_data(self, data: bytes, now: int) -> list[Event]:
         """Take bytes from the peer."""
-        self._now = now
+        self.now = now
         self._heartbeat.heard_at = now
+        self.more = False
         if not self._deaf:
             self._reader.feed(data)
             self._advance()
         return self.take_events()
 
     def receive_eof(self, now: int) -> list[Event]:
-        """Take note that nothing more comes from the peer."""
-        self._now = now
+        """Note that the peer has closed its side of the transport."""
+        self.now = now
         if self.state is not ConnectionState.CLOSED:
             self._finish(None, clean=self._closed_by_owner)
         return self.take_events()
 
     def tick(self, now: int) -> list[Event]:
-        """Do what is due: a heartbeat, or giving up on a peer that is silent. Safe at any time."""
-        self._now = now
+        """Send a heartbeat or give up on a silent peer, if that is due. Safe at any time."""
+        self.now = now
         if self.state is ConnectionState.CLOSED:
             return self.take_events()
         if self._deadline is not None and now >= self._deadline:
@@ -227,7 +233,7 @@ class Connection(Turn):
         return self.take_events()
 
     def _end_unfinished(self, now: int) -> None:
-        """Detach links whose deliveries have not been whole for too long."""
+        """Detach links whose deliveries have been incomplete for too long."""
         wait_ms = self.limits.unfinished_timeout_ms
         while self.usage.unfinished:
             link, since = next(iter(self.usage.unfinished.items()))
@@ -238,12 +244,12 @@ class Connection(Turn):
             link.fail(LinkError(text, "com.microsoft:timeout"))
 
     def trust(self) -> None:
-        """The peer has proven who it is: its frames may be as large as was agreed."""
+        """Allow frames of the agreed size: the peer has proven its identity."""
         self._reader.max_frame_size = self.limits.max_frame_size
         self._reader.bound = "agreed"
 
     def sasl_accept(self) -> list[Event]:
-        """Let the peer in; returns what it has sent since."""
+        """Let the peer in. Returns the events of everything it has sent since."""
         handshake = self._handshake
         if isinstance(handshake, ServerHandshake) and handshake.deciding:
             handshake.accept()
@@ -251,7 +257,7 @@ class Connection(Turn):
         return self.take_events()
 
     def sasl_reject(self) -> list[Event]:
-        """Turn the peer away."""
+        """Refuse the peer's login."""
         handshake = self._handshake
         if isinstance(handshake, ServerHandshake) and handshake.deciding:
             handshake.reject()
@@ -259,10 +265,10 @@ class Connection(Turn):
             self._abort(handshake, ProtocolError(text, "amqp:unauthorized-access"))
         return self.take_events()
 
-    # What goes out.
+    # Output.
 
     def data_to_send(self) -> bytes:
-        """Return all output since the last call; dispositions and flows are put in now."""
+        """Return all output since the last call. Saved dispositions and flows are written now."""
         if self.dirty:
             self.flush()
         handshake = self._handshake
@@ -274,15 +280,15 @@ class Connection(Turn):
             self.out.insert(0, greeting)
         if not self.out:
             return b""
-        self._heartbeat.sent_at = self._now
+        self._heartbeat.sent_at = self.now
         return self.take_output()
 
     def open(self) -> None:
-        """Start as a client. Nothing more needs to be waited for before begin()."""
+        """Start as a client. begin() may follow at once."""
         self.write(encode_frame(0, self._open_frame))
 
     def begin(self) -> Session:
-        """Begin a session as a client; SessionBegun comes when the peer has answered."""
+        """Begin a session as a client. SessionBegun comes when the peer has answered."""
         if self.state in (ConnectionState.CLOSING, ConnectionState.CLOSED):
             raise ValueError("the connection is closed")
         session = self._channels.begin(self)
@@ -290,9 +296,9 @@ class Connection(Turn):
         return session
 
     def close(self, error: Error | None = None) -> None:
-        """Close in good order; Closed comes when the peer has answered.
+        """Close in good order. Closed comes when the peer has answered.
 
-        In the middle of the handshake there is no such order: the connection is closed at once.
+        SASL has no close frame, so during the handshake the connection is closed at once.
         """
         self._closed_by_owner = True
         if self.state in (ConnectionState.OPENING, ConnectionState.OPEN):
@@ -304,9 +310,10 @@ class Connection(Turn):
             self._finish(None, clean=True)
 
     def forget(self) -> None:
-        """Let go of all there was to look at, once the owner has heard that the connection is
-        closed. Nothing in it refers to anything above any more, so that it goes with its last
-        reader and without the garbage collector."""
+        """Drop everything, once the owner has been told that the connection is closed.
+
+        This breaks all reference cycles, so the connection is freed without the garbage collector.
+        """
         self.take_events()
         self.dirty.clear()
         self.out.clear()
@@ -314,10 +321,10 @@ class Connection(Turn):
         self._handshake = None
         self.describe = plainly
 
-    # How it goes on.
+    # Frames.
 
     def _advance(self) -> None:
-        """Read as far as the bytes go."""
+        """Handle everything that has come completely."""
         if self._handshake is not None and not self._shake_hands(self._handshake):
             return
         while not self._deaf:
@@ -326,7 +333,7 @@ class Connection(Turn):
                 return
             except ProtocolError as fault:
                 if self.state is ConnectionState.CLOSING:
-                    # Where the next frame begins is anybody's guess now.
+                    # The start of the next frame is unknown now.
                     self._stop_reading()
                 else:
                     self._fail(fault)
@@ -334,7 +341,9 @@ class Connection(Turn):
     def _read_frames(self) -> None:
         next_frame = self._reader.next_frame
         on_frame = self._channels.on_frame
-        while (frame := next_frame()) is not None:
+        left = self.limits.frames_at_once
+        while left and (frame := next_frame()) is not None:
+            left -= 1
             kind, channel, body = frame
             if self.state is _OPEN and kind == FRAME_AMQP and body:
                 performative = on_frame(channel, body)
@@ -345,12 +354,13 @@ class Connection(Turn):
                 self._on_rare_frame(kind, channel, body)
             if self.state is ConnectionState.CLOSED:
                 return
+        self.more = not left
 
     def _shake_hands(self, handshake: ServerHandshake | ClientHandshake) -> bool:
-        """Go on with the handshake; say whether frames come next."""
+        """Continue the handshake; return whether frames come next."""
         try:
             received = handshake.advance()
-            # While the owner decides, no more is kept than one frame.
+            # While the owner decides, at most one frame is buffered.
             if self._reader.buffered > self.limits.max_frame_size and not handshake.done:
                 raise FramingError("too much came before SASL was done")
         except ProtocolError as fault:
@@ -386,7 +396,7 @@ class Connection(Turn):
             raise NotAllowed(f"{performative.NAME} came on channel {channel} out of turn")
 
     def _on_late_frame(self, body: bytes) -> None:
-        """Wait for the answer to our close; all else is dropped."""
+        """Drop a frame that came after our close, unless it is the answer."""
         try:
             performative, _ = decode_performative(body)
         except DecodeError:
@@ -402,24 +412,24 @@ class Connection(Turn):
             )
         idle_timeout_ms = peer.idle_time_out or 0
         if 0 < idle_timeout_ms < self.limits.idle_timeout_min_ms:
-            # AMQP 2.4.5: a time-out that cannot be honoured is refused, not ignored.
+            # AMQP 2.4.5: a time-out that is too short is refused, not ignored.
             least = self.limits.idle_timeout_min_ms
             raise NotAllowed(f"idle-time-out {idle_timeout_ms}, {least} is the least")
         self.peer = peer
         self.outgoing_frame_max = min(peer.max_frame_size, self.limits.max_frame_size)
         self._channels.peer_channel_max = peer.channel_max
         self._heartbeat.promise(idle_timeout_ms)
-        self._heartbeat.sent_at = self._now
+        self._heartbeat.sent_at = self.now
         if self.server:
             self.write(encode_frame(0, self._open_frame))
         self.state = ConnectionState.OPEN
         self._deadline = None
         self.report(Opened(peer))
 
-    # How it ends.
+    # The end.
 
     def _abort(self, handshake: ServerHandshake | ClientHandshake, fault: ProtocolError) -> None:
-        """Give up in the middle of the handshake; what it has to say is still said."""
+        """Give up during the handshake. Its remaining output is still written."""
         self.out = handshake.out
         self.out_bytes = 0
         self._handshake = None
@@ -436,18 +446,18 @@ class Connection(Turn):
         self.report(Closed(error, clean=False))
 
     def _send_close(self, error: Error | None) -> None:
-        # Verdicts the owner gave go out before it.
+        # The owner's verdicts go out before the close.
         self.flush()
         if self.server and self.state is ConnectionState.OPENING:
-            # AMQP 2.4.1: each side opens before it closes.
+            # AMQP 2.4.1: a side must open before it closes.
             self.write(encode_frame(0, self._open_frame))
         self.write(encode_frame(0, Close(error)))
         self.state = ConnectionState.CLOSING
-        self._deadline = self._now + self.limits.close_timeout_ms
+        self._deadline = self.now + self.limits.close_timeout_ms
         self._channels.clear()
 
     def _finish(self, error: Error | None, clean: bool) -> None:
-        """Nothing more comes."""
+        """Enter the state CLOSED, and report that if it was not reported yet."""
         self.state = ConnectionState.CLOSED
         self._deadline = None
         self._stop_reading()

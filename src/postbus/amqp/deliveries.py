@@ -1,4 +1,4 @@
-"""Deliveries, their serial numbers, and how verdicts on them become few frames."""
+"""Deliveries, the events that come with them, their serial numbers, and runs of verdicts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from postbus.amqp.receiving import ReceiverLink
     from postbus.amqp.sending import SenderLink
 
-# Delivery ids, transfer ids and delivery counts are 32-bit serial numbers (AMQP 2.8.10, RFC 1982):
-# they wrap around, and of two numbers the later one is less than half the circle ahead.
+# Delivery ids, transfer ids and delivery counts are 32-bit serial numbers (AMQP 2.8.10, RFC 1982).
+# They wrap around. Of two numbers, the later is less than half the circle ahead.
 SERIAL_MASK = 0xFFFFFFFF
 SERIAL_HALF = 0x7FFFFFFF
 
@@ -20,10 +20,10 @@ DELIVERY_TAG_MAX = 32
 
 
 class OutgoingDelivery:
-    """A message we sent.
+    """A message that we sent.
 
-    `delivery_id` is -1 until it is on the wire; `disposed` says that the owner was told the
-    peer's verdict; `context` is the owner's own.
+    `delivery_id` is -1 until the first frame is written. `disposed` says that the owner was told
+    the peer's verdict. `context` is free for the owner.
     """
 
     __slots__ = ("context", "delivery_id", "disposed", "link", "tag")
@@ -37,7 +37,7 @@ class OutgoingDelivery:
 
 
 class IncomingDelivery:
-    """A message that came. `size` is what it weighs while it is unsettled, frames included."""
+    """A message that we received. `size` includes its frames; it counts while it is unsettled."""
 
     __slots__ = (
         "delivery_id",
@@ -71,11 +71,12 @@ class IncomingDelivery:
         self.size = size
 
 
-# The two events that come with every message; the others are in events.py.
+# The two events that come with every message. The others are dataclasses in events.py, which mypyc
+# does not compile.
 
 
 class MessageReceived:
-    """A whole message has come; unless it is settled it wants link.settle()."""
+    """A whole message has come. Unless it is settled, the sender waits for link.settle()."""
 
     __slots__ = ("delivery", "link")
 
@@ -85,10 +86,10 @@ class MessageReceived:
 
 
 class Disposed:
-    """The peer's verdict on deliveries we sent, in the order we sent them.
+    """The peer's verdict on deliveries that we sent, in the order in which we sent them.
 
-    Unless `settled`, it waits for our link.settle(). A peer that settles what it has disposed of
-    before is heard a second time, unless link.settle() was called in between.
+    Unless `settled`, the peer waits for our link.settle(). If a peer gives its verdict first and
+    settles later, the settlement is reported too, unless link.settle() was called in between.
     """
 
     __slots__ = ("deliveries", "link", "settled", "state")
@@ -109,7 +110,7 @@ class Disposed:
 def known_in_range(known: dict[int, Any], first: int, last: int) -> list[int]:
     """Return the known ids from first to last, both included, in the order of the dict or range.
 
-    A peer may name four billion ids in one frame; the cost is bounded by what is known.
+    A peer may name four billion ids in one frame. The cost is bounded by the number of known ids.
     """
     span = (last - first) & SERIAL_MASK
     if span < len(known):
@@ -119,7 +120,7 @@ def known_in_range(known: dict[int, Any], first: int, last: int) -> list[int]:
 
 
 class DispositionRun:
-    """Verdicts on consecutive deliveries, kept back so that one disposition can tell them all."""
+    """Equal verdicts on consecutive deliveries, saved so that one disposition frame carries all."""
 
     __slots__ = ("count", "first", "next", "settled", "state")
 
@@ -131,12 +132,12 @@ class DispositionRun:
         self.settled = False
 
     def extend(self, delivery_id: int, state: DeliveryState | None, settled: bool) -> bool:
-        """Take one more verdict if it carries the run on; say whether it did."""
+        """Add a verdict if it continues the run; return whether it did."""
         if self.count == 0:
             self.first = delivery_id
             self.state = state
             self.settled = settled
-        # A range never runs over the top: the Python and Node SDKs compare its ends as plain
+        # A run never crosses zero: the Python and Node SDKs compare the ends of a range as plain
         # numbers.
         elif (
             delivery_id != self.next

@@ -1,7 +1,7 @@
-"""What a connection tells its owner.
+"""The events that a connection reports to its owner.
 
-The end of something larger is not repeated for what was in it: after SessionEnded the owner
-looks at `session.links`, after Closed at `connection.sessions`.
+The end of a session or connection is not reported again for its parts. After SessionEnded the
+owner looks at `session.links`, after Closed at `connection.sessions`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ __all__ = [
 
 @dataclass(slots=True)
 class SaslReceived:
-    """The peer says who it is; answer with sasl_accept() or sasl_reject().
+    """The peer has identified itself. Answer with sasl_accept() or sasl_reject().
 
-    `skipped` means that the peer left SASL out altogether: it is ANONYMOUS then.
+    `skipped` means that the peer left out SASL; it counts as ANONYMOUS then.
     """
 
     mechanism: str
@@ -50,7 +50,7 @@ class SaslReceived:
 
 @dataclass(slots=True)
 class Opened:
-    """The peer's open has come; a server has already answered it."""
+    """The peer's open has come. A server has already answered it."""
 
     open: Open
 
@@ -64,9 +64,9 @@ class SessionBegun:
 
 @dataclass(slots=True)
 class LinkAttached:
-    """A peer attached a link: answer with accept() or refuse(), now or later.
+    """A peer attached a link. Answer with accept() or refuse(), now or later.
 
-    For a link we attached ourselves: the peer has accepted it.
+    For a link that we attached: the peer has accepted it.
     """
 
     link: Link
@@ -75,14 +75,14 @@ class LinkAttached:
 
 @dataclass(slots=True)
 class CreditChanged:
-    """link.sendable or link.drain may have changed: look at the link, it is told once a turn."""
+    """link.sendable or link.drain may have changed. Reported once a turn; look at the link."""
 
     link: SenderLink
 
 
 @dataclass(slots=True)
 class SettledBySender:
-    """The peer has settled deliveries it sent, before we did or as an answer to our verdict
+    """The peer has settled deliveries that it sent, before our verdict or in answer to it
     (AMQP 2.6.12)."""
 
     link: ReceiverLink
@@ -92,14 +92,14 @@ class SettledBySender:
 
 @dataclass(slots=True)
 class Drained:
-    """The peer has used up or given back all credit of a link we asked to drain."""
+    """The peer has used or returned all credit of a link that we asked to drain."""
 
     link: ReceiverLink
 
 
 @dataclass(slots=True)
 class LinkDetached:
-    """The link is gone: the peer's wish, its answer to ours, or its fault."""
+    """The link is gone: the peer detached it, answered our detach, or broke a rule on it."""
 
     link: Link
     error: Error | None
@@ -108,7 +108,7 @@ class LinkDetached:
 
 @dataclass(slots=True)
 class SessionEnded:
-    """The session and its links are gone: the peer's wish, its answer to ours, or its fault."""
+    """The session and its links are gone: the peer ended it, answered our end, or broke a rule."""
 
     session: Session
     error: Error | None
@@ -116,7 +116,7 @@ class SessionEnded:
 
 @dataclass(slots=True)
 class Closed:
-    """The connection and all in it is gone.
+    """The connection and everything in it is gone.
 
     `clean` tells an orderly close from a break: end of stream, a violation, a time-out.
     """

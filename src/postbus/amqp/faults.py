@@ -1,7 +1,7 @@
-"""What a peer can do wrong, as exceptions that know their own wire code.
+"""Violations of the protocol by a peer, as exceptions.
 
-The class fixes the AMQP error condition and how much has to be torn down (AMQP 2.8.14 to
-2.8.18); the instance carries the words. Code that meets bytes from a peer raises nothing else.
+The class fixes the AMQP error condition and which endpoint has to end (AMQP 2.8.14 to 2.8.18).
+The instance carries the text. Code that reads bytes from a peer raises no other exceptions.
 """
 
 from typing import ClassVar, Literal
@@ -10,7 +10,7 @@ Scope = Literal["connection", "session", "link"]
 
 
 class ProtocolError(Exception):
-    """A peer broke the protocol; `scope` is the narrowest endpoint that must end for it."""
+    """A peer broke the protocol. `scope` is the smallest endpoint that must end because of it."""
 
     condition: str = "amqp:not-allowed"
     scope: ClassVar[Scope] = "connection"
@@ -23,31 +23,31 @@ class ProtocolError(Exception):
 
 
 class DecodeError(ProtocolError):
-    """Bytes that are no AMQP value, or a value where another type must stand."""
+    """Bytes that are not an AMQP value, or a value of the wrong type."""
 
     condition = "amqp:decode-error"
 
 
 class FramingError(ProtocolError):
-    """A frame that cannot be, or is larger than agreed, or a wrong protocol header."""
+    """A malformed frame, a frame larger than agreed, or a wrong protocol header."""
 
     condition = "amqp:connection:framing-error"
 
 
 class NotAllowed(ProtocolError):
-    """A performative that is well formed but must not come now."""
+    """A well-formed performative that is not allowed at this moment."""
 
     condition = "amqp:not-allowed"
 
 
 class IdleTimeout(ProtocolError):
-    """The peer was silent for longer than the idle time-out it was told (AMQP 2.4.5)."""
+    """The peer was silent for longer than our announced idle time-out allows (AMQP 2.4.5)."""
 
     condition = "amqp:resource-limit-exceeded"
 
 
 class SessionError(ProtocolError):
-    """A violation that ends one session and leaves the connection standing."""
+    """A violation that ends one session but not the connection."""
 
     scope = "session"
 
@@ -65,7 +65,7 @@ class UnattachedHandle(SessionError):
 
 
 class LinkError(ProtocolError):
-    """A violation that detaches one link and leaves its session standing."""
+    """A violation that detaches one link but does not end its session."""
 
     scope = "link"
 

@@ -1,8 +1,8 @@
-"""Agreeing on protocol and identity before the first AMQP frame (AMQP 2.2 and 5.3).
+"""The handshake before the first AMQP frame: protocol headers and SASL (AMQP 2.2 and 5.3).
 
-Both sides read protocol headers and SASL frames from the connection's reader and leave what they
-want written in `out`. A peer that cannot be served makes advance() raise; whatever `out` holds
-then is still due to it, after that the transport is closed, for SASL knows no close frame.
+Both sides read from the connection's frame reader and put their output into `out`. If a peer
+cannot be served, advance() raises. The connection then writes `out` and closes the transport,
+because SASL has no close frame.
 """
 
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ def _next_sasl(reader: FrameReader) -> Composite | None:
 
 
 class ServerHandshake:
-    """The server's side: offer mechanisms, hear the peer, let the owner decide."""
+    """The server's side: offers mechanisms, reads the peer's choice, lets the owner decide."""
 
     __slots__ = ("_mechanisms", "_reader", "_step", "_unoffered", "out", "skipped")
 
@@ -84,16 +84,16 @@ class ServerHandshake:
 
     @property
     def frames_may_follow(self) -> bool:
-        """Whether our own AMQP frames may be written behind `out`."""
+        """Whether our own AMQP frames may be written after `out`."""
         return self._step is _Step.DONE
 
     @property
     def deciding(self) -> bool:
-        """Whether it is the owner's turn."""
+        """Whether the owner has to accept or reject the peer."""
         return self._step is _Step.DECISION
 
     def advance(self) -> SaslReceived | None:
-        """Read on as far as the bytes go; return the peer's identity once it is told."""
+        """Read everything that has come completely; return the peer's identity once it is known."""
         if self._step is _Step.HEADER:
             self._read_first_header()
             if self.skipped:
@@ -114,7 +114,7 @@ class ServerHandshake:
         if header is None:
             return
         if header == SASL_HEADER:
-            # wire §1.2: the mechanisms follow at once, unasked.
+            # wire §1.2: the mechanisms follow at once.
             offer = SaslMechanisms([Symbol(name) for name in self._mechanisms])
             self.out += (SASL_HEADER, encode_frame(0, offer, kind=FRAME_SASL))
             self._step = _Step.INIT
@@ -122,7 +122,7 @@ class ServerHandshake:
             self.skipped = True
             self._step = _Step.DECISION
         else:
-            # AMQP 2.2: answer with a header we do speak, then close the transport.
+            # AMQP 2.2: answer with a supported header, then close the transport.
             self.out.append(SASL_HEADER)
             raise FramingError(f"the protocol header {header!r} is not spoken here")
 
@@ -150,7 +150,7 @@ class ServerHandshake:
             self._step = _Step.AMQP_HEADER
 
     def reject(self) -> None:
-        """Turn the peer away; one that left SASL out is told that it is wanted (AMQP 2.2)."""
+        """Refuse the peer. If it skipped SASL, the answer asks for SASL (AMQP 2.2)."""
         if self.skipped:
             self.out.append(SASL_HEADER)
         else:
@@ -158,7 +158,7 @@ class ServerHandshake:
 
 
 class ClientHandshake:
-    """The client's side: one mechanism, one initial response, no challenges."""
+    """The client's side: one mechanism with an initial response, no challenges."""
 
     __slots__ = ("_hostname", "_mechanism", "_reader", "_response", "_step", "out")
 
@@ -187,11 +187,11 @@ class ClientHandshake:
 
     @property
     def frames_may_follow(self) -> bool:
-        """Whether our own AMQP frames may be written behind `out`, pipelined."""
+        """Whether our own AMQP frames may be written after `out`, pipelined."""
         return self._step in (_Step.AMQP_HEADER, _Step.DONE)
 
     def advance(self) -> None:
-        """Read on as far as the bytes go."""
+        """Read everything that has come completely."""
         if self._step is _Step.HEADER and self._read_header(SASL_HEADER):
             self._step = _Step.MECHANISMS
         if self._step is _Step.MECHANISMS:

@@ -1,4 +1,4 @@
-"""When to show that we live, and when to believe that the peer does not (AMQP 2.4.5)."""
+"""Idle time-outs: when to send a heartbeat, and when to give up on the peer (AMQP 2.4.5)."""
 
 
 class Heartbeat:
@@ -9,24 +9,24 @@ class Heartbeat:
     def __init__(self, idle_timeout_ms: int, now: int) -> None:
         self.heard_at = now
         self.sent_at = now
-        # The peer was asked to write within the time-out; it is given as much again.
+        # The peer was asked to write within the time-out. It gets twice as long.
         self._silence_max_ms = 2 * idle_timeout_ms
         self._interval_ms = 0
 
     def promise(self, peer_idle_timeout_ms: int | None) -> None:
-        """Write at least every half of what the peer asks for; nothing if it does not ask."""
+        """Write at least twice in each idle time-out of the peer; never if it has none."""
         self._interval_ms = -(-(peer_idle_timeout_ms or 0) // 2)
 
     def is_due(self, now: int) -> bool:
-        """Whether we have been silent for as long as we may."""
+        """Whether a heartbeat is due."""
         return self._interval_ms > 0 and now - self.sent_at >= self._interval_ms
 
     def is_peer_silent(self, now: int) -> bool:
-        """Whether the peer has been silent for longer than it may."""
+        """Whether the peer has been silent for too long."""
         return self._silence_max_ms > 0 and now - self.heard_at >= self._silence_max_ms
 
     def deadlines(self) -> list[int]:
-        """When is_due() and is_peer_silent() come true if nothing happens."""
+        """Return when is_due() and is_peer_silent() become true if nothing happens."""
         found = []
         if self._interval_ms > 0:
             found.append(self.sent_at + self._interval_ms)

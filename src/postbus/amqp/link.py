@@ -1,11 +1,12 @@
-"""What both ends of a link have in common: attaching, refusing, detaching (AMQP 2.6)."""
+"""The common part of sender and receiver links: attach, refuse, detach (AMQP 2.6)."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from postbus.amqp.connection_base import LinkBase
 from postbus.amqp.events import Event, LinkDetached
 from postbus.amqp.faults import ProtocolError
 from postbus.amqp.frames.performatives import (
@@ -33,12 +34,12 @@ class LinkState(Enum):
     DETACHED = auto()
 
 
-class Link(ABC):
-    """One end of a link. `role` is ours; `owner` is for whoever owns the connection.
+class Link(LinkBase):
+    """Our end of a link. `role` is our role; `owner` is free for the owner of the connection.
 
-    `name`, `source`, `target`, the settle modes and `properties` are those of the peer's attach,
-    or for a link we attached, ours until the peer's attach has come. A link outlives nothing: all
-    its methods but send() do nothing once it is gone, so an owner may answer late.
+    `name`, `source`, `target`, the settle modes and `properties` are from the peer's attach. For a
+    link that we attached, they are ours until the peer's attach has come. Once the link is gone,
+    all methods except send() do nothing, so the owner may answer late.
     """
 
     __slots__ = (
@@ -61,14 +62,14 @@ class Link(ABC):
     )
 
     role: ClassVar[Literal["sender", "receiver"]]
-    # The same as a frame has it (AMQP 2.8.1).
+    # The role as frames encode it (AMQP 2.8.1).
     wire_role: ClassVar[bool]
 
     def __init__(self, session: Session, handle: int, attach: Attach, state: LinkState) -> None:
         self.session = session
         self.connection = session.connection
         self.handle = handle
-        # Of the peer; -1 until its attach has come.
+        # The peer's handle; -1 until its attach has come.
         self.remote_handle = -1
         self.state = state
         self.attached = False
@@ -80,7 +81,7 @@ class Link(ABC):
         self.take_terms(attach)
 
     def take_terms(self, attach: Attach) -> None:
-        """Note what an attach frame says about the link."""
+        """Copy the terms of the link from an attach frame."""
         self.source: Source | None = attach.source
         self.target: Target | Coordinator | None = attach.target
         self.snd_settle_mode = attach.snd_settle_mode
@@ -89,13 +90,13 @@ class Link(ABC):
 
     @property
     def closed(self) -> bool:
-        """Whether the link is gone, or on its way out at our wish."""
+        """Whether the link is gone, or we have detached it."""
         return self.state in (LinkState.DETACHING, LinkState.DETACHED)
 
     def hold(self, attach: Attach, size: int) -> None:
-        """Register a link the peer attached, to wait for the owner's answer."""
+        """Register a link that the peer attached. It waits for the owner's answer."""
         self.remote_handle = attach.handle
-        # AMQP 2.7.3: zero means no limit, as absence does.
+        # AMQP 2.7.3: zero and absence both mean that there is no limit.
         self.peer_message_size_max = attach.max_message_size or None
         self._attach_size = size
         self.connection.usage.pending_links += 1
@@ -109,11 +110,11 @@ class Link(ABC):
         max_message_size: int | None = None,
         initial_delivery_count: int = 0,
     ) -> list[Event]:
-        """Answer the peer's attach; may come much later than it.
+        """Accept the peer's attach, possibly much later.
 
-        Settle modes are echoed (wire §0.6), as are source and target unless others
-        are given; a null one comes back empty but present, for null is a refusal (wire §3.2).
-        Returns what the peer had to say on the link in the meantime.
+        Settle modes are echoed (wire §0.6), and so are source and target unless others are given.
+        A null source or target is answered with an empty one, because null would mean a refusal
+        (wire §3.2). Returns the events of everything that the peer has sent on the link meanwhile.
         """
         if self.state is not LinkState.PENDING:
             return []
@@ -131,14 +132,14 @@ class Link(ABC):
         return self._early_events()
 
     def refuse(self, error: Error) -> None:
-        """Answer the peer's attach with a no (wire §3.4)."""
+        """Refuse the peer's attach (wire §3.4)."""
         if self.state is LinkState.PENDING:
             self._answer_nothing()
             self.session.write(Detach(self.handle, closed=True, error=error))
             self.session.forget_link(self, answered=False)
 
     def detach(self, error: Error | None = None) -> None:
-        """End the link; LinkDetached comes when the peer has answered."""
+        """Detach the link. LinkDetached comes when the peer has answered."""
         if self.state is LinkState.PENDING:
             self.refuse(error or Error("amqp:link:detach-forced", "The link was closed."))
         elif self.state in (LinkState.ATTACHING, LinkState.ATTACHED):
@@ -159,9 +160,9 @@ class Link(ABC):
         self.connection.report(LinkDetached(self, error, closed=True))
 
     def on_attach(self, attach: Attach) -> bool:
-        """Take the peer's answer to our attach; say whether it accepted the link.
+        """Take the peer's answer to our attach; return whether it accepted the link.
 
-        A refusal comes as an attach without our own terminus, then a detach (AMQP 2.6.3).
+        A refusal is an attach without our terminus, followed by a detach (AMQP 2.6.3).
         """
         self.remote_handle = attach.handle
         self.peer_message_size_max = attach.max_message_size or None
@@ -173,9 +174,9 @@ class Link(ABC):
         return True
 
     def on_detach(self, detach: Detach) -> None:
-        """The peer detaches, or answers our detach."""
+        """Take the peer's detach, or its answer to our detach."""
         if self.state is LinkState.PENDING:
-            # Never a detach without an attach before it (wire §3.4).
+            # A detach must follow an attach (wire §3.4).
             self._answer_nothing()
             self.session.write(Detach(self.handle, closed=detach.closed))
         elif self.state is not LinkState.DETACHING:
@@ -184,7 +185,7 @@ class Link(ABC):
         self.connection.report(LinkDetached(self, detach.error, detach.closed))
 
     def _send_detach(self, error: Error | None, closed: bool) -> None:
-        # Verdicts and transfers of this turn go first.
+        # The verdicts of this turn go out before the detach.
         self.session.flush()
         self.session.write(Detach(self.handle, closed, error))
 
@@ -214,7 +215,7 @@ class Link(ABC):
         )
 
     def gone(self) -> None:
-        """Let go of everything: the link, its session or its connection has ended."""
+        """Release everything: the link, its session or its connection has ended."""
         if self.state is LinkState.PENDING:
             self.connection.usage.pending_links -= 1
         self.state = LinkState.DETACHED
@@ -225,28 +226,28 @@ class Link(ABC):
 
     @abstractmethod
     def on_flow(self, flow: Flow) -> None:
-        """Take the peer's view of the link."""
+        """Take the peer's flow for the link."""
 
     @abstractmethod
     def flow_fields(self) -> tuple[int, int, bool]:
-        """Return our view of the link: delivery-count, link-credit and drain."""
+        """Return delivery-count, link-credit and drain for our flow."""
 
     @abstractmethod
     def _accepted(self, max_message_size: int | None, initial_delivery_count: int) -> int | None:
-        """Start with what the owner accepted; return the max-message-size to announce."""
+        """Take the terms that the owner accepted; return the max-message-size to announce."""
 
     @abstractmethod
     def _early_events(self) -> list[Event]:
-        """Return what came before the owner accepted."""
+        """Return the events of everything that came before the owner accepted the link."""
 
     @abstractmethod
     def initial_delivery_count(self) -> int | None:
-        """Return what our attach says of the delivery-count."""
+        """Return the initial-delivery-count for our attach."""
 
     @abstractmethod
     def _refused_by(self, attach: Attach) -> bool:
-        """Say whether the peer's answer to our attach lacks the terminus that we asked for."""
+        """Return whether the peer's answer to our attach lacks the terminus that we asked for."""
 
     @abstractmethod
     def _release(self) -> None:
-        """Let go of deliveries."""
+        """Drop the deliveries of the link."""

@@ -1,4 +1,4 @@
-"""What a session sends: transfer ids, delivery ids, the peer's window, and what is unsettled."""
+"""The sending half of a session: transfer and delivery ids, the peer's window, unsettled."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from postbus.amqp.deliveries import (
     SERIAL_HALF,
     SERIAL_MASK,
+    Disposed,
     OutgoingDelivery,
     known_in_range,
 )
-from postbus.amqp.events import Disposed
 from postbus.amqp.frames.framing import encode_frame
 from postbus.amqp.frames.performatives import (
     DeliveryState,
@@ -21,16 +21,16 @@ from postbus.amqp.frames.performatives import (
 )
 
 if TYPE_CHECKING:
-    from postbus.amqp.connection import Connection
+    from postbus.amqp.connection_base import ConnectionBase
     from postbus.amqp.handles import Handles
     from postbus.amqp.sending import SenderLink
 
-# More than a frame header and a transfer with a tag of 32 bytes take.
+# At least the size of a frame header and a transfer with a tag of 32 bytes.
 _TRANSFER_OVERHEAD = 96
 
 
 class _Unsent:
-    """A delivery that needs more frames than the peer's window had room for."""
+    """A delivery with frames that do not fit into the peer's window yet."""
 
     __slots__ = ("delivery", "message_format", "offset", "payload", "settled", "state")
 
@@ -53,15 +53,15 @@ class _Unsent:
 class Outgoing:
     """The sending half of a session (AMQP 2.5.6).
 
-    Delivery ids run without a gap over all links of the session (wire §0.8), so a
-    delivery gets its number when its first frame is written, not when the owner hands it over.
+    Delivery ids have no gaps over all links of the session (wire §0.8). So a delivery gets its id
+    when its first frame is written, not when the owner calls send().
     """
 
     __slots__ = (
         "_channel",
         "_connection",
         "_handles",
-        "_told",
+        "_reported_turn",
         "next_delivery_id",
         "next_transfer_id",
         "payload_max",
@@ -71,12 +71,12 @@ class Outgoing:
         "window",
     )
 
-    def __init__(self, channel: int, handles: Handles, connection: Connection) -> None:
-        # Not the session itself, which refers to this: it goes without the garbage collector.
+    def __init__(self, channel: int, handles: Handles, connection: ConnectionBase) -> None:
+        # The session itself would make a reference cycle, which only the garbage collector frees.
         self._channel = channel
         self._handles = handles
         self._connection = connection
-        self._told = -1
+        self._reported_turn = -1
         self.next_transfer_id = 0
         self.next_delivery_id = 0
         self.window = 0
@@ -86,7 +86,7 @@ class Outgoing:
         self.unsent: deque[_Unsent] = deque()
 
     def begin(self, window: int) -> None:
-        """Start with the peer's window; its frame size is known by then."""
+        """Start with the peer's window. The peer's maximum frame size is known by now."""
         self.window = window
         self.payload_max = self._connection.outgoing_frame_max - _TRANSFER_OVERHEAD
 
@@ -98,7 +98,7 @@ class Outgoing:
         message_format: int,
         state: DeliveryState | None,
     ) -> None:
-        """Send a delivery that is large, carries a state, or finds the window shut."""
+        """Send a delivery that is large or carries a state, or for which the window is closed."""
         waiting = _Unsent(delivery, payload, settled, message_format, state)
         self.unsent.append(waiting)
         self._connection.usage.unsent_bytes += len(payload)
@@ -111,7 +111,7 @@ class Outgoing:
             unsent.popleft()
 
     def _send_frames(self, waiting: _Unsent) -> bool:
-        """Write as many frames of a delivery as the window takes; say whether that was all."""
+        """Write as many frames of a delivery as the window allows; return whether that was all."""
         size = len(waiting.payload)
         while self.window > 0:
             start = waiting.offset
@@ -152,9 +152,9 @@ class Outgoing:
         self._connection.write(frame)
 
     def on_window(self, next_incoming_id: int | None, incoming_window: int) -> bool:
-        """Take over the peer's window from its flow; say whether that opened a shut one."""
+        """Take the window from the peer's flow; return whether that opened a closed window."""
         was_shut = self.window <= 0 or bool(self.unsent)
-        # Null stands for our first transfer id, which is 0 (AMQP 2.7.4).
+        # Null means our first transfer id, which is 0 (AMQP 2.7.4).
         in_flight = (self.next_transfer_id - (next_incoming_id or 0)) & SERIAL_MASK
         if in_flight > SERIAL_HALF:
             in_flight = 0
@@ -166,9 +166,9 @@ class Outgoing:
     def on_disposition(
         self, first: int, last: int | None, state: DeliveryState | None, settled: bool
     ) -> None:
-        """Tell the owner the peer's verdict on deliveries we sent, once for each.
+        """Report the peer's verdict on deliveries that we sent, once for each delivery.
 
-        Unknown deliveries are ignored, and so is word that is neither verdict nor settlement.
+        Unknown deliveries are ignored. So is a disposition without a verdict and a settlement.
         """
         if not settled and (state is None or isinstance(state, Received)):
             return
@@ -203,16 +203,16 @@ class Outgoing:
             self.report_room()
 
     def report_room(self) -> None:
-        """Tell the owner that every link with credit can send again, once in a turn: a peer that
-        opens and shuts its window all the time must not cost more than that."""
-        if self._told != self._connection.number:
-            self._told = self._connection.number
+        """Report that every link with credit can send again, at most once a turn. This bounds the
+        cost of a peer that opens and closes its window all the time."""
+        if self._reported_turn != self._connection.turn:
+            self._reported_turn = self._connection.turn
             for link in self._handles.senders():
                 if link.attached and link.credit > 0:
                     link.report_credit()
 
     def forget(self, link: SenderLink) -> None:
-        """Drop what is unsent and unsettled of a link that is gone."""
+        """Drop the unsent and unsettled deliveries of a link that is gone."""
         if self.unsent:
             for waiting in self.unsent:
                 if waiting.delivery.link is link:
@@ -224,7 +224,7 @@ class Outgoing:
                 del self.unsettled[delivery_id]
 
     def clear(self) -> None:
-        """Drop everything: the session is gone."""
+        """Drop all deliveries: the session is gone."""
         for waiting in self.unsent:
             self._connection.usage.unsent_bytes -= len(waiting.payload) - waiting.offset
         self.unsent.clear()

@@ -1,4 +1,4 @@
-"""The receiving end of a link: putting deliveries together within bounds, settling them."""
+"""The receiving end of a link: assembles deliveries within bounds, and settles them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from postbus.amqp.deliveries import (
     SERIAL_HALF,
     SERIAL_MASK,
     IncomingDelivery,
+    MessageReceived,
 )
-from postbus.amqp.events import Drained, Event, MessageReceived
+from postbus.amqp.events import Drained, Event
 from postbus.amqp.faults import LinkError, MessageSizeExceeded, TransferLimitExceeded
 from postbus.amqp.frames.performatives import (
     ROLE_RECEIVER,
@@ -27,26 +28,26 @@ if TYPE_CHECKING:
 
 
 class _Assembly:
-    """A delivery of which more frames are to come."""
+    """A delivery whose last frame has not come yet."""
 
-    __slots__ = ("delivery", "discarding", "payload", "size", "went_on_at")
+    __slots__ = ("delivery", "discarding", "payload", "progress_size", "size")
 
     def __init__(self, delivery: IncomingDelivery) -> None:
         self.delivery = delivery
         self.payload = bytearray()
         self.size = 0
-        # Its size when its time was last counted anew.
-        self.went_on_at = 0
-        # Refused already: the rest is read and dropped.
+        # Its size when its time-out was last started anew.
+        self.progress_size = 0
+        # The delivery was refused: the rest is read and dropped.
         self.discarding = False
 
 
 class ReceiverLink(Link):
     """A link on which the peer sends.
 
-    `credit` is what is left of what we granted. It may go below zero: the Python SDK starts with
-    credit of its own making (wire §1.3), so more than granted is taken, within bounds.
-    `unsettled` holds what came and was not settled, by delivery id.
+    `credit` is the rest of the credit that we granted. It may go below zero: the Python SDK starts
+    with credit of its own making (wire §1.3), so more messages are accepted, within bounds.
+    `unsettled` holds the received deliveries that are not settled, by delivery id.
     """
 
     __slots__ = (
@@ -74,13 +75,13 @@ class ReceiverLink(Link):
         self._early_bytes = 0
 
     def grant(self, credit: int) -> None:
-        """Let the peer send `credit` messages from now on."""
+        """Allow the peer to send `credit` more messages."""
         if self.attached and credit != self.credit:
             self.credit = credit
             self.session.flow_due(self)
 
     def request_drain(self) -> None:
-        """Ask the peer to use its credit up now or give it back; Drained is its answer."""
+        """Ask the peer to use its credit now or return it. Drained reports its answer."""
         if self.attached:
             self._drain = True
             self.session.flow_due(self)
@@ -88,10 +89,10 @@ class ReceiverLink(Link):
     def settle(
         self, delivery: IncomingDelivery, state: DeliveryState | None, settled: bool = True
     ) -> None:
-        """Tell the peer what became of a delivery; nothing if it is settled already.
+        """Send our verdict on a delivery. Does nothing if the delivery is settled already.
 
-        With settled=False the delivery stays unsettled until the peer confirms, which it does in
-        receiver settle mode second; SettledBySender tells.
+        With settled=False the delivery stays unsettled until the peer settles it, as it does in
+        receiver settle mode second. SettledBySender reports that.
         """
         delivery_id = delivery.delivery_id
         if self.unsettled.get(delivery_id) is delivery:
@@ -100,7 +101,7 @@ class ReceiverLink(Link):
             self.session.dispose(ROLE_RECEIVER, delivery_id, state, settled)
 
     def forget(self, delivery: IncomingDelivery) -> None:
-        """Drop a delivery that was settled, by us or by its sender."""
+        """Drop a delivery that we or its sender have settled."""
         del self.unsettled[delivery.delivery_id]
         session = self.session
         session.incoming_unsettled -= 1
@@ -111,8 +112,10 @@ class ReceiverLink(Link):
     def on_message(
         self, delivery_id: int, tag: bytes, message_format: int, body: bytes, start: int
     ) -> bool:
-        """Take a message that came in one frame: what _begin() and _complete() do, at the price of
-        neither. Says whether it could."""
+        """Take a message that came in one frame; return False if it needs on_transfer().
+
+        This does the work of _begin() and _complete() in one go, because it runs for most messages.
+        """
         size = len(body)
         if (
             self._assembly is not None
@@ -135,7 +138,7 @@ class ReceiverLink(Link):
         return True
 
     def _begin(self, transfer: Transfer) -> IncomingDelivery | None:
-        """Start a delivery with its first frame, or fail the link if that frame lacks a field."""
+        """Start a delivery with its first frame. Fails the link if that frame lacks a field."""
         delivery_id = transfer.delivery_id
         tag = transfer.delivery_tag
         if delivery_id is None or tag is None or len(tag) > DELIVERY_TAG_MAX:
@@ -144,8 +147,8 @@ class ReceiverLink(Link):
             return None
         earlier = self.unsettled.get(delivery_id)
         if earlier is not None:
-            # Threads of the Python SDK that ask at once use one number twice. Whoever waits for
-            # it is told of the later delivery; failing the link would fail them all.
+            # Threads of the Python SDK that send at the same moment use one id twice. They get the
+            # verdict on the later delivery. Failing the link would fail all their requests.
             self.forget(earlier)
         self.delivery_count = (self.delivery_count + 1) & SERIAL_MASK
         self.credit -= 1
@@ -175,13 +178,13 @@ class ReceiverLink(Link):
         if len(self._early) >= self.connection.limits.early_deliveries_max:
             self.fail(TransferLimitExceeded("Too many messages came before the link was open."))
             return
-        # Its bytes were within bounds while it was put together, and count on.
+        # Its bytes were within bounds during assembly. They go on counting.
         self._early.append(delivery)
         self._early_bytes += delivery.size
         self.connection.usage.assembling_bytes += delivery.size
 
     def on_transfer(self, transfer: Transfer, body: bytes, start: int) -> None:
-        """Take a transfer frame whose payload is what follows `start` in its body."""
+        """Take a transfer frame whose payload begins at `start` of its body."""
         if transfer.resume:
             self.fail(LinkError("Deliveries cannot be resumed here.", "amqp:not-implemented"))
             return
@@ -199,7 +202,7 @@ class ReceiverLink(Link):
                 text = f"Delivery {transfer.delivery_id} came inside {delivery.delivery_id}."
                 self.fail(LinkError(text, "amqp:invalid-field"))
                 return
-            # AMQP 2.7.5: settled once, settled for good.
+            # AMQP 2.7.5: a delivery is settled if any of its transfers is.
             delivery.settled = delivery.settled or transfer.settled is True
         if transfer.aborted:
             self._drop_assembly()
@@ -211,17 +214,17 @@ class ReceiverLink(Link):
                 self._complete(delivery)
 
     def _add(self, assembly: _Assembly, body: bytes, start: int) -> bool:
-        """Add a frame to a delivery, within bounds; say whether the link outlived it."""
+        """Add a frame to a delivery, within bounds; return False if the link failed."""
         if assembly.discarding:
             return True
         payload_size = len(assembly.payload) + len(body) - start
-        # The first frame weighs all it carries, for its delivery state is kept.
+        # The first frame counts whole, because its delivery state is kept.
         growth = len(body) if assembly.size == 0 else len(body) - start
         if payload_size > self.message_size_max:
             text = f"A message may have {self.message_size_max} bytes on this link."
             return self._refuse(assembly, MessageSizeExceeded(text))
         held = self.connection.usage.assembling_bytes
-        # One alone may have all that its link allows, which can be more than the bound on many.
+        # A single delivery may be as large as its link allows, even beyond the common bound.
         if held > assembly.size and held + growth > self.connection.limits.assembling_bytes_max:
             text = "Too many unfinished messages on this connection."
             return self._refuse(assembly, LinkError(text, "amqp:resource-limit-exceeded"))
@@ -229,14 +232,17 @@ class ReceiverLink(Link):
         assembly.size += growth
         usage = self.connection.usage
         usage.assembling_bytes += growth
-        if assembly.size - assembly.went_on_at >= self.connection.limits.progress_bytes:
-            assembly.went_on_at = assembly.size
+        if assembly.size - assembly.progress_size >= self.connection.limits.progress_bytes:
+            assembly.progress_size = assembly.size
             if usage.unfinished.pop(self, None) is not None:
                 usage.unfinished[self] = self.connection.now
         return True
 
     def _refuse(self, assembly: _Assembly, fault: LinkError) -> bool:
-        """Refuse a delivery alone if its sender waits for a verdict, else with its link."""
+        """Reject a delivery if its sender waits for a verdict, else fail the link.
+
+        Returns whether the link goes on.
+        """
         delivery = assembly.delivery
         if delivery.settled:
             self.fail(fault)
@@ -260,10 +266,10 @@ class ReceiverLink(Link):
             usage.unfinished.pop(self, None)
             self._assembly = None
 
-    # What Link asks for.
+    # The abstract methods of Link.
 
     def on_flow(self, flow: Flow) -> None:
-        """Follow the sender's own count: credit it gave back by draining is gone (AMQP 2.6.7)."""
+        """Take over the sender's delivery-count: draining uses up credit (AMQP 2.6.7)."""
         if flow.delivery_count is not None:
             advance = (flow.delivery_count - self.delivery_count) & SERIAL_MASK
             if 0 < advance <= SERIAL_HALF:

@@ -1,23 +1,13 @@
-"""The SASL mechanisms of both sides, without the exchange itself (AMQP 5.3, RFC 4616)."""
+"""The initial response of the SASL mechanism PLAIN (RFC 4616)."""
 
 from dataclasses import dataclass
 
-from postbus.amqp.codec.types import Symbol
 from postbus.amqp.faults import DecodeError
-
-ANONYMOUS = Symbol("ANONYMOUS")
-PLAIN = Symbol("PLAIN")
-EXTERNAL = Symbol("EXTERNAL")
-# Service Bus's own: no credentials here, they follow as tokens on the $cbs link.
-MSSBCBS = Symbol("MSSBCBS")
-
-# What a server offers (wire §1.2): the .NET SDK gives up unless it finds MSSBCBS.
-SERVER_MECHANISMS = (MSSBCBS, PLAIN, ANONYMOUS, EXTERNAL)
 
 
 @dataclass(frozen=True, slots=True)
 class PlainCredentials:
-    """What a PLAIN initial response holds; never put the password in a log."""
+    """The contents of a PLAIN initial response. Its repr hides the password, for logs."""
 
     authorization_id: str
     username: str
@@ -28,7 +18,7 @@ class PlainCredentials:
 
 
 def parse_plain(response: bytes | None) -> PlainCredentials:
-    """Take apart `authorization-id NUL username NUL password`, or raise DecodeError."""
+    """Parse `authorization-id NUL username NUL password`, or raise DecodeError."""
     parts = (response or b"").split(b"\x00")
     if len(parts) != 3:
         raise DecodeError("a PLAIN response has three parts with a zero byte between them")

@@ -1,4 +1,4 @@
-"""The sending end of a link: credit, drain, and what it costs to send a message."""
+"""The sending end of a link: credit, drain, messages and their settlement."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 class SenderLink(Link):
     """A link on which we send.
 
-    `credit` is what the peer still allows; `drain` is set while the peer waits for drained();
-    `unsettled` counts deliveries the peer has not settled, `sent_count` all that were sent.
+    `credit` is the number of messages that the peer still allows. `drain` is set while the peer
+    waits for drained(). `unsettled` counts deliveries that the peer has not settled, `sent_count`
+    counts all deliveries.
     """
 
-    __slots__ = ("_outgoing", "_told", "credit", "drain", "sent_count", "unsettled")
+    __slots__ = ("_outgoing", "_reported_turn", "credit", "drain", "sent_count", "unsettled")
 
     role: ClassVar[Literal["sender", "receiver"]] = "sender"
     wire_role: ClassVar[bool] = ROLE_SENDER
@@ -35,8 +36,8 @@ class SenderLink(Link):
     def __init__(self, session: Session, handle: int, attach: Attach, state: LinkState) -> None:
         super().__init__(session, handle, attach, state)
         self._outgoing = session.outgoing
-        self._told = -1
-        # Ours to say, unless the peer attached: then accept() does.
+        self._reported_turn = -1
+        # If the peer attached the link, accept() sets it.
         self.delivery_count = attach.initial_delivery_count or 0
         self.credit = 0
         self.drain = False
@@ -45,12 +46,12 @@ class SenderLink(Link):
 
     @property
     def sendable(self) -> int:
-        """How many messages may be sent now: by credit, by the session's window, by its room for
-        unsettled deliveries."""
+        """How many messages may be sent now: the least of the credit, the session's window and its
+        room for unsettled deliveries."""
         return self.room_beside(0, 0)
 
     def room_beside(self, promised: int, promised_in_session: int) -> int:
-        """How many more than were promised on this link, and on all links of its session."""
+        """How many messages may be sent besides those promised on this link and in its session."""
         outgoing = self._outgoing
         if not self.attached or outgoing.unsent:
             return 0
@@ -69,11 +70,11 @@ class SenderLink(Link):
         state: DeliveryState | None = None,
         in_flight: bool = False,
     ) -> OutgoingDelivery:
-        """Send one message, in as many frames as it takes.
+        """Send one message, in one or more frames.
 
-        The owner asks `sendable` first. A message larger than the rest of the peer's window is
-        taken all the same and finished as the window opens. One that was promised before the peer
-        withdrew its credit is `in_flight`: it may cross the peer's word on the wire, too.
+        The owner checks `sendable` first. A message larger than the rest of the peer's window is
+        accepted, and finished when the window opens. A message that was promised before the peer
+        withdrew its credit is `in_flight`. It may be sent, as if it had crossed the peer's flow.
         """
         if not self.attached or (self.credit <= 0 and not in_flight):
             raise ValueError(f"link {self.name!r} may not send now")
@@ -111,7 +112,7 @@ class SenderLink(Link):
         return delivery
 
     def settle(self, delivery: OutgoingDelivery, state: DeliveryState | None) -> None:
-        """Confirm the peer's verdict (wire §0.9); nothing if already settled."""
+        """Confirm the peer's verdict (wire §0.9). Does nothing if the delivery is settled."""
         unsettled = self._outgoing.unsettled
         delivery_id = delivery.delivery_id
         if unsettled.get(delivery_id) is delivery:
@@ -120,7 +121,7 @@ class SenderLink(Link):
             self.session.dispose(ROLE_SENDER, delivery_id, state, True)
 
     def drained(self) -> None:
-        """Tell a draining peer that nothing more comes: the rest of its credit is used up
+        """Tell a draining peer that nothing more comes. This uses up the rest of its credit
         (AMQP 2.6.7, wire §0.10)."""
         if self.drain and self.attached:
             self.delivery_count = (self.delivery_count + self.credit) & SERIAL_MASK
@@ -131,9 +132,9 @@ class SenderLink(Link):
                 self.session.write_flow(self)
 
     def on_flow(self, flow: Flow) -> None:
-        """Take the credit the peer grants (AMQP 2.6.7)."""
+        """Take the credit that the peer grants (AMQP 2.6.7)."""
         if flow.link_credit is not None:
-            # A peer that has not heard our initial delivery-count counts from there.
+            # Before our attach the peer does not know our delivery-count: its credit counts whole.
             heard = flow.delivery_count if self.attached else None
             in_flight = 0 if heard is None else (self.delivery_count - heard) & SERIAL_MASK
             if in_flight > SERIAL_HALF:
@@ -144,16 +145,16 @@ class SenderLink(Link):
             if flow.echo:
                 self.session.flow_due(None)
             return
-        # While draining, drained() is the answer: a flow that says drain and still shows credit
-        # makes the Node SDK close the link (wire §3.5).
+        # While draining, drained() is the answer. The Node SDK closes the link if a flow says drain
+        # and still shows credit (wire §3.5).
         if flow.echo and not flow.drain:
             self.session.flow_due(self)
         self.report_credit()
 
     def report_credit(self) -> None:
-        """Tell the owner to look at the link again, once in a turn."""
-        if self._told != self.connection.number:
-            self._told = self.connection.number
+        """Ask the owner to look at the link again, at most once a turn."""
+        if self._reported_turn != self.connection.turn:
+            self._reported_turn = self.connection.turn
             self.connection.report(CreditChanged(self))
 
     def flow_fields(self) -> tuple[int, int, bool]:
@@ -167,7 +168,7 @@ class SenderLink(Link):
         return max_message_size
 
     def _early_events(self) -> list[Event]:
-        # Proton and others grant credit along with their attach.
+        # Proton and other clients grant credit together with their attach.
         return [CreditChanged(self)] if self.credit > 0 or self.drain else []
 
     def initial_delivery_count(self) -> int | None:

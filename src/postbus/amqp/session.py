@@ -1,10 +1,11 @@
-"""A session: its links, its windows, and the frames it saves up for a turn (AMQP 2.5)."""
+"""A session: its links, its windows, and frames saved for the end of a turn (AMQP 2.5)."""
 
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from postbus.amqp.connection_base import ConnectionBase, SessionBase
 from postbus.amqp.deliveries import SERIAL_HALF, SERIAL_MASK, DispositionRun, known_in_range
 from postbus.amqp.events import LinkAttached, SessionBegun, SessionEnded, SettledBySender
 from postbus.amqp.faults import LinkError, ProtocolError, SessionError, WindowViolation
@@ -31,16 +32,12 @@ from postbus.amqp.outgoing import Outgoing
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sending import SenderLink
 
-if TYPE_CHECKING:
-    from postbus.amqp.connection import Connection
-
 LinkEnd = TypeVar("LinkEnd", bound=Link)
 
-# We never run out of transfers to send; what may be sent is for the peer's window to say.
+# Only the peer's window limits what we send.
 _OUTGOING_WINDOW = SERIAL_HALF
 
-
-# Looked up once: it is asked for with every frame.
+# Looked up once, because every frame needs it.
 _DETACHING = LinkState.DETACHING
 
 
@@ -49,12 +46,12 @@ class SessionState(Enum):
     """We began; the peer has not answered yet."""
     MAPPED = auto()
     ENDING = auto()
-    """We ended; whatever still comes from the peer is dropped until it answers."""
+    """We ended; frames from the peer are dropped until it answers."""
     ENDED = auto()
 
 
-class Session:
-    """One session of a connection. `owner` is for whoever owns the connection."""
+class Session(SessionBase):
+    """One session of a connection. `owner` is free for the owner of the connection."""
 
     __slots__ = (
         "_confirmations",
@@ -78,7 +75,7 @@ class Session:
         "state",
     )
 
-    def __init__(self, connection: Connection, channel: int) -> None:
+    def __init__(self, connection: ConnectionBase, channel: int) -> None:
         limits = connection.limits
         self.connection = connection
         self.channel = channel
@@ -93,7 +90,7 @@ class Session:
         self._next_incoming_id = 0
         self._incoming_window = limits.incoming_window
         self._incoming_left = limits.incoming_window
-        # Verdicts on what came, and confirmations for what we sent, until the turn ends.
+        # Verdicts on received deliveries, and confirmations for sent ones, until the turn ends.
         self._receipts = DispositionRun()
         self._confirmations = DispositionRun()
         self._flows_due: dict[Link, None] = {}
@@ -103,7 +100,7 @@ class Session:
 
     @property
     def links(self) -> list[Link]:
-        """The links that live or wait for an answer; once the session is gone, those it had."""
+        """The links that live or wait for an answer; once the session is gone, the links it had."""
         return list(self.handles.local.values())
 
     def senders(self) -> list[SenderLink]:
@@ -111,7 +108,7 @@ class Session:
         return self.handles.senders()
 
     def end(self, error: Error | None = None) -> None:
-        """End the session and its links; SessionEnded comes when the peer has answered."""
+        """End the session and its links. SessionEnded comes when the peer has answered."""
         if self.state in (SessionState.BEGINNING, SessionState.MAPPED):
             self.flush()
             self._send_end(error)
@@ -130,7 +127,7 @@ class Session:
         self.gone()
 
     def gone(self) -> None:
-        """Let go of everything the session holds."""
+        """Release everything that the session holds."""
         self.outgoing.clear()
         for link in self.handles.clear():
             link.gone()
@@ -140,10 +137,10 @@ class Session:
         self._flows_due.clear()
         self._flow_due = False
 
-    # What the peer says.
+    # Frames from the peer.
 
     def begin_frame(self) -> Begin:
-        """Return our begin, as an answer once the peer's has come."""
+        """Return our begin. It is an answer if the peer's begin has come."""
         return Begin(
             self.remote_channel,
             self.outgoing.next_transfer_id,
@@ -213,7 +210,7 @@ class Session:
         body: bytes,
         start: int,
     ) -> bool:
-        """Take a message that came whole, in one frame, if nothing about it is unusual."""
+        """Take a message that came in one frame; return False if it needs on_transfer()."""
         link = self.handles.remote.get(handle)
         if not isinstance(link, ReceiverLink) or self.incoming_unsettled >= self._unsettled_bound:
             return False
@@ -229,8 +226,8 @@ class Session:
             self.flow_due(None)
 
     def on_transfer(self, transfer: Transfer, body: bytes, start: int) -> None:
-        """Take a transfer frame. The window is not enforced (wire §1.3), the number of
-        unsettled deliveries is, at twice what an owner should let come."""
+        """Take a transfer frame. The window is not enforced (wire §1.3). The number of unsettled
+        deliveries is, at twice the number where the owner should stop reading."""
         self._count_transfer()
         if self.incoming_unsettled >= self._unsettled_bound:
             raise WindowViolation(f"{self.incoming_unsettled} deliveries are not settled yet")
@@ -270,7 +267,7 @@ class Session:
             self._on_settled(first, first if last is None else last, disposition.state)
 
     def _on_settled(self, first: int, last: int, state: DeliveryState | None) -> None:
-        """Forget deliveries their sender has settled; what else it says of them is no news."""
+        """Forget deliveries that their sender has settled."""
         for link in self.handles.local.values():
             if isinstance(link, ReceiverLink) and link.unsettled:
                 known = known_in_range(link.unsettled, first, last)
@@ -280,7 +277,7 @@ class Session:
                 if deliveries:
                     self.connection.report(SettledBySender(link, deliveries, state))
 
-    # What we say.
+    # Frames to the peer.
 
     def write(self, performative: Composite) -> None:
         """Write a frame of this session."""
@@ -289,7 +286,7 @@ class Session:
     def dispose(
         self, role: bool, delivery_id: int, state: DeliveryState | None, settled: bool
     ) -> None:
-        """Tell the peer about one delivery by the end of the turn, together with its neighbours."""
+        """Send a verdict by the end of the turn, in one frame with equal verdicts before it."""
         run = self._receipts if role else self._confirmations
         if not run.extend(delivery_id, state, settled):
             self._write_run(run, role)
@@ -298,7 +295,7 @@ class Session:
             self._touch()
 
     def flow_due(self, link: Link | None) -> None:
-        """Tell the peer about a link's credit, or the session's window, by the end of the turn."""
+        """Send a flow for a link, or for the session alone, by the end of the turn."""
         if link is None:
             self._flow_due = True
         else:
@@ -311,7 +308,7 @@ class Session:
             self.connection.dirty.append(self)
 
     def flush(self) -> None:
-        """Write what was saved up."""
+        """Write the saved dispositions and flows."""
         self._dirty = False
         if self._receipts.count:
             self._write_run(self._receipts, ROLE_RECEIVER)
@@ -321,7 +318,7 @@ class Session:
             due, self._flows_due = self._flows_due, {}
             for link in due:
                 if isinstance(link, SenderLink) and self.outgoing.unsent:
-                    # Our delivery-count is ahead of the wire until these are sent.
+                    # Our delivery-count is ahead of the wire until the unsent deliveries are sent.
                     self._flows_due[link] = None
                 else:
                     self.write_flow(link)
@@ -336,7 +333,7 @@ class Session:
         run.count = 0
 
     def write_flow(self, link: Link | None) -> None:
-        """Write a flow for a link, or for the session alone; both renew our window."""
+        """Write a flow for a link, or for the session alone. Both renew our window."""
         self._incoming_left = self._incoming_window
         self._flow_due = False
         handle = delivery_count = credit = None
@@ -361,9 +358,9 @@ class Session:
     # Links.
 
     def attach(self, end: type[LinkEnd], attach: Attach) -> LinkEnd:
-        """Attach a link of our own: SenderLink or ReceiverLink; handle and role are set here.
+        """Attach a link of our own: SenderLink or ReceiverLink. Sets the handle and the role.
 
-        LinkAttached comes when the peer has accepted it, LinkDetached when it has refused it.
+        LinkAttached comes when the peer has accepted the link, LinkDetached when it has refused it.
         """
         if self.state not in (SessionState.BEGINNING, SessionState.MAPPED):
             raise ValueError("the session has ended")
@@ -379,12 +376,12 @@ class Session:
         return link
 
     def release_handle(self, link: Link) -> None:
-        """Our end of a link is detached; its handle is free again."""
+        """Free our handle of a link that we have detached."""
         self.handles.release_local(link)
         self._flows_due.pop(link, None)
 
     def forget_link(self, link: Link, answered: bool) -> None:
-        """A link is gone; unless `answered`, the peer has yet to detach its end."""
+        """Drop a link that is gone. Unless `answered`, the peer's detach has not come yet."""
         self.release_handle(link)
         self.connection.usage.link_count -= 1
         if answered:

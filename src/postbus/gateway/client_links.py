@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -17,7 +18,8 @@ from postbus.broker.message import Message
 from postbus.errors import InvalidArgument, NotSupported, ServiceBusError
 from postbus.gateway.settlement import Send, Settle
 from postbus.gateway.transactions import enlisting
-from postbus.messages.envelope import Changes, read_transfer, write_delivery
+from postbus.messages.batches import BatchReader, open_batch
+from postbus.messages.envelope import Changes, read_message, write_delivery
 from postbus.runtime.receivers import OutgoingMessage, outgoing_size, share_of
 from postbus.runtime.requests import GiveBack
 
@@ -57,32 +59,49 @@ class ClientSender:
         self._link.grant(self._credit)
 
     def received(self, delivery: IncomingDelivery) -> None:
-        gateway = self.gateway
-        fragment = self.fragment
+        sizes = self._property_size_max, self._header_size_max
         try:
-            messages = read_transfer(
-                delivery.payload,
-                delivery.message_format,
-                self._property_size_max,
-                self._header_size_max,
-            )
-            if (delivery.state is not None or self.route is not None) and enlisting.send(
-                self, delivery, messages
-            ):
-                self.entity.touch(gateway.now)
+            if delivery.message_format == 0:
+                self._take(delivery, [read_message(delivery.payload, *sizes)])
                 return
+            batch_reader = open_batch(delivery.payload, delivery.message_format, *sizes)
         except (ServiceBusError, DecodeError) as fault:
-            error = fault if isinstance(fault, ServiceBusError) else InvalidArgument(str(fault))
-            meter = fragment.meter
-            if meter is not None:
-                meter.refused(error.condition)
-            if delivery.state is not None:
-                enlisting.spoil(gateway, delivery.state, error)
-            self._link.settle(delivery, gateway.refusals.rejected(error, self.entity.path))
-            self._top_up()
+            self._refuse(delivery, fault)
+            return
+        if self._unpack(delivery, batch_reader):
+            self.gateway.proceed(partial(self._unpack, delivery, batch_reader))
+
+    def _unpack(self, delivery: IncomingDelivery, batch_reader: BatchReader) -> bool:
+        """Go on with a batch; says whether there is more of it to read."""
+        try:
+            if not batch_reader.read():
+                return True
+            self._take(delivery, batch_reader.messages)
+        except (ServiceBusError, DecodeError) as fault:
+            self._refuse(delivery, fault)
+        return False
+
+    def _take(self, delivery: IncomingDelivery, messages: list[Message]) -> None:
+        gateway = self.gateway
+        if (delivery.state is not None or self.route is not None) and enlisting.send(
+            self, delivery, messages
+        ):
+            self.entity.touch(gateway.now)
             return
         self.entity.touch(gateway.now)
-        self._runtime.submit(Send(fragment, messages, self._link, delivery, gateway.refusals, self))
+        send = Send(self.fragment, messages, self._link, delivery, gateway.refusals, self)
+        self._runtime.submit(send)
+
+    def _refuse(self, delivery: IncomingDelivery, fault: Exception) -> None:
+        gateway = self.gateway
+        error = fault if isinstance(fault, ServiceBusError) else InvalidArgument(str(fault))
+        meter = self.fragment.meter
+        if meter is not None:
+            meter.refused(error.condition)
+        if delivery.state is not None:
+            enlisting.spoil(gateway, delivery.state, error)
+        self._link.settle(delivery, gateway.refusals.rejected(error, self.entity.path))
+        self._top_up()
 
     def answered(self) -> None:
         self._top_up()

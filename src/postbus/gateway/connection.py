@@ -35,13 +35,16 @@ from postbus.errors import ConnectionForced, SecondReceiver, ServiceBusError, Un
 from postbus.gateway.attach import attach
 from postbus.gateway.client_links import ClientReceiver, ClientSender
 from postbus.gateway.context import ConnectionContext
+from postbus.gateway.input_queue import InputQueue
 from postbus.gateway.lost_claims import address_of, detach_unproven
 from postbus.gateway.nodes import NodeReceiver, NodeSender
 from postbus.gateway.refusals import Refusals
 from postbus.gateway.transactions.coordinator import CoordinatorSender
 from postbus.gateway.transactions.open_transactions import Transactions
+from postbus.messages.batches import DECODED_PER_TURN
+from postbus.messages.envelope import DECODED
 from postbus.model.authorization import Right
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.namespace.namespace import Namespace
 from postbus.net.budgets import HELD_MIN
 from postbus.net.places import Place
@@ -51,6 +54,7 @@ from postbus.observe.turns import CLIENT
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.requests import Lose
 from postbus.runtime.runtime import Runtime
+from postbus.runtime.sliced_work import Step
 
 Owner = ClientSender | ClientReceiver | NodeSender | NodeReceiver | CoordinatorSender
 
@@ -59,7 +63,8 @@ UNOFFERED: Final = ("EXTERNAL",)
 """Over plain TCP nothing has vouched for the peer. Proton takes EXTERNAL wherever it is offered,
 and never gets to the password it was given."""
 ORPHANS_MAX: Final = 10_000
-EVENTS_AT_ONCE: Final = 512
+EVENTS_AT_ONCE: Final = 128
+"""What a peer says before it lets the others have their turn, though there is more to read."""
 REFUSED_STRANGERS_MAX: Final = 100
 """Links refused to a connection that has no token before it is closed."""
 LINGER_S: Final = 2.0
@@ -112,6 +117,7 @@ class Gateway:
         """The timer rings when a delivery should be whole."""
         self.session_holders: set[int] = set()
         """Those of its links that hold a message session."""
+        self._input = InputQueue()
         self.promised_bytes = 0
         """Messages that are to be written to it when their commit is back."""
 
@@ -197,7 +203,7 @@ class Gateway:
 
     def heard(self, events: list[Event]) -> None:
         """A link was accepted long after it was asked for: this is what its client said since."""
-        self._handle(events)
+        self.handle(events)
         self.touch()
 
     def locked(self, fragment: LoadedFragment, subqueue: int, token: bytes) -> None:
@@ -212,6 +218,44 @@ class Gateway:
             self._flushing = True
             self._loop.call_soon(self._flush)
 
+    # -- more than a turn has time for -------------------------------------------------------
+
+    def proceed(self, work: Step) -> None:
+        """What has just come takes several turns: all that came behind it waits until then."""
+        self._input.work = work
+        self._fall_behind()
+
+    def _fall_behind(self) -> None:
+        if self._input.begin():
+            self._service.sliced_work.add(self._go_on)
+        self._pause()
+
+    def _go_on(self) -> bool:
+        backlog = self._input
+        self.now = self._service.clock()
+        try:
+            more = backlog.go_on(self)
+        except Exception:
+            # As the transport does with a protocol that fails.
+            self._input = InputQueue()
+            self.abort()
+            if backlog.ended:
+                self._end()
+            raise
+        if backlog.ended and not more:
+            self._end()
+        self._flush()
+        return more
+
+    @property
+    def unheard(self) -> bool:
+        """Are there frames that were not read?"""
+        return self._connection.more
+
+    def listen(self, data: bytes) -> None:
+        """Take bytes, and go on with those that came before."""
+        self.handle(self._connection.receive_data(data, self._elapsed_ms()))
+
     # -- the transport -----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -221,6 +265,9 @@ class Gateway:
         self._arm()
 
     def data_received(self, data: bytes) -> None:
+        if self._input.waiting:
+            self._input.data.append(data)
+            return
         started = perf_counter()
         self._hear(data)
         self._service.turns.observe(CLIENT, perf_counter() - started)
@@ -228,7 +275,9 @@ class Gateway:
     def _hear(self, data: bytes) -> None:
         self.now = self._service.clock()
         events = self._connection.receive_data(data, self._elapsed_ms())
-        self._handle(events)
+        self.handle(events)
+        if self._connection.more:
+            self._fall_behind()
         self._flush()
         core, watched = self._connection, self._place.holds or not self._place.known
         if watched or core.usage.unfinished or core.unfinished_bytes > HELD_MIN:
@@ -263,23 +312,31 @@ class Gateway:
         last_words = self._connection.data_to_send()
         if self._timer is not None:
             self._timer.cancel()
-        self._handle(self._connection.receive_eof(self._elapsed_ms()))
+        self.handle(self._connection.receive_eof(self._elapsed_ms()))
         if reads:
             part_from(transport, last_words, str(error), lingers=self._place.known)
         else:
             transport.abort()
 
     def eof_received(self) -> bool:
-        self.now = self._service.clock()
-        self._handle(self._connection.receive_eof(self._elapsed_ms()))
+        if not self._input.waiting:  # or it comes behind that, when the connection is lost
+            self.now = self._service.clock()
+            self.handle(self._connection.receive_eof(self._elapsed_ms()))
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.now = self._service.clock()
         transport, self._transport = self._transport, None
         if exc is not None and transport is not None and transport is self._place.below:
-            self._handle(self._connection.receive_data(unread(transport), self._elapsed_ms()))
-        self._handle(self._connection.receive_eof(self._elapsed_ms()))
+            self._input.data.append(unread(transport))
+            self._fall_behind()
+        self._input.ended = True
+        if not self._input.waiting:
+            self._end()
+
+    def _end(self) -> None:
+        """Nothing more comes from the peer, nor is anything left of what came."""
+        self.handle(self._connection.receive_eof(self._elapsed_ms()))
         if self._timer is not None:
             self._timer.cancel()
         self._connection.forget()
@@ -330,7 +387,8 @@ class Gateway:
                 self._service.when_relieved(self._resume)
 
     def _resume(self) -> None:
-        if self._reading or self._deaf or not self._writable or self._transport is None:
+        deaf = self._deaf or self._input.waiting
+        if self._reading or deaf or not self._writable or self._transport is None:
             return
         if self._overfed():
             if self._service.congested:
@@ -392,7 +450,7 @@ class Gateway:
         self.now = self._service.clock()
         self._timer = None
         self._expire_claims()
-        self._handle(self._connection.tick(self._elapsed_ms()))
+        self.handle(self._connection.tick(self._elapsed_ms()))
         self._flush()
         if self._transport is not None and not self._connection.closed:
             self._arm()
@@ -435,8 +493,14 @@ class Gateway:
 
     # -- events ------------------------------------------------------------------------------
 
-    def _handle(self, events: list[Event]) -> None:
-        for event in events:
+    def handle(self, events: list[Event]) -> None:
+        backlog = self._input
+        if backlog.waiting:
+            backlog.events.extend(events)
+            return
+        enough = DECODED.units + DECODED_PER_TURN
+        coming = iter(events)
+        for event in coming:
             kind = type(event)
             if kind is MessageReceived:
                 received = cast(MessageReceived, event)
@@ -454,11 +518,16 @@ class Gateway:
                     link.owner.credited()
             else:
                 self._handle_rare(event)
+            if backlog.waiting or DECODED.units > enough:
+                backlog.events.extend(coming)
+                if backlog.events:
+                    self._fall_behind()
+                return
 
     def _handle_rare(self, event: Event) -> None:
         match event:
             case SaslReceived():
-                self._handle(self._login(event))
+                self.handle(self._login(event))
             case Opened():
                 self._refusals = self._refusals.at(event.open.hostname)
                 self._arm()
@@ -491,7 +560,7 @@ class Gateway:
     def _attached(self, link: Link) -> None:
         assert isinstance(link, (ReceiverLink, SenderLink))
         try:
-            self._handle(attach(self, link))
+            self.handle(attach(self, link))
         except ServiceBusError as error:
             link.refuse(self.refusals.error(error, address_of(link), self.stranger))
             if isinstance(error, SecondReceiver):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from postbus.amqp.codec.types import Symbol
 from postbus.amqp.limits import Limits
@@ -12,14 +12,19 @@ from postbus.auth.authority import Authority
 from postbus.auth.keyring import AccessKey
 from postbus.gateway.refusals import Refusals
 from postbus.model.authorization import Rules
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.namespace.namespace import Namespace
-from postbus.observe.tracking import TrackingIds
+from postbus.observe.logs import TrackingIds
 from postbus.observe.turns import TurnMeter
+from postbus.runtime.sliced_work import SlicedWork
 from postbus.settings import Settings
 
 if TYPE_CHECKING:
     from postbus.gateway.connection import Gateway
+
+
+FRAMES_AT_ONCE: Final = 512
+"""Frames of one peer that are read in a turn of the loop: some 20 ms if each has a message."""
 
 
 class ConnectionContext:
@@ -48,6 +53,7 @@ class ConnectionContext:
         self.on_claims_lost: Callable[[], None] = _nobody
         """Called where something that a key has proven may have ended, after the connections."""
         self.turns = TurnMeter()
+        self.sliced_work = SlicedWork(self.turns)
         self.transaction_bytes = 0
         """What all transactions that are not over keep in memory."""
         self._tracking = tracking
@@ -102,4 +108,5 @@ def connection_limits(settings: Settings) -> Limits:
         # One connection may have what all may have: it is given up first when that is too much.
         assembling_bytes_max=settings.unfinished_max_bytes,
         unfinished_timeout_ms=settings.unfinished_delivery_timeout_ms,
+        frames_at_once=FRAMES_AT_ONCE,
     )

@@ -11,7 +11,8 @@ from postbus.amqp.codec.types import AmqpArray, Int, Long, Timestamp
 from postbus.amqp.faults import DecodeError
 from postbus.amqp.frames.outcomes import Accepted
 from postbus.auth.authority import Right, missing_claim
-from postbus.broker.message import KIND_MASK, MAIN
+from postbus.broker.message import Message
+from postbus.broker.subqueue import MAIN, kind_of
 from postbus.errors import InvalidArgument, InvalidOperation, ServiceBusError
 from postbus.gateway.management_fields import Fields, check_number
 from postbus.gateway.management_keys import KEYS, SCHEDULED_KEYS
@@ -27,6 +28,7 @@ from postbus.gateway.operations import (
     Renew,
     SessionClaim,
 )
+from postbus.gateway.response_writer import ResponseWriter
 from postbus.gateway.transactions.enlisting import settlements_of, transaction_of
 from postbus.gateway.transactions.operations import (
     EnlistCancel,
@@ -34,8 +36,9 @@ from postbus.gateway.transactions.operations import (
     Enlistment,
     EnlistSchedule,
 )
-from postbus.messages.envelope import REASON_LENGTH_MAX, Changes, read_message, text_keys
-from postbus.model.instant import NEVER, Instant
+from postbus.messages.batches import BatchReader
+from postbus.messages.envelope import REASON_LENGTH_MAX, Changes, text_keys
+from postbus.model.times import NEVER, Instant
 from postbus.namespace.entities import Entity, SubscriptionEntity, key_of
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.operations import Store
@@ -82,7 +85,7 @@ class ManagementNode:
         self._entity = entity
         self._subqueue = subqueue
         self._path = path
-        self._has_sessions = subqueue & KIND_MASK == MAIN and entity.policy().requires_session
+        self._has_sessions = kind_of(subqueue) == MAIN and entity.policy().requires_session
 
     def _operations(self) -> dict[str, tuple[Right, Callable[[NodeRequest, Fields], None]]]:
         """Made for each request: kept, they would keep what keeps them."""
@@ -246,13 +249,28 @@ class ManagementNode:
         self._ask(request, fragment, receive, partial(self._received, request, fragment))
 
     def _received(
-        self,
-        request: NodeRequest,
-        fragment: LoadedFragment,
-        found: list[tuple[bytes | None, bytes]],
+        self, request: NodeRequest, fragment: LoadedFragment, writer: ResponseWriter
+    ) -> None:
+        if writer.complete:
+            self._respond_received(request, fragment, writer)
+        else:
+            go_on = partial(self._write_received, request, fragment, writer)
+            self._gateway.service.sliced_work.add(go_on)
+
+    def _write_received(
+        self, request: NodeRequest, fragment: LoadedFragment, writer: ResponseWriter
+    ) -> bool:
+        """Go on with the messages of a response; says whether there are more to write."""
+        if writer.go_on():
+            return True
+        self._respond_received(request, fragment, writer)
+        return False
+
+    def _respond_received(
+        self, request: NodeRequest, fragment: LoadedFragment, writer: ResponseWriter
     ) -> None:
         messages = []
-        for token, encoded in found:
+        for token, encoded in writer.written:
             entry: dict[str, Any] = {"message": encoded}
             if token is not None:
                 if not self._has_sessions:  # or it goes with the lock of its session
@@ -261,7 +279,7 @@ class ManagementNode:
                 entry["lock-token"] = UUID(bytes_le=token)
             messages.append(entry)
         self._entity.meter.receives += len(messages)
-        self._entity.meter.bytes_out += sum([len(encoded) for _, encoded in found])
+        self._entity.meter.bytes_out += sum([len(encoded) for _, encoded in writer.written])
         request.respond(_OK, "OK", {"messages": messages})
 
     def _delete(self, request: NodeRequest, fields: Fields) -> None:
@@ -277,14 +295,30 @@ class ManagementNode:
 
     def _schedule(self, request: NodeRequest, fields: Fields) -> None:
         entries = fields.list_of_maps("messages", SCHEDULED_AT_ONCE_MAX)
+        settings = self._gateway.service.settings
+        for entry in entries:
+            entry.only(SCHEDULED_KEYS)
+        batch_reader = BatchReader(
+            [entry.binary("message") for entry in entries],
+            settings.property_size_max_bytes,
+            settings.header_size_max_bytes,
+        )
+        if self._unpack(request, batch_reader):
+            self._gateway.proceed(partial(self._unpack, request, batch_reader))
+
+    def _unpack(self, request: NodeRequest, batch_reader: BatchReader) -> bool:
+        """Go on with the messages of a request; says whether there are more to read."""
         try:
-            settings = self._gateway.service.settings
-            limits = settings.property_size_max_bytes, settings.header_size_max_bytes
-            for entry in entries:
-                entry.only(SCHEDULED_KEYS)
-            messages = [read_message(entry.binary("message"), *limits) for entry in entries]
+            if not batch_reader.read():
+                return True
+            self._schedule_messages(request, batch_reader.messages)
         except DecodeError as fault:
-            raise InvalidArgument(f"A message cannot be read: {fault}") from fault
+            request.fail(InvalidArgument(f"A message cannot be read: {fault}"))
+        except ServiceBusError as error:
+            request.fail(error)
+        return False
+
+    def _schedule_messages(self, request: NodeRequest, messages: list[Message]) -> None:
         if self._subqueue != MAIN:
             raise InvalidOperation(f"Messages cannot be sent to '{self._path}'.")
         size = sum(message.length for message in messages)

@@ -20,7 +20,7 @@ from postbus.gateway.operations import (
     SessionClaim,
     SetSessionState,
 )
-from postbus.model.instant import NEVER, Instant
+from postbus.model.times import NEVER, Instant
 
 if TYPE_CHECKING:
     from postbus.gateway.connection import Gateway

@@ -108,6 +108,10 @@ class NodeRequest:
         text = gateway.refusals.describe(error, entity, gateway.stranger)
         self.respond(error.http_status, text, {}, error.condition)
 
+    def fail(self, error: ServiceBusError) -> None:
+        """It is refused before an entity was asked."""
+        self.refuse(error, self._sender.path)
+
 
 class NodeSender:
     """The request link of a node."""
@@ -157,7 +161,7 @@ class NodeSender:
         try:
             self._handle(request)
         except ServiceBusError as error:
-            request.refuse(error, self.path)
+            request.fail(error)
 
     def _reject(self, delivery: IncomingDelivery, error: ServiceBusError) -> None:
         gateway = self.gateway

@@ -13,19 +13,20 @@ from postbus.amqp.sections import encode_delivery_annotations, scan
 from postbus.broker import browse, session_operations
 from postbus.broker.engine import Engine
 from postbus.broker.held_sessions import Session
-from postbus.broker.message import Message
 from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
 from postbus.broker.rewriting import Rewriting
 from postbus.broker.session_list import Listing
 from postbus.errors import SessionLockLost
+from postbus.gateway.response_writer import ResponseWriter
 from postbus.gateway.settlement import bodies_needed, held_in, rewritten, settle_with
 from postbus.messages.envelope import Changes, write_delivery
-from postbus.model.instant import Instant
-from postbus.runtime.receivers import TOIL_OF_A_SHARE, share_of
+from postbus.model.times import Instant
+from postbus.runtime.receivers import LOOK_TOIL_MAX, TOIL_OF_A_SHARE, share_of
 
 PEEK_BYTES_MAX: Final = 256 * 1024
-"""A response is cut where it would grow past this; fewer than asked is legal (wire §6.4)."""
+"""A response is cut where it would grow past this, or `LOOK_TOIL_MAX`; fewer than asked is legal
+(wire §6.4)."""
 _OMITTED_SIZE: Final = Symbol("omitted-message-body-size")
 
 Shown = tuple[list[tuple[int, tuple[bytes, ...]]], int | None]
@@ -122,8 +123,17 @@ class Peek:
         )
         if isinstance(found, Need):
             return found
-        payloads = [_encoded(queue, message, raw, with_lock=False) for message, raw in found]
-        return [_without_body(each) for each in payloads] if self.omit_body else payloads
+        payloads: list[bytes] = []
+        toil = 0
+        for message, raw in found:
+            if toil >= LOOK_TOIL_MAX:
+                break
+            parts = write_delivery(message, raw, with_state=True, with_lock=False)
+            toil += share_of(message, parts) * TOIL_OF_A_SHARE
+            payload = b"".join(parts)
+            payloads.append(_without_body(payload) if self.omit_body else payload)
+        queue.shared.toil += toil
+        return payloads
 
 
 class Show:
@@ -147,16 +157,21 @@ class Show:
         found, onward = shown
         # Put into words at once: by the time it leaves, more may have been decided about it.
         payloads: list[tuple[int, tuple[bytes, ...]]] = []
+        toil = 0
         for message, raw in found:
+            if toil >= LOOK_TOIL_MAX:
+                onward = message.number
+                break
             payload = write_delivery(message, raw, with_lock=False)
-            engine.shared.toil += share_of(message, payload) * TOIL_OF_A_SHARE
+            toil += share_of(message, payload) * TOIL_OF_A_SHARE
             payloads.append((message.number, payload))
+        engine.shared.toil += toil
         return payloads, onward
 
 
 class ReceiveDeferred:
-    """Receive deferred messages by their numbers, all of them or none. Returns the bytes of each,
-    and its lock token; None for a message that is removed at once."""
+    """Receive deferred messages by their numbers, all of them or none. Returns a writer of the
+    response, which may have more to write."""
 
     __slots__ = ("deletes", "holder", "numbers", "session", "session_id", "subqueue")
 
@@ -178,9 +193,7 @@ class ReceiveDeferred:
         """The session that the client names; an entity without sessions has none of that id."""
         self.session = session
 
-    def decide(
-        self, engine: Engine, now: Instant, pages: Pages
-    ) -> list[tuple[bytes | None, bytes]] | Need:
+    def decide(self, engine: Engine, now: Instant, pages: Pages) -> ResponseWriter | Need:
         queue = engine.at(self.subqueue)
         if self.session is not None:
             self.session.check(queue, now)
@@ -194,9 +207,7 @@ class ReceiveDeferred:
             pages,
             self.session_id,
         )
-        if isinstance(found, Need):
-            return found
-        return [(message.token, _encoded(queue, message, raw)) for message, raw in found]
+        return found if isinstance(found, Need) else ResponseWriter(found, queue.shared)
 
 
 class Delete:
@@ -322,12 +333,6 @@ class ListSessions:
 
 
 # -- payloads ----------------------------------------------------------------------------------
-
-
-def _encoded(queue: Queue, message: Message, raw: bytes, with_lock: bool = True) -> bytes:
-    parts = write_delivery(message, raw, with_state=True, with_lock=with_lock)
-    queue.shared.toil += share_of(message, parts) * TOIL_OF_A_SHARE
-    return b"".join(parts)
 
 
 def _without_body(payload: bytes) -> bytes:

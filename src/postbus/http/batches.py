@@ -2,12 +2,13 @@
 
 import binascii
 from base64 import b64decode
+from collections.abc import Iterator
 from typing import Any, Final
 
 from postbus.errors import InvalidArgument, MessageSizeExceeded
 from postbus.http.broker_properties import (
     apply_broker_properties,
-    read_json,
+    read_array,
     read_object,
     read_user_properties,
 )
@@ -24,18 +25,19 @@ def is_batch(content_type: str) -> bool:
     return content_type.partition(";")[0].strip().lower() == BATCH_TYPE
 
 
-def read_batch(body: bytes) -> list[PlainMessage]:
-    """The messages of a batch. Raises InvalidArgument that names the item and the key."""
-    items = read_json(body, "The batch")
-    if not isinstance(items, list):
-        raise InvalidArgument("The batch is not a JSON array.")
-    if not items:
+def read_batch(body: bytes) -> Iterator[PlainMessage]:
+    """The messages of a batch, each read when it is asked for. Raises InvalidArgument that names
+    the item and the key."""
+    count = 0
+    for item in read_array(body, "The batch"):
+        if count == BATCH_COUNT_MAX:
+            raise MessageSizeExceeded(
+                f"The batch has more than {BATCH_COUNT_MAX} messages, as many as are allowed."
+            )
+        yield _read_item(item, f"Message {count} of the batch")
+        count += 1
+    if not count:
         raise InvalidArgument("The batch holds no message.")
-    if len(items) > BATCH_COUNT_MAX:
-        raise MessageSizeExceeded(
-            f"The batch has {len(items)} messages, {BATCH_COUNT_MAX} are allowed."
-        )
-    return [_read_item(item, f"Message {place} of the batch") for place, item in enumerate(items)]
 
 
 def _read_item(item: object, where: str) -> PlainMessage:

@@ -5,23 +5,27 @@ Azure documents it, so that what was received can be sent on (semantics A §7).
 """
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Any, Final
 
 from postbus.errors import InvalidArgument
 from postbus.http.property_headers import read_text, write_object
-from postbus.model.duration import (
+from postbus.model.plain_message import PlainMessage, PropertyValue, ReceivedMessage
+from postbus.model.times import (
     MAX_TICKS,
     TICKS_PER_MS,
     TICKS_PER_SECOND,
+    BadDate,
     BadDuration,
+    Instant,
+    format_httpdate,
+    is_httpdate,
     is_infinite,
+    parse_httpdate,
     parse_timespan,
 )
-from postbus.model.httpdate import BadDate, format_httpdate, is_httpdate, parse_httpdate
-from postbus.model.instant import Instant
-from postbus.model.plain_message import PlainMessage, PropertyValue, ReceivedMessage
 
 _TEXTS: Final = {
     "CorrelationId": "correlation_id",
@@ -38,6 +42,7 @@ _FOR_EVER: Final = "922337203685.47754"
 """The largest TimeSpan in seconds, as Azure writes it."""
 _SECONDS_MAX: Final = MAX_TICKS // TICKS_PER_SECOND
 _SHOWN_LENGTH_MAX: Final = 64
+_SPACE: Final = re.compile(r"[ \t\n\r]*")
 
 
 # -- from requests ---------------------------------------------------------------------------
@@ -48,9 +53,47 @@ def read_json(text: str | bytes, where: str) -> Any:
     try:
         return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
-        # Python bounds the depth and the digits of a number; both errors end here.
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise InvalidArgument(f"{where} is not valid JSON: {reason}.") from None
+        raise _no_json(error, where) from None
+
+
+def read_array(data: bytes, where: str) -> Iterator[Any]:
+    """The items of an array in strict JSON, each read when it is asked for: a large array takes
+    longer than others may wait."""
+    decoder = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_object)
+    try:
+        text = data.decode(json.detect_encoding(data))
+        place = _behind_space(text, 0)
+        if not text.startswith("[", place):
+            if place == len(text):
+                raise json.JSONDecodeError("Expecting value", text, place)
+            raise InvalidArgument(f"{where} is not a JSON array.")
+        place = _behind_space(text, place + 1)
+        separator = "[" if not text.startswith("]", place) else "]"
+        while separator != "]":
+            item, place = decoder.raw_decode(text, place)
+            yield item
+            place = _behind_space(text, place)
+            separator = text[place : place + 1]
+            if separator not in (",", "]"):
+                raise json.JSONDecodeError("Expecting ',' delimiter", text, place)
+            if separator == ",":
+                place = _behind_space(text, place + 1)
+        place = _behind_space(text, place + 1)
+        if place < len(text):
+            raise json.JSONDecodeError("Extra data", text, place)
+    except (ValueError, RecursionError) as error:
+        raise _no_json(error, where) from None
+
+
+def _behind_space(text: str, place: int) -> int:
+    found = _SPACE.match(text, place)
+    return place if found is None else found.end()
+
+
+def _no_json(error: Exception, where: str) -> InvalidArgument:
+    # Python bounds the depth and the digits of a number; both errors end here.
+    reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+    return InvalidArgument(f"{where} is not valid JSON: {reason}.")
 
 
 def _no_constant(name: str) -> None:

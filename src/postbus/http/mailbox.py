@@ -13,8 +13,8 @@ from typing import Final
 from uuid import UUID
 
 from postbus.broker.engine import Engine
-from postbus.broker.message import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
 from postbus.broker.pages import Pages
+from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
 from postbus.errors import (
     SHUTTING_DOWN,
     ConnectionForced,
@@ -29,11 +29,13 @@ from postbus.errors import (
 from postbus.gateway.attach import needs_session, refuse_forwarding
 from postbus.gateway.settlement import held_in
 from postbus.http.long_poll import LongPoll
+from postbus.messages.batches import DECODED_PER_TURN
+from postbus.messages.envelope import DECODED
 from postbus.messages.pings import PING
 from postbus.messages.translation import to_message
 from postbus.model.address import Address, SubQueue
-from postbus.model.instant import Instant
 from postbus.model.plain_message import PlainMessage, ReceivedMessage
+from postbus.model.times import Instant
 from postbus.namespace.entities import (
     Entity,
     QueueEntity,
@@ -117,7 +119,13 @@ class Mailbox:
         """Store all of them or none."""
         entity = self._find(address)
         size_max = self._namespace.settings.property_size_max_bytes
-        stored = [to_message(message, size_max) for message in messages]
+        stored = []
+        enough = DECODED.units + DECODED_PER_TURN
+        for message in messages:
+            if DECODED.units > enough:
+                await asyncio.sleep(0)  # others have their turn
+                enough = DECODED.units + DECODED_PER_TURN
+            stored.append(to_message(message, size_max))
         size = sum(message.length for message in stored)
 
         await self._ask(entity, entity.fragment_for(key_of(stored)), Store(stored), size)

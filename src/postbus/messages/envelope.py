@@ -9,7 +9,7 @@ from secrets import token_hex
 from typing import Any, Final, NamedTuple, Self, cast
 from uuid import UUID
 
-from postbus.amqp.codec import decode, encode
+from postbus.amqp.codec import decode, encode, has_more_values
 from postbus.amqp.codec.types import AmqpArray, Described, Int, Long, Symbol, Timestamp
 from postbus.amqp.faults import DecodeError
 from postbus.amqp.frames.outcomes import Modified, Rejected
@@ -32,22 +32,16 @@ from postbus.amqp.sections import (
     read_ids,
     read_properties,
     scan,
-    split_batch,
 )
 from postbus.broker.message import NO_TTL, SCHEDULED, Message, NewProperties
 from postbus.errors import InvalidArgument, InvalidOperation, MessageSizeExceeded
-from postbus.model.duration import MAX_TICKS, TICKS_PER_MS
-from postbus.model.instant import Instant
-from postbus.model.limits import BATCH_SIZE_MAX
+from postbus.model.limits import FEW_HEADER_BYTES, HEADER_VALUES_MAX
+from postbus.model.times import MAX_TICKS, TICKS_PER_MS, Instant
 
-BATCH_FORMAT: Final = 0x80013700
 HEADER_SIZE_MAX: Final = 1 << 20
 """Bytes of headers that are looked at, where whoever asks has no smaller bound."""
 REASON_LENGTH_MAX: Final = 4_096
 """Characters of a dead letter's reason and description; the SDKs refuse more themselves."""
-BATCH_COUNT_MAX: Final = 4_500
-"""Messages in one batch (semantics B §2)."""
-
 HEADERS_KEPT: Final = 1_024
 """Header sections of which the meaning is remembered; each has at most some 40 bytes."""
 
@@ -98,20 +92,39 @@ _LOCKED = AnnotationLayout(
 )
 
 
+class DecodeMeter:
+    """What has been decoded of messages since the process began. Whoever lets clients wait for
+    each other compares it with what it was before."""
+
+    __slots__ = ("units",)
+
+    def __init__(self) -> None:
+        self.units = 0
+        """Bytes of sections, and what a message takes besides: a tenth of a microsecond each, at
+        most."""
+
+
+DECODED: Final = DecodeMeter()
+UNITS_OF_A_MESSAGE: Final = 64
+UNITS_OF_TOIL: Final = 10
+"""What is one of `SharedState.toil`."""
+
+
 def read_message(
     payload: bytes, property_size_max: int, header_size_max: int = HEADER_SIZE_MAX
 ) -> Message:
     """The engine's view of one encoded message. Raises DecodeError for what is not one."""
     payload, sections = _tidied(payload)
-    _check_size(sections, header_size_max)
+    _check_size(payload, sections, header_size_max)
     ttl = _stated_ttl(payload[: sections.delivery_annotations])
     if ttl == NO_TTL and (
         payload.count(_TIMESTAMP, sections.properties, sections.application_properties) > 1
     ):
         ttl = _long_ttl(read_properties(payload, sections))
     message_id, session_id = read_ids(payload, sections)
-    if _check_sections(payload, sections, property_size_max):
-        payload, sections = _with_text_names(payload, sections)
+    symbols = _check_sections(payload, sections, property_size_max)
+    if symbols is not None:
+        payload, sections = _with_text_names(payload, sections, symbols)
     if message_id is None:
         # The Node SDK cannot settle a message without one, and does not give one itself.
         message_id = token_hex(16)
@@ -189,7 +202,7 @@ def _tidied(payload: bytes) -> tuple[bytes, Sections]:
     return payload, scan(payload)
 
 
-def _check_size(sections: Sections, size_max: int) -> None:
+def _check_size(payload: bytes, sections: Sections, size_max: int) -> None:
     """Refuse what is too large to be decoded before any of it is."""
     given = sections.message_annotations - sections.delivery_annotations
     size = max(sections.body - given + sections.end - sections.footer, given)
@@ -197,29 +210,42 @@ def _check_size(sections: Sections, size_max: int) -> None:
         raise MessageSizeExceeded(
             f"The headers of the message take {size} bytes, {size_max} bytes are allowed."
         )
+    if size > FEW_HEADER_BYTES and (
+        has_more_values(payload, 0, sections.body, HEADER_VALUES_MAX)
+        or has_more_values(payload, sections.footer, sections.end, HEADER_VALUES_MAX)
+    ):
+        raise MessageSizeExceeded(
+            f"The headers of the message take {size} bytes and have more than {HEADER_VALUES_MAX} "
+            f"values: more are allowed only in {FEW_HEADER_BYTES} bytes."
+        )
+    DECODED.units += sections.body + sections.end - sections.footer + UNITS_OF_A_MESSAGE
 
 
-def _check_sections(payload: bytes, sections: Sections, property_size_max: int) -> bool:
+def _check_sections(
+    payload: bytes, sections: Sections, property_size_max: int
+) -> dict[Any, Any] | None:
     """Decode what others will have to decode: a message that nobody can read is refused here,
-    where its sender hears of it, and not by a receiver that stumbles over it. Says whether names
-    of properties must be written as text."""
-    renames = False
+    where its sender hears of it, and not by a receiver that stumbles over it. Returns the
+    properties if their names must be written as text."""
+    symbols: dict[Any, Any] | None = None
     if sections.message_annotations > sections.delivery_annotations:
         read_delivery_annotations(payload, sections)
     if sections.body > sections.application_properties:
-        renames = _check_properties(payload, sections, property_size_max)
+        symbols = _check_properties(payload, sections, property_size_max)
     # A body is for its receiver: it is passed on as it came, whatever is in it.
     if sections.end > sections.footer:
         decode(payload, sections.footer)
-    return renames
+    return symbols
 
 
-def _with_text_names(payload: bytes, sections: Sections) -> tuple[bytes, Sections]:
-    properties = text_keys(read_application_properties(payload, sections))
+def _with_text_names(
+    payload: bytes, sections: Sections, properties: dict[Any, Any]
+) -> tuple[bytes, Sections]:
+    DECODED.units += 2 * (sections.body - sections.application_properties)  # they are written
     payload = b"".join(
         (
             payload[: sections.application_properties],
-            encode_application_properties(properties),
+            encode_application_properties(text_keys(properties)),
             payload[sections.body :],
         )
     )
@@ -239,13 +265,18 @@ def _with_message_id(payload: bytes, sections: Sections, message_id: str) -> tup
     return payload, scan(payload)
 
 
-def _check_properties(payload: bytes, sections: Sections, size_max: int) -> bool:
-    """Say whether a name is a symbol: it must be text (AMQP 3.2.5), and Java reads nothing else."""
+def _check_properties(payload: bytes, sections: Sections, size_max: int) -> dict[Any, Any] | None:
+    """Return them if a name is a symbol: it must be text (AMQP 3.2.5), and Java reads nothing
+    else."""
     large = sections.body - sections.application_properties > size_max
     symbols = False
-    for name, value in read_application_properties(payload, sections).items():
+    properties = read_application_properties(payload, sections)
+    for name, value in properties.items():
         # Nothing else that has no length of its own is as long as the least of limits.
-        size = len(encode(value)) if large and not isinstance(value, _SHORT) else 0
+        long = large and not isinstance(value, _SHORT)
+        if long and isinstance(value, str) and 4 * len(value) < size_max:
+            long = False  # it cannot be: most texts, so that few are written to be measured
+        size = len(encode(value)) if long else 0
         if size > size_max:
             raise MessageSizeExceeded(
                 f"The property '{name!s:.64}' takes {size} bytes, {size_max} bytes are allowed."
@@ -254,30 +285,7 @@ def _check_properties(payload: bytes, sections: Sections, size_max: int) -> bool
             if type(name) is not Symbol:
                 raise InvalidArgument(f"The name of a property is no text: {name!r:.64}.")
             symbols = True
-    return symbols
-
-
-def read_transfer(
-    payload: bytes,
-    message_format: int,
-    property_size_max: int,
-    header_size_max: int = HEADER_SIZE_MAX,
-) -> list[Message]:
-    """The messages of one transfer: one, or those of a batch."""
-    if message_format == BATCH_FORMAT:
-        if len(payload) > BATCH_SIZE_MAX:
-            raise MessageSizeExceeded(
-                f"The batch has {len(payload)} bytes, {BATCH_SIZE_MAX} bytes are allowed. "
-                "A larger message is sent by itself."
-            )
-        parts = split_batch(payload, BATCH_COUNT_MAX)
-        messages = [read_message(each, property_size_max, header_size_max) for each in parts]
-        if not messages:
-            raise InvalidArgument("The batch holds no message.")
-        return messages
-    if message_format != 0:
-        raise InvalidArgument(f"The message format {message_format:#x} is not known.")
-    return [read_message(payload, property_size_max, header_size_max)]
+    return properties if symbols else None
 
 
 def _instant(value: object) -> Instant:

@@ -26,7 +26,7 @@ from postbus.amqp.sections import (
     scan,
 )
 from postbus.broker.message import Message
-from postbus.messages.envelope import read_message, write_delivery
+from postbus.messages.envelope import DECODED, read_message, write_delivery
 from postbus.messages.plain_values import id_text, plain_value, read_body, text_of
 from postbus.model.plain_message import (
     MessageState,
@@ -47,7 +47,9 @@ _INT_MAX: Final = 0x7FFF_FFFF
 
 def to_message(plain: PlainMessage, property_size_max: int) -> Message:
     """The engine's view of a plain message. Raises ServiceBusError for what cannot be one."""
-    message = read_message(encode_plain(plain), property_size_max)
+    encoded = encode_plain(plain)
+    DECODED.units += len(encoded) - len(plain.body)  # written first, then read
+    message = read_message(encoded, property_size_max)
     if plain.time_to_live_ms is not None:
         # Not by the header: its 32 bits of milliseconds end after 49 days.
         message.ttl = plain.time_to_live_ms

@@ -6,7 +6,7 @@ The words are Azure's where they are known (semantics A §5.3); the others follo
 from typing import Final
 
 from postbus.errors import InvalidArgument
-from postbus.model.duration import TICKS_PER_MS, format_timespan
+from postbus.model.times import TICKS_PER_MS, format_timespan
 
 LOCK_DURATION_MIN_MS: Final = 5_000
 LOCK_DURATION_MAX_MS: Final = 5 * 60_000
@@ -23,6 +23,10 @@ MESSAGE_SIZE_MIN_KB: Final = 1_024
 MESSAGE_SIZE_MAX_KB: Final = 102_400
 BATCH_SIZE_MAX: Final = 1_024 * 1_024
 """Bytes of a batch, however large one message may be (`com.microsoft:max-message-batch-size`)."""
+FEW_HEADER_BYTES: Final = 65_536
+"""Bytes of a message's headers that may hold whatever there is room for."""
+HEADER_VALUES_MAX: Final = 32_768
+"""Values in headers of more bytes, as a setting may allow: others wait while they are read."""
 RETENTION_MAX_HOURS: Final = 87_600
 RETENTION_MAX_MB: Final = 1_048_576
 

@@ -9,21 +9,24 @@ from typing import Any, Final
 import structlog
 
 from postbus.amqp.link import Link
-from postbus.broker.message import OWNER_BITS, Message
+from postbus.broker.message import Message
 from postbus.broker.policy import NOWHERE, Policy
+from postbus.broker.subqueue import subqueue_of
 from postbus.errors import InvalidOperation
-from postbus.model.description import EntityStatus, QueueDescription
-from postbus.model.instant import Instant
+from postbus.model.description import (
+    EntityStatus,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from postbus.model.rule import RuleDescription
-from postbus.model.subscription import SubscriptionDescription
-from postbus.model.topic import TopicDescription
+from postbus.model.times import Instant
 from postbus.namespace.prefetch import PrefetchWatch
 from postbus.namespace.rule_matcher import TopicRuleMatcher
 from postbus.observe.meters import EntityMeter
 from postbus.runtime.fragment import LoadedFragment
 from postbus.settings import Settings
-from postbus.store.sqlite.catalog import EntityRecord
-from postbus.store.sqlite.subscriptions import SubscriptionRecord
+from postbus.store.ports.catalog import EntityRecord, SubscriptionRecord
 
 ID_BYTES: Final = 4
 """A lock token begins with the id of its fragment (`postbus.runtime.loading`)."""
@@ -133,7 +136,7 @@ class Entity(ABC):
 
     def subqueue(self, kind: int) -> int:
         """The number of one of its subqueues in its fragment."""
-        return self.owner << OWNER_BITS | kind
+        return subqueue_of(self.owner, kind)
 
     def touch(self, now: Instant) -> None:
         self.accessed_at = self.used_at = now

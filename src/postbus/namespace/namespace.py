@@ -16,9 +16,8 @@ from postbus.broker.policy import NOWHERE
 from postbus.errors import EntityAlreadyExists, EntityNotFound, QuotaExceeded, ServiceBusError
 from postbus.model.address import Address, check_entity_name
 from postbus.model.authorization import Rules, settle_rules
-from postbus.model.description import QueueCounts, QueueDescription
-from postbus.model.instant import Instant
-from postbus.model.topic import TopicDescription
+from postbus.model.description import QueueCounts, QueueDescription, TopicDescription
+from postbus.model.times import Instant
 from postbus.namespace.entities import (
     Entity,
     QueueEntity,
@@ -39,7 +38,7 @@ from postbus.runtime.runtime import Runtime
 from postbus.runtime.store_thread import StoreThread
 from postbus.runtime.upkeep import Upkeep
 from postbus.settings import Settings
-from postbus.store.sqlite.catalog import Catalog, EntityRecord
+from postbus.store.ports.catalog import Catalog, EntityRecord
 
 QUEUE: Final = "queue"
 TOPIC: Final = "topic"
@@ -90,7 +89,7 @@ class Namespace(Subscriptions):
             entity = self._add(record)
             if isinstance(entity, TopicEntity):
                 await self.open_subscriptions(entity)
-        self.on_former(await self._thread.run(self._catalog.former))
+        self.on_former(await self._thread.run(self._catalog.deleted_prefixes))
         for received in self.received():
             self.resolve_forwarding(received)
         for fragment_id in await self._thread.run(self._catalog.dropped):
@@ -449,7 +448,7 @@ def _total(counts: list[QueueCounts]) -> QueueCounts:
 def _delete(catalog: Catalog, name: str) -> list[str]:
     """On the catalog's thread. Returns the former names from then on."""
     catalog.delete(name)
-    return catalog.former()
+    return catalog.deleted_prefixes()
 
 
 def _with_keys(description: D, previous: Rules, now: Instant) -> D:

@@ -11,7 +11,6 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from postbus.broker.engine import Engine
-from postbus.broker.message import DEAD_LETTER, TRANSFER_DEAD_LETTER
 from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
 from postbus.broker.resubmission import (
@@ -26,6 +25,7 @@ from postbus.broker.resubmission import (
     discard,
     resubmit,
 )
+from postbus.broker.subqueue import DEAD_LETTER, TRANSFER_DEAD_LETTER
 from postbus.errors import (
     EntityNotFound,
     InvalidArgument,
@@ -33,9 +33,10 @@ from postbus.errors import (
     OutcomeUnknown,
     ServiceBusError,
 )
+from postbus.messages.envelope import DECODED, UNITS_OF_TOIL
 from postbus.model.address import Address, SubQueue
-from postbus.model.edits import Edits
-from postbus.model.instant import Instant
+from postbus.model.plain_message import Edits
+from postbus.model.times import Instant
 from postbus.namespace.entities import Entity, QueueEntity, ReceivableEntity, TopicEntity
 from postbus.namespace.namespace import Namespace
 from postbus.namespace.revision import Revision
@@ -47,6 +48,11 @@ _SUBQUEUES: Final = {
     SubQueue.DEAD_LETTER: DEAD_LETTER,
     SubQueue.TRANSFER_DEAD_LETTER: TRANSFER_DEAD_LETTER,
 }
+
+DECODED_MAX: Final = 65_536
+"""Of `DecodeMeter.units`, for a slice: the letter that goes beyond it may take 20 ms."""
+TOIL_MAX: Final = 16_384
+"""Of `SharedState.toil`, for a slice: what subscriptions make of messages that are sent again."""
 
 
 class Resubmission:
@@ -133,20 +139,24 @@ class Resubmission:
         grows: bool = False,
     ) -> list[tuple[str, str]]:
         results: list[Result] = []
+        count = AT_ONCE
         while len(results) < len(numbers):
             start = len(results)
             fragment = entity.fragment_of_number(numbers[start])
-            end = _end_of_slice(entity, fragment, numbers, start)
+            end = _end_of_slice(entity, fragment, numbers, start, count)
             entity.touch(self._clock())
             try:
                 # Not exclusive: what is told of each was put into words when it was decided.
-                results += await ask(
+                done = await ask(
                     self._namespace.runtime(fragment),
                     fragment,
                     part_of(start, end),
                     exclusive=False,
                     grows=grows,
                 )
+                results += done
+                # Where a turn had no time for all, not all are read for the next one.
+                count = min(2 * len(done), AT_ONCE)
             except ServiceBusError as error:
                 if not results or isinstance(error, OutcomeUnknown):
                     raise
@@ -156,11 +166,11 @@ class Resubmission:
 
 
 def _end_of_slice(
-    entity: Entity, fragment: LoadedFragment, numbers: Sequence[int], start: int
+    entity: Entity, fragment: LoadedFragment, numbers: Sequence[int], start: int, count_max: int
 ) -> int:
     """A slice is of one fragment, and is worth a turn at the most."""
     end = start
-    for number in numbers[start : start + AT_ONCE]:
+    for number in numbers[start : start + count_max]:
         if entity.fragment_of_number(number) is not fragment:
             break
         end += 1
@@ -202,8 +212,15 @@ class Resubmit:
         self.destination = destination
 
     def decide(self, engine: Engine, now: Instant, pages: Pages) -> list[Result] | Need:
-        queue = engine.at(self.subqueue)
-        return resubmit(queue, self.subqueue, self.repairs, self._target(engine), now, pages)
+        queue, shared, target = engine.at(self.subqueue), engine.shared, self._target(engine)
+        before = DECODED.units
+
+        def enough() -> bool:
+            return DECODED.units - before > DECODED_MAX or shared.toil > TOIL_MAX
+
+        made = resubmit(queue, self.subqueue, self.repairs, target, now, pages, enough)
+        shared.toil += (DECODED.units - before) // UNITS_OF_TOIL
+        return made
 
     def _target(self, engine: Engine) -> ResubmitTarget:
         destination = self.destination

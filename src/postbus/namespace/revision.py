@@ -22,8 +22,8 @@ from postbus.amqp.sections import (
 )
 from postbus.broker.message import NO_TTL, Message
 from postbus.errors import InvalidArgument, MessageSizeExceeded
-from postbus.messages.envelope import read_message
-from postbus.model.edits import EditedValue, Edits
+from postbus.messages.envelope import DECODED, read_message
+from postbus.model.plain_message import EditedValue, Edits
 from postbus.namespace.rule_values import amqp_value
 
 _MARKS: Final = ("DeadLetterReason", "DeadLetterErrorDescription")
@@ -132,6 +132,7 @@ class Revision:
         return encode_properties(properties)
 
     def _annotations(self, section: bytes, session_id: str | None) -> bytes:
+        DECODED.units += 2 * len(section)
         annotations = read_annotations(section, scan(section)) if section else {}
         texts, times = self._edits.texts, self._edits.times
         if "partitionKey" in texts:
@@ -145,6 +146,7 @@ class Revision:
         return encode_message_annotations(annotations) if annotations else b""
 
     def _application(self, section: bytes) -> bytes:
+        DECODED.units += 2 * len(section)  # read, and written
         values = read_application_properties(section, scan(section)) if section else {}
         for mark in _MARKS:
             values.pop(mark, None)

@@ -11,20 +11,19 @@ from typing import Final, TypeVar
 
 import structlog
 
-from postbus.broker.message import OWNER_BITS
+from postbus.broker.subqueue import subqueues_of
 from postbus.errors import EntityAlreadyExists, EntityNotFound, QuotaExceeded
 from postbus.model.address import check_subscription_name
-from postbus.model.description import QueueCounts
-from postbus.model.instant import Instant
+from postbus.model.description import QueueCounts, SubscriptionDescription
 from postbus.model.rule import RuleDescription
-from postbus.model.subscription import SubscriptionDescription
+from postbus.model.times import Instant
 from postbus.namespace.entities import Entity, ReceivableEntity, SubscriptionEntity, TopicEntity
 from postbus.namespace.notices import detach_all
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.operations import AddSubscription, RemoveSubscription
 from postbus.runtime.requests import Operation
 from postbus.runtime.store_thread import StoreThread
-from postbus.store.sqlite.subscriptions import SubscriptionCatalog
+from postbus.store.ports.catalog import SubscriptionCatalog
 
 SUBSCRIPTIONS_MAX: Final = 2_000
 """Of one topic (semantics A §1.5)."""
@@ -199,9 +198,9 @@ class Subscriptions(ABC):
 
             detach_all(subscription, EntityNotFound(subscription.path))
             for fragment in parent.fragments:
-                for kind in range(1 << OWNER_BITS):
-                    fragment.receiver_queues.pop(subscription.subqueue(kind), None)
-                    fragment.session_waiters.pop(subscription.subqueue(kind), None)
+                for subqueue in subqueues_of(subscription.owner):
+                    fragment.receiver_queues.pop(subqueue, None)
+                    fragment.session_waiters.pop(subqueue, None)
             for fragment in parent.fragments:
                 await self.call(fragment, RemoveSubscription(subscription.owner))
         log.info("entity deleted", entity=subscription.path)

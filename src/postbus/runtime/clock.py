@@ -20,7 +20,7 @@ time: half the speed does no harm, and a wall clock set back would draw them out
 import time
 from collections.abc import Callable
 
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 _NS_PER_MS = 1_000_000
 

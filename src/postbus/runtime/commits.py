@@ -12,7 +12,8 @@ from postbus.errors import OutcomeUnknown, ServiceBusError, StoreUnavailable
 from postbus.runtime.accounting import account
 from postbus.runtime.fragment import LoadedFragment, Output
 from postbus.runtime.requests import Request
-from postbus.store.ports import Part
+from postbus.store import batch
+from postbus.store.ports.journal import Part
 
 NO_ROOM: Final = (
     "The disk of the broker has no room for new messages. They are taken again once messages were "
@@ -29,6 +30,14 @@ class PreparedPart(NamedTuple):
     engine: Engine
     records: list[bytes]
     part: Part
+
+
+def packed(written: PreparedPart) -> PreparedPart:
+    """The same with its records in the form of the store."""
+    part = written.part
+    lease = part.lease
+    data, _ = batch.pack(lease.fragment, lease.epoch, part.base, part.at, written.records)
+    return written._replace(part=part._replace(batch=data))
 
 
 class Commit:

@@ -15,8 +15,8 @@ from typing import Any
 import structlog
 
 from postbus.broker.forwarding import ForwardBatch, ForwardResult, outbox_id, outbox_of
-from postbus.broker.message import OWNER_BITS
 from postbus.broker.send_via import is_posted
+from postbus.broker.subqueue import owner_of
 from postbus.errors import EntityNotFound, InternalError, QuotaExceeded, ServiceBusError
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.operations import ClearOutbox, Collect, Ship
@@ -87,7 +87,7 @@ class Forwarder:
     def _may_send(self, origin: int) -> bool:
         """Is the entity of an outbox there? Neither fragments nor owners are used twice."""
         fragment_id, subqueue = outbox_of(origin)
-        fragment, owner = self._fragment_of(fragment_id), subqueue >> OWNER_BITS
+        fragment, owner = self._fragment_of(fragment_id), owner_of(subqueue)
         if fragment is None:
             return False
         if owner == 0 or owner in fragment.subscriptions:

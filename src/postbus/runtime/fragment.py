@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Final
 from postbus.broker import chores, forwarding
 from postbus.broker.duplicates import recall
 from postbus.broker.engine import Engine
-from postbus.broker.message import OWNER_BITS
 from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
+from postbus.broker.subqueue import owner_of
 from postbus.broker.topic import RuleMatcher, fan_out
 from postbus.errors import ServiceBusError
 from postbus.model.description import QueueCounts
-from postbus.model.instant import NEVER, Instant
 from postbus.model.rows import Checkpoint
+from postbus.model.times import NEVER, Instant
 from postbus.runtime.receivers import ReceiverQueue
 from postbus.runtime.requests import Chore, Request
 from postbus.runtime.session_waiters import SessionWaiters
-from postbus.store.ports import Lease
+from postbus.store.ports.journal import Lease
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle
@@ -134,7 +134,7 @@ class LoadedFragment:
 
     def meter_of(self, subqueue: int) -> EntityMeter | None:
         """The meter of the queue, topic or subscription that a subqueue belongs to."""
-        owner = subqueue >> OWNER_BITS
+        owner = owner_of(subqueue)
         return self.meters.get(owner) if owner else self.meter
 
     def due_chores(self, engine: Engine, looked_at: list[int], now: Instant) -> list[Chore]:
@@ -143,10 +143,10 @@ class LoadedFragment:
         for subqueue in looked_at:
             receivers, queue = (
                 self.receiver_queues.get(subqueue),
-                engine.queues.get(subqueue >> OWNER_BITS),
+                engine.queues.get(owner_of(subqueue)),
             )
             if queue is not None and queue.forwards(subqueue):
-                engine.shared.diverting[queue.owner] = queue
+                engine.shared.diverting[queue.owner] = None
             if receivers is None or queue is None or not receivers.waiting:
                 continue
             window = queue.windows[subqueue]
@@ -163,7 +163,7 @@ class LoadedFragment:
             self._add(found, "recall", _recall)
         if engine.topic is not None:
             self._add_for_topic(found, engine)
-        for subqueue in forwarding.diverted(engine.shared):
+        for subqueue in forwarding.diverted(engine):
             self._add(found, f"divert {subqueue}", partial(_divert, subqueue))
         return found
 

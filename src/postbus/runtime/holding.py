@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from postbus.broker.engine import Engine
 from postbus.broker.pages import Need, Page, SeenPage
 from postbus.errors import ServiceBusError, StoreUnavailable
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.runtime.requests import Request
 
 if TYPE_CHECKING:

@@ -10,19 +10,11 @@ from postbus.broker import records
 from postbus.broker.duplicate_history import FILTER_BYTES, History
 from postbus.broker.engine import Engine, counted
 from postbus.broker.ledger import Layout, Ledger
-from postbus.broker.message import (
-    DEAD_LETTER,
-    MAIN,
-    OUTBOX,
-    OWNER_BITS,
-    PUBLISHING,
-    SCHEDULED,
-    TRANSFER_DEAD_LETTER,
-    CorruptRow,
-)
+from postbus.broker.message import OUTBOX, PUBLISHING, SCHEDULED, CorruptRow
 from postbus.broker.pages import Loaded, Need, Page, Pages
 from postbus.broker.policy import NOWHERE
 from postbus.broker.shared_state import SharedState
+from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, subqueue_of
 from postbus.broker.window import WindowLimits
 from postbus.errors import (
     InternalError,
@@ -31,14 +23,16 @@ from postbus.errors import (
     StoreFailed,
     StoreUnavailable,
 )
-from postbus.model.instant import NEVER, Instant
+from postbus.model.times import NEVER, Instant
 from postbus.runtime.engine_cache import all_counts
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.paging import load_page
 from postbus.runtime.requests import Request
 from postbus.runtime.store_thread import StoreThread
 from postbus.store import batch
-from postbus.store.ports import FragmentPosition, Lease, MessageStore, StoredBatch
+from postbus.store.batch import StoredBatch
+from postbus.store.ports.journal import FragmentPosition, Lease
+from postbus.store.ports.store import Store
 
 REPLAY_BYTES: Final = 256 * 1024
 """Journal replayed between two turns of the loop."""
@@ -55,7 +49,7 @@ class Loader:
 
     def __init__(
         self,
-        store: MessageStore,
+        store: Store,
         thread: StoreThread,
         broker: str,
         limits: WindowLimits,
@@ -151,15 +145,15 @@ class Loader:
         self._thread.submit(read, found, partial(_refuse, "(all)", done))
 
     def _stands(self, fragment_id: int) -> tuple[FragmentPosition | None, int | None]:
-        standing = self._store.standing(fragment_id)
+        standing = self._store.position(fragment_id)
         due = None
         if standing is not None and standing.head == standing.checkpoint:
-            due = self._store.next_due(fragment_id, MAIN, SCHEDULED, -1)
+            due = self._store.index.next_due(fragment_id, MAIN, SCHEDULED, -1)
         return standing, due
 
     async def first_part(self, fragment: LoadedFragment, now: Instant) -> int:
         """The first part of a history that is within its window, without loading the engine."""
-        standing = await self._thread.run(partial(self._store.standing, fragment.id))
+        standing = await self._thread.run(partial(self._store.position, fragment.id))
         if standing is None or standing.head > standing.checkpoint:
             # What the journal has since goes into the last part, however old that is by now.
             return 0
@@ -214,8 +208,8 @@ def _learn(fragment: LoadedFragment, standing: FragmentPosition | None, due: int
 def _unfinished(fragment: LoadedFragment, ledger: Ledger, owner: int) -> bool:
     """Was an owner's work cut short that does not wait for somebody to use the entity: messages on
     their way elsewhere, or about to be, or left by a subscription that is gone?"""
-    first = owner << OWNER_BITS
-    main, dead, posted = first | MAIN, first | DEAD_LETTER, first | TRANSFER_DEAD_LETTER
+    main, dead = subqueue_of(owner, MAIN), subqueue_of(owner, DEAD_LETTER)
+    posted = subqueue_of(owner, TRANSFER_DEAD_LETTER)
     if owner and owner not in fragment.subscriptions:
         return counted(ledger, owner) > 0
     policy = fragment.subscriptions[owner][1] if owner else fragment.policy

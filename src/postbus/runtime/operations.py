@@ -20,7 +20,7 @@ from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
 from postbus.errors import ServiceBusError
 from postbus.model.description import QueueCounts
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.runtime.engine_cache import counts_of
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.requests import Call, Operation

@@ -10,7 +10,7 @@ from typing import Final
 from postbus.broker.engine import Engine
 from postbus.broker.pages import Need
 from postbus.errors import ServiceBusError
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.runtime.commits import safely
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.holding import Held, Ordered

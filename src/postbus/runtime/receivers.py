@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from postbus.broker.message import Message
 from postbus.broker.queue import Queue
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 SERVED_AT_ONCE: Final = 32
 """A receiver with much credit lets the next one have a turn after so many messages."""
@@ -16,7 +16,9 @@ USUAL_ANNOTATIONS: Final = 256
 BYTES_OF_A_SHARE: Final = 32
 """Bytes of a section that take as long to write anew as a message takes to be passed on."""
 TOIL_OF_A_SHARE: Final = 6
-"""Microseconds, about: what a look at messages adds to `Fragment.toil`."""
+"""Microseconds, about: what a look at messages adds to `SharedState.toil`."""
+LOOK_TOIL_MAX: Final = 8_192
+"""A look is over when it has taken this much: the next one goes on from there."""
 
 
 class OutgoingMessage:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from postbus.broker.engine import Engine
-from postbus.broker.message import OWNER_BITS
 from postbus.broker.pages import Need, Pages
+from postbus.broker.subqueue import owner_of
 from postbus.errors import ServiceBusError
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.runtime.receivers import OutgoingMessage
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Lose(Request):
 
     def decide(self, engine: Engine, now: Instant) -> Need | None:
         for subqueue, token in self._tokens:
-            queue = engine.queues.get(subqueue >> OWNER_BITS)
+            queue = engine.queues.get(owner_of(subqueue))
             if queue is not None:
                 queue.lose(token, now)
         return None

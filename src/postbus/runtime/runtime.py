@@ -19,8 +19,8 @@ from typing import Final
 import structlog
 
 from postbus.errors import InternalError, ServiceBusError, StoreFull, StoreUnavailable
-from postbus.model.instant import NEVER, Instant
 from postbus.model.rows import Checkpoint
+from postbus.model.times import NEVER, Instant
 from postbus.observe.meters import StoreMeter
 from postbus.observe.turns import ENGINE
 from postbus.runtime.commits import (
@@ -28,6 +28,7 @@ from postbus.runtime.commits import (
     Commit,
     PreparedPart,
     note_committed,
+    packed,
     refusal_of,
     refuse,
     safely,
@@ -40,7 +41,8 @@ from postbus.runtime.reads import Reader
 from postbus.runtime.requests import Request
 from postbus.runtime.store_thread import StoreThread
 from postbus.store import batch
-from postbus.store.ports import MessageStore, Part
+from postbus.store.ports.journal import Part
+from postbus.store.ports.store import Store
 
 REQUESTS_PER_TURN: Final = 128
 """A turn takes so many, or an eighth of what waits if that is more. One client's whole window in
@@ -48,9 +50,12 @@ one turn would leave this thread idle for each commit, and the disk for each tur
 commits are under way while the fourth is decided. Measured with a window of 500, against turns that
 take everything: 7 % more; with turns of 256, 3 % less."""
 BYTES_PER_TURN: Final = 4 << 20
+PACKED_HERE_BYTES: Final = 2 << 20
+"""Larger batches are packed on the store's thread. To copy and sum that much takes long, but not
+the interpreter's lock, which is let go of where the pieces have a megabyte."""
 TOIL_PER_TURN: Final = 24_576
-"""What a turn takes of `Fragment.toil`, about a microsecond each, before it leaves the rest to the
-next: everybody else waits as long."""
+"""What a turn takes of `SharedState.toil`, about a microsecond each, before it leaves the rest to
+the next turn: everybody else waits as long."""
 QUEUED_REQUESTS_MAX: Final = 20_000
 QUEUED_BYTES_MAX: Final = 64 << 20
 AHEAD_REQUESTS_MIN: Final = 8
@@ -69,7 +74,7 @@ class Runtime:
 
     def __init__(
         self,
-        store: MessageStore,
+        store: Store,
         thread: StoreThread,
         clock: Callable[[], Instant],
         loader: Loader,
@@ -274,7 +279,7 @@ class Runtime:
         if not ledger.pending and checkpoint is None:
             return None
         base, records, data = ledger.head, ledger.seal(), b""
-        if records:
+        if records and sum(map(len, records)) < PACKED_HERE_BYTES:
             # Not on the store's thread: that would ask for the interpreter's lock while this one
             # goes on, and the disk would be idle until it is had.
             data, _ = batch.pack(fragment.id, lease.epoch, base, now, records)
@@ -293,7 +298,7 @@ class Runtime:
         worth = max(AHEAD_REQUESTS_MIN, len(requests) // 2)
         self._ahead_at = min(worth, AHEAD_REQUESTS_MAX)
         self._writer.submit(
-            partial(self._write, [each.part for each in written]),
+            partial(self._write_all, written),
             partial(self._committed, commit),
             partial(self._not_committed, commit),
         )
@@ -316,7 +321,7 @@ class Runtime:
         """The store refused it, or broke."""
         self._returned(commit)
         self._meter.failures += 1
-        log.error("commit failed", error=str(error), fragment_ids=len(commit.written))
+        log.error("commit failed", error=str(error), fragments=len(commit.written))
         self._lost(commit.written, commit, refusal_of(error))
         self._finish(commit.fragments, commit.outputs)
 
@@ -334,13 +339,19 @@ class Runtime:
             if part.fragment.engine is part.engine:  # and not thrown away already, and loaded again
                 self.discard(part.fragment, refusal)
 
+    def _write_all(self, written: list[PreparedPart]) -> frozenset[int]:
+        """On the store's thread."""
+        for place, each in enumerate(written):
+            if each.records and not each.part.batch:
+                written[place] = packed(each)
+        return self._write([each.part for each in written])
+
     def _write(self, parts: list[Part]) -> frozenset[int]:
         """On the store's thread."""
         passed = self._store.commit(parts)
         for part in parts:
-            fragment_id = part.lease.fragment
-            if part.checkpoint is not None and fragment_id in passed:
-                self._loader.checkpoints[fragment_id] = part.checkpoint.offset
+            if part.checkpoint is not None and part.lease.fragment in passed:
+                self._loader.checkpoints[part.lease.fragment] = part.checkpoint.offset
         return passed
 
     def discard(self, fragment: LoadedFragment, refusal: ServiceBusError) -> None:

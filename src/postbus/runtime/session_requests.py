@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from postbus.broker import session_operations
 from postbus.broker.engine import Engine
 from postbus.broker.held_sessions import Session
-from postbus.broker.message import OWNER_BITS
 from postbus.broker.pages import Need, Pages
+from postbus.broker.subqueue import owner_of
 from postbus.errors import ServiceBusError
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.runtime.commits import safely
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.requests import Request
@@ -61,7 +61,7 @@ class AcceptNext(Request):
         self._found: list[tuple[SessionReceiver, Session]] = []
 
     def decide(self, engine: Engine, now: Instant) -> Need | None:
-        queue = engine.queues.get(self._subqueue >> OWNER_BITS)
+        queue = engine.queues.get(owner_of(self._subqueue))
         waiting = self._waiters.waiting
         assert self.pages is not None
         while queue is not None and queue.policy.receives and waiting:
@@ -107,7 +107,7 @@ class Leave(Request):
         self._session = session
 
     def decide(self, engine: Engine, now: Instant) -> Need | None:
-        queue = engine.queues.get(self._subqueue >> OWNER_BITS)
+        queue = engine.queues.get(owner_of(self._subqueue))
         if queue is not None:
             session_operations.leave(queue, self._session, now)
         return None

@@ -7,10 +7,10 @@ from functools import partial
 from postbus.broker import session_chores
 from postbus.broker.engine import Engine
 from postbus.broker.held_sessions import Session
-from postbus.broker.message import OWNER_BITS
 from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
-from postbus.model.instant import Instant
+from postbus.broker.subqueue import owner_of
+from postbus.model.times import Instant
 from postbus.runtime.fragment import GIVEN_PER_TURN, LoadedFragment, Output
 from postbus.runtime.receivers import SERVED_AT_ONCE, OutgoingMessage
 from postbus.runtime.requests import Request
@@ -44,7 +44,7 @@ def serve_sessions(
     for_more: list[int] = []
     for subqueue in subqueues:
         waiters = fragment.session_waiters.get(subqueue)
-        queue = engine.queues.get(subqueue >> OWNER_BITS)
+        queue = engine.queues.get(owner_of(subqueue))
         if waiters is None or queue is None or not queue.policy.receives:
             continue
         waiters.wanting.update(waiters.reading)

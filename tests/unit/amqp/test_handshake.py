@@ -68,6 +68,7 @@ def test_a_server_offers_its_mechanisms_as_soon_as_it_sees_the_sasl_header() -> 
     assert header == SASL_HEADER
     assert isinstance(offer, SaslMechanisms)
     assert tuple(offer.sasl_server_mechanisms) == MECHANISMS
+    assert set(MECHANISMS) == {"MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL"}
 
 
 def test_the_owner_hears_who_the_peer_says_it_is_and_lets_it_in() -> None:

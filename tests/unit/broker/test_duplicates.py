@@ -6,10 +6,12 @@ import pytest
 
 from postbus.broker import records
 from postbus.broker.duplicates import recall
-from postbus.broker.message import MAIN, Message
+from postbus.broker.message import Message
 from postbus.broker.pages import Need, Pages, SeenPage
 from postbus.broker.policy import Policy
-from postbus.broker.records import Record, RecordKind
+from postbus.broker.record_kinds import RecordKind
+from postbus.broker.records import Record
+from postbus.broker.subqueue import MAIN
 from postbus.broker.transaction import Settlement, Transaction, Verdict
 from postbus.errors import EntityDisabled, MessageSizeExceeded, QuotaExceeded
 from postbus.store import batch
@@ -347,7 +349,7 @@ def test_ids_that_arrive_while_old_ones_are_being_dropped_stay_known(crash: bool
     if crash:
         target.crash()
     target.commit(checkpoint=True)
-    assert store.drop_seen(2, below, 100)
+    assert store.index.drop_seen(2, below, 100)
     target.publish("a")
     assert target.names().count("a") == 1
 

@@ -28,12 +28,11 @@ from postbus.amqp.sections import (
 )
 from postbus.broker.message import DEFERRED, NO_TTL, ForwardingInfo, Message
 from postbus.errors import InvalidArgument, InvalidOperation, MessageSizeExceeded
+from postbus.messages.batches import BATCH_FORMAT, open_batch
 from postbus.messages.envelope import (
-    BATCH_FORMAT,
     Changes,
     change_properties,
     read_message,
-    read_transfer,
     write_delivery,
 )
 from postbus.messages.plain_values import BODY_VALUES_MAX, read_body
@@ -109,7 +108,9 @@ def test_a_time_to_live_that_the_header_has_no_bits_for(
     assert message.ttl == ttl
     assert message.raw is not None
     batch = encode_data(raw + BODY)
-    assert [each.ttl for each in read_transfer(batch, BATCH_FORMAT, PROPERTY_MAX)] == [ttl]
+    batch_reader = open_batch(batch, BATCH_FORMAT, PROPERTY_MAX)
+    assert batch_reader.read()
+    assert [each.ttl for each in batch_reader.messages] == [ttl]
     if ttl < 0:
         return
     message.number = message.enqueue_number = 17
@@ -298,12 +299,13 @@ def test_a_peeked_message_shows_its_state_and_no_lock() -> None:
 def test_a_batch_is_its_messages() -> None:
     inner = [encode_properties(Properties(message_id=f"m{n}")) + BODY for n in range(3)]
     payload = b"".join(encode_data(each) for each in inner)
-    messages = read_transfer(payload, BATCH_FORMAT, PROPERTY_MAX)
-    assert [m.message_id for m in messages] == ["m0", "m1", "m2"]
+    batch_reader = open_batch(payload, BATCH_FORMAT, PROPERTY_MAX)
+    assert batch_reader.read()
+    assert [m.message_id for m in batch_reader.messages] == ["m0", "m1", "m2"]
     with pytest.raises(InvalidArgument, match="no message"):
-        read_transfer(encode_header(), BATCH_FORMAT, PROPERTY_MAX)
+        open_batch(encode_header(), BATCH_FORMAT, PROPERTY_MAX)
     with pytest.raises(InvalidArgument, match="0x7"):
-        read_transfer(payload, 7, PROPERTY_MAX)
+        open_batch(payload, 7, PROPERTY_MAX)
 
 
 @pytest.mark.parametrize("key", ["k", b"k", Symbol("k")])

@@ -7,14 +7,15 @@ from uuid import UUID
 import pytest
 
 from postbus.errors import InvalidOperation
-from postbus.model.description import QueueDescription
-from postbus.model.subscription import SubscriptionDescription
-from postbus.model.topic import TopicDescription
+from postbus.model.description import (
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from postbus.namespace.entities import QueueEntity, SubscriptionEntity, TopicEntity
 from postbus.namespace.rule_matcher import TopicRuleMatcher
 from postbus.settings import Settings
-from postbus.store.sqlite.catalog import EntityRecord, FragmentRecord
-from postbus.store.sqlite.subscriptions import SubscriptionRecord
+from postbus.store.ports.catalog import EntityRecord, FragmentRecord, SubscriptionRecord
 
 TWO = FragmentRecord(7, 0, 0), FragmentRecord(9, 1, 2)
 

@@ -10,15 +10,17 @@ from uuid import UUID
 import pytest
 
 from postbus.errors import EntityNotFound
-from postbus.model.description import QueueCounts, QueueDescription
-from postbus.model.subscription import SubscriptionDescription
-from postbus.model.topic import TopicDescription
+from postbus.model.description import (
+    QueueCounts,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from postbus.namespace.entities import Entity, QueueEntity, SubscriptionEntity, TopicEntity
 from postbus.namespace.idle import IdleDeletion
 from postbus.namespace.rule_matcher import TopicRuleMatcher
 from postbus.settings import Settings
-from postbus.store.sqlite.catalog import EntityRecord, FragmentRecord
-from postbus.store.sqlite.subscriptions import SubscriptionRecord
+from postbus.store.ports.catalog import EntityRecord, FragmentRecord, SubscriptionRecord
 
 MINUTE = 60_000
 IDLE = 5 * MINUTE

@@ -8,22 +8,21 @@ from typing import Any
 
 import pytest
 
-from postbus.broker.message import DEAD_LETTER, MAIN, Message
+from postbus.broker.message import Message
 from postbus.broker.pages import Pages
-from postbus.broker.placing import choose_dead_letter_place
 from postbus.broker.queue import Queue
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import RecordKind
+from postbus.broker.subqueue import DEAD_LETTER, MAIN
 from postbus.errors import OutcomeUnknown, StoreUnavailable
 from postbus.messages.translation import to_message
 from postbus.model.address import resolve_path
-from postbus.model.edits import Edits
-from postbus.model.instant import Instant
-from postbus.model.plain_message import PlainMessage
+from postbus.model.plain_message import Edits, PlainMessage
+from postbus.model.times import Instant
 from postbus.namespace import resubmit
 from postbus.namespace.entities import QueueEntity
 from postbus.namespace.resubmit import Resubmission
 from postbus.settings import Settings
-from postbus.store.sqlite.catalog import EntityRecord, FragmentRecord
+from postbus.store.ports.catalog import EntityRecord, FragmentRecord
 from tests.unit.runtime.test_runtime import Bed
 
 DEAD = resolve_path("orders/$DeadLetterQueue")
@@ -63,7 +62,7 @@ class Cemetery:
         assert raw is not None
         message.number = message.enqueue_number = queue.ledger.next_number()
         message.enqueued_at = now
-        choose_dead_letter_place(queue, message, "broken", "in a test")
+        queue.route_dead_letter(message, "broken", "in a test")
         queue.ledger.add(RecordKind.ENQUEUED, message, raw)
         queue.placed(message)
         return message.number
@@ -96,6 +95,21 @@ async def test_a_long_request_is_carried_out_slice_by_slice_in_order(cemetery: C
     rows = engine.ledger.delta.lane(MAIN, 0)
     found = [message for _, message in sorted(rows.items()) if message is not None]
     assert [message.message_id for message in found] == [f"m{n}" for n in range(10)]
+
+
+async def test_a_slice_is_over_when_enough_was_read_for_it(
+    cemetery: Cemetery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resubmit, "DECODED_MAX", 0)
+    numbers = await cemetery.move_to_dead_letters(5)
+    before = cemetery.bed.store.commits
+    edits = Edits(properties={"a": 1})
+    await cemetery.office.resubmit(DEAD, None, [(n, edits) for n in numbers[:1]])
+    edited = Edits(texts={"subject": "again"})
+    told = await cemetery.office.resubmit(DEAD, None, [(n, edited) for n in numbers[1:]])
+    assert told == [("moved", "")] * 4
+    assert cemetery.bed.store.commits == before + 5
+    assert cemetery.counts() == (5, 0)
 
 
 async def test_when_the_store_fails_between_all_are_told_and_asking_again_mends_it(

@@ -17,7 +17,7 @@ from postbus.broker.transaction import Settlement, Transaction
 from postbus.errors import ServiceBusError
 from postbus.gateway.operations import SessionClaim
 from postbus.messages.envelope import change_properties, text_keys
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 
 class Enlistment(Protocol):
