@@ -40,6 +40,7 @@ SHELL = {
     "runtime/holding.py",
     "runtime/fragment.py",
     "runtime/receivers.py",
+    "gateway/client_connection.py",
     "gateway/client_links.py",
     "gateway/operations.py",
     "observe/meters.py",

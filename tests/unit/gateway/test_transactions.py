@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -44,10 +44,11 @@ class Desk:
             all_transactions_max_bytes=15 * SIZE,
             transaction_timeout_ms=timeout_ms,
         )
-        self.service = SimpleNamespace(settings=settings, transaction_bytes=0)
-        gateway = SimpleNamespace(service=self.service, runtime=lambda _: self.bed.runtime)
-        self.gateway = gateway
-        self.all = Transactions(cast(Any, gateway))
+        namespace = SimpleNamespace(runtime=lambda _: self.bed.runtime)
+        self.service: Any = SimpleNamespace(
+            namespace=namespace, settings=settings, transaction_bytes=0
+        )
+        self.all = Transactions(self.service)
         self.coordinator = object()
 
     def declare(self) -> OpenTransaction:
@@ -144,7 +145,7 @@ async def test_all_connections_together_have_their_bound_too(desk: Desk) -> None
     mine = desk.declare()
     for n in range(10):
         await desk.send(mine, f"{n}")
-    others = Transactions(cast(Any, desk.gateway))
+    others = Transactions(desk.service)
     theirs = others.find(others.declare(object()))
     for n in range(5):
         await desk.send(theirs, f"other {n}")
