@@ -8,7 +8,7 @@ from uuid import UUID
 
 from postbus.amqp.codec import decode
 from postbus.amqp.sections import Properties, encode_data, encode_properties
-from postbus.broker import session_chores, session_operations
+from postbus.broker import chores, session_operations
 from postbus.broker.pages import Need
 from postbus.broker.policy import Policy
 from postbus.broker.subqueue import MAIN
@@ -87,8 +87,8 @@ def engine_with_sessions() -> tuple[Engine, bytes]:
         messages = [read_message(raw, 1_000)]
         engine.turn(lambda messages=messages: engine.queue.send(messages, T0))
     session = engine.turn(lambda: session_operations.accept(engine.queue, "s", 1, T0))
-    engine.paged(lambda pages: session_chores.refill_session(engine.queue, "s", pages))
-    engine.paged(lambda pages: session_chores.fetch_session_bodies(engine.queue, "s", pages))
+    engine.paged(lambda pages: chores.refill_session(engine.queue, "s", pages))
+    engine.paged(lambda pages: chores.fetch_session_bodies(engine.queue, "s", pages))
     taken = [engine.queue.take_in_session(session, T0) for _ in range(2)]
     tokens = [None if each is None else each[0].token for each in taken]
     deferred, locked = tokens

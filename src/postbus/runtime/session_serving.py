@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from postbus.broker import session_chores
+from postbus.broker import chores
 from postbus.broker.engine import Engine
 from postbus.broker.held_sessions import Session
 from postbus.broker.pages import Need, Pages
@@ -149,10 +149,10 @@ def _take(
 def _refill(
     subqueue: int, session_id: str, engine: Engine, now: Instant, pages: Pages
 ) -> Need | None:
-    return session_chores.refill_session(engine.at(subqueue), session_id, pages)
+    return chores.refill_session(engine.at(subqueue), session_id, pages)
 
 
 def _fetch_bodies(
     subqueue: int, session_id: str, engine: Engine, now: Instant, pages: Pages
 ) -> Need | None:
-    return session_chores.fetch_session_bodies(engine.at(subqueue), session_id, pages)
+    return chores.fetch_session_bodies(engine.at(subqueue), session_id, pages)
