@@ -58,7 +58,7 @@ def _bounds(chance: random.Random) -> list[tuple[Any, dict[str, Any]]]:
     line = {"READY_MAX": chance.choice([1, 2, 4, 1_024])}
     return [
         (forwarding, {"SHIPPED_AT_ONCE": few}),
-        (forwarder, {"SHIPMENTS_MAX": few}),
+        (forwarder, {"BATCHES_MAX": few}),
         (held_sessions, line),
         (session_operations, {**line, "FIRST_ROWS": chance.choice([1, 2, 64])}),
         (session_operations, {"LOOKED_AT_MAX": chance.choice([1, 3])}),
