@@ -24,7 +24,7 @@ from postbus.gateway.client_links import ClientReceiver
 from postbus.gateway.session_filter import SessionFilter
 from postbus.model.duration import TICKS_PER_MS, format_timespan, ticks_of_instant
 from postbus.model.instant import Instant
-from postbus.runtime.session_requests import Accept, Leave
+from postbus.runtime.sessions import Accept, Leave
 
 if TYPE_CHECKING:
     from postbus.gateway.connection import Gateway

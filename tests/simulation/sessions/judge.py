@@ -11,7 +11,7 @@ from postbus.broker.ledger import Ledger
 from postbus.broker.message import ACTIVE, MAIN, OUTBOX, SCHEDULED, TRANSFER_DEAD_LETTER, Message
 from postbus.broker.message import STATE as STATE_LANE
 from postbus.broker.pages import Pages
-from postbus.runtime.paging import load_page
+from postbus.runtime.loading import load_page
 from tests.simulation.history import Violation
 from tests.simulation.ledgers import FULL, REPLAY, TOTALS, compare, full_replay, index_and_tail
 from tests.simulation.playing import ENDS

@@ -19,7 +19,7 @@ from postbus.broker import (
 from postbus.broker.message import ACTIVE, DEAD_LETTER, DEFERRED, MAIN, TRANSFER_DEAD_LETTER
 from postbus.broker.policy import Policy
 from postbus.gateway import transactions
-from postbus.runtime import forwarder, holding, session_serving
+from postbus.runtime import forwarder, reads, sessions
 from tests.simulation.history import Violation
 from tests.simulation.patches import Silent, tiny
 from tests.simulation.playing import Playing, told
@@ -63,10 +63,10 @@ def _bounds(chance: random.Random) -> list[tuple[Any, dict[str, Any]]]:
         (session_operations, {**line, "FIRST_ROWS": chance.choice([1, 2, 64])}),
         (session_operations, {"LOOKED_AT_MAX": chance.choice([1, 3])}),
         (session_list, {"READ_AT_ONCE": chance.choice([1, 3, 256])}),
-        (session_serving, {"GIVEN_PER_TURN": few, "SERVED_AT_ONCE": chance.choice([1, 3])}),
+        (sessions, {"GIVEN_PER_TURN": few, "SERVED_AT_ONCE": chance.choice([1, 3])}),
         (duplicate_history, {"SEGMENT_IDS": chance.choice([1, 3, 65_536]), "CAPACITY_MIN": 2}),
         (duplicates, {"RECALLED_AT_ONCE": chance.choice([1, 4_096])}),
-        (holding, {"FORESEEN_MAX": chance.choice([1, 3])}),
+        (reads, {"FORESEEN_MAX": chance.choice([1, 3])}),
         (browsing, {"DELETE_ROWS": chance.choice([1, 3])}),
     ]
 
