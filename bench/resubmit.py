@@ -33,8 +33,9 @@ from postbus.amqp.sections import (
 )
 from postbus.auth.sas import create_sas
 from postbus.broker.ledger import Layout, Ledger
-from postbus.broker.message import DEAD_LETTER, Message
-from postbus.broker.records import RecordKind
+from postbus.broker.message import Message
+from postbus.broker.record_kinds import RecordKind
+from postbus.broker.subqueue import DEAD_LETTER
 from postbus.store import batch
 from postbus.store.ports import Part
 from postbus.store.sqlite.folder import DataFolder

@@ -1,7 +1,7 @@
 """Every refusal a client can see.
 
 The class fixes the wire codes (AMQP condition, HTTP status, whether a retry may help), the
-instance the words. Tracking ids are added once, at the edge (`postbus.observe.tracking`).
+instance the words. Tracking ids are added once, at the edge (`postbus.observe.logs`).
 """
 
 from typing import ClassVar, Final

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from typing import Final, cast
@@ -18,20 +19,21 @@ import uvloop
 from postbus.auth.access import Access
 from postbus.auth.authority import Authority
 from postbus.auth.namespace_key import KeyFileError, choose_key, connection_string
-from postbus.broker.message import MAIN
+from postbus.broker.subqueue import MAIN
 from postbus.broker.window import WindowLimits
-from postbus.config.places import ConfigError
+from postbus.config.option_reading import read_options
+from postbus.config.places import ConfigError, ConfigMistake
 from postbus.errors import SHUTTING_DOWN, ConnectionForced, OutcomeUnknown, StoreUnavailable
 from postbus.feed.readers import FeedReaders
 from postbus.feed.service import Feed
 from postbus.gateway.connection import Gateway
 from postbus.gateway.context import ConnectionContext
-from postbus.http.app import build_app
+from postbus.http.app import Front
 from postbus.http.deadletters import REQUEST_MAX_BYTES
 from postbus.http.feed import FeedPages
 from postbus.http.mailbox import Mailbox
 from postbus.model.description import QueueDescription
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.namespace.entities import Entity, QueueEntity, ReceivableEntity, TopicEntity
 from postbus.namespace.health import Health
 from postbus.namespace.idle import IdleDeletion
@@ -42,10 +44,9 @@ from postbus.net.budgets import Bounds, Budgets
 from postbus.net.http_protocol import HttpHost, HttpLimits
 from postbus.net.listener import Listener, allow_open_files
 from postbus.net.places import Place, Places
-from postbus.observe.logs import configure
+from postbus.observe.logs import TrackingIds, configure
 from postbus.observe.metrics import EntityReading, Metrics
 from postbus.observe.scraping import Scraping
-from postbus.observe.tracking import TrackingIds
 from postbus.observe.turns import Ticking
 from postbus.ops.backup import BACKUP, back_up_running
 from postbus.ops.config_file import NamespaceConfig, load_config
@@ -136,9 +137,15 @@ async def _serve(settings: Settings) -> int:
 
 
 def _config(settings: Settings) -> NamespaceConfig:
-    if settings.config is None:
-        return NamespaceConfig()
-    return load_config(settings.config, _defaults(settings, None))
+    """What the file and the options say of entities. Raises ConfigError."""
+    config = NamespaceConfig()
+    if settings.config is not None:
+        config = load_config(settings.config, _defaults(settings, None))
+    defaults = _defaults(settings, config.default_lock_duration_ms)
+    try:
+        return replace(config, named=read_options(settings.queue, settings.topic, defaults))
+    except ConfigMistake as wrong:
+        raise ConfigError(str(wrong)) from None
 
 
 def _defaults(settings: Settings, lock_duration_ms: int | None) -> QueueDescription:
@@ -301,7 +308,7 @@ class Server:
             tracking,
             settings.http_receive_timeout_max_ms,
         )
-        app = build_app(
+        app = Front(
             namespace=self.namespace,
             authority=authority,
             clock=self._clock,
@@ -312,10 +319,10 @@ class Server:
             defaults=_defaults(settings, self._config.default_lock_duration_ms),
             mailbox=self._mailbox,
             feeds=feeds,
-            undertaker=Resubmission(self.namespace, self._clock),
+            resubmission=Resubmission(self.namespace, self._clock),
             usage=Usage(self.namespace, self._clock),
             wait_max_ms=settings.http_receive_timeout_max_ms,
-        )
+        ).app()
         http = HttpHost(
             app,
             HttpLimits(

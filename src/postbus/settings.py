@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator, model_validator
@@ -21,6 +21,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
@@ -79,6 +80,14 @@ class Settings(BaseSettings):
     ephemeral: bool = _setting(False, "Keep everything in memory; a restart forgets it")
     config: Path | None = _setting(
         None, "Entities and settings to start with: a TOML file, or the emulator's Config.json"
+    )
+    queue: Annotated[tuple[str, ...], NoDecode] = _setting(
+        (), "Queue to create at the start unless it exists; repeatable"
+    )
+    topic: Annotated[tuple[str, ...], NoDecode] = _setting(
+        (),
+        "Topic to create at the start unless it exists, with a subscription behind a slash "
+        "(`news/audit`); repeatable",
     )
     retention_hours: int = _setting(
         24, "How long the journal of an entity is kept after its messages are gone", ge=0, le=87_600
@@ -350,6 +359,12 @@ class Settings(BaseSettings):
         path = init_settings().get("config") or env_settings().get("config")
         table = read_table(Path(path)) if path else {}
         return init_settings, env_settings, InitSettingsSource(settings_cls, table)
+
+    @field_validator("queue", "topic", mode="before")
+    @classmethod
+    def _list_in_one_text(cls, names: object) -> object:
+        """A variable holds several names with commas or spaces between them."""
+        return names.replace(",", " ").split() if isinstance(names, str) else names
 
     @field_validator("host")
     @classmethod

@@ -11,7 +11,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from postbus.feed.operations import HOUSEKEEPING, OPERATIONS
+from postbus.broker.record_kinds import MEANINGS
+from postbus.broker.subqueue import KIND_MASK, OWNER_BITS
 from postbus.store import batch
 from pyspark_postbus.spans import Buffer, Flags, Positions, Spans
 
@@ -33,7 +34,19 @@ PROPERTIES, REASON, DESCRIPTION, SOURCE, TRAIL = 1, 2, 3, 4, 5
 """Tags of extras."""
 ORIGIN_AT, ORIGIN_NUMBER_AT = 21, 29
 """Places in a trail (`postbus.broker.message`)."""
-_KNOWN: Final[Flags] = np.isin(np.arange(256), [int(kind) for kind in [*OPERATIONS, *HOUSEKEEPING]])
+_KNOWN: Final[Flags] = np.isin(np.arange(256), [int(kind) for kind in MEANINGS])
+
+
+def owners_of(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """As `postbus.broker.subqueue.owner_of`, for each of these records."""
+    owners: npt.NDArray[Any] = rows["subqueue"] >> OWNER_BITS
+    return owners
+
+
+def sub_queues_of(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """As `postbus.broker.subqueue.kind_of`, for each of these records."""
+    kinds: npt.NDArray[Any] = rows["subqueue"] & KIND_MASK
+    return kinds
 
 
 class DecodeFailed(Exception):

@@ -14,11 +14,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from postbus.broker.message import KIND_MASK, OWNER_BITS, STATE
-from postbus.broker.records import BRINGS_BODY, RecordKind
+from postbus.broker.message import STATE
+from postbus.broker.record_kinds import BRINGS_BODY, OPERATIONS, RecordKind
 from postbus.feed import events
-from postbus.feed.operations import OPERATIONS
-from pyspark_postbus.chunk_records import PROPERTIES, TRAIL, Records, find_records
+from pyspark_postbus.chunk_records import (
+    PROPERTIES,
+    TRAIL,
+    Records,
+    find_records,
+    owners_of,
+    sub_queues_of,
+)
 from pyspark_postbus.columns import OF_SECTIONS, TYPES, arrow_schema
 from pyspark_postbus.record_columns import OF_RECORD
 from pyspark_postbus.sections import FIELDS, Messages
@@ -42,11 +48,10 @@ class Selection:
         """Which of these records; housekeeping is never one."""
         wanted = OPERATIONS if self.operations is None else _kinds_of(self.operations)
         taken: Flags = np.isin(np.arange(256), [int(kind) for kind in wanted])[rows["kind"]]
-        subqueue = rows["subqueue"]
         if self.owners is not None:
-            taken &= np.isin(subqueue >> OWNER_BITS, list(self.owners))
+            taken &= np.isin(owners_of(rows), list(self.owners))
         if self.sub_queues is not None:
-            taken &= np.isin(subqueue & KIND_MASK, list(self.sub_queues))
+            taken &= np.isin(sub_queues_of(rows), list(self.sub_queues))
         return taken
 
 

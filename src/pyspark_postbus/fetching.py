@@ -10,7 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from postbus.broker.message import OWNER_BITS
+from postbus.broker.subqueue import owner_of
 from postbus.client.connection_string import Namespace
 from postbus.feed.events import JournalOrigin
 from pyspark_postbus.chunk_records import OtherJournal
@@ -53,7 +53,7 @@ def plan_of(options: ReadOptions, columns: tuple[str, ...], feed: Feed) -> Plan:
     a queue that is a topic."""
     check_kind(feed, options.is_topic)
     names = {
-        number >> OWNER_BITS: place.subscription
+        owner_of(number): place.subscription
         for number, place in feed.places.items()
         if place.subscription is not None
     }

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal
 
+from postbus.broker.record_kinds import OPERATIONS
 from postbus.client.connection_string import BadConnectionString, Namespace, parse
-from postbus.feed.operations import OPERATIONS
 
 Mode = Literal["feed", "messages"]
 SUB_QUEUES: Final = {"": 0, "deadletter": 1, "transferdeadletter": 2}

@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from postbus.broker.message import KIND_MASK, OWNER_BITS, SCHEDULED
-from postbus.broker.records import RecordKind
+from postbus.broker.message import SCHEDULED
+from postbus.broker.record_kinds import OPERATIONS, RecordKind
 from postbus.feed import events
-from postbus.feed.operations import OPERATIONS
 from pyspark_postbus.chunk_records import (
     DESCRIPTION,
     ORIGIN_AT,
@@ -22,6 +21,8 @@ from pyspark_postbus.chunk_records import (
     SOURCE,
     TRAIL,
     Records,
+    owners_of,
+    sub_queues_of,
 )
 from pyspark_postbus.columns import TYPES
 from pyspark_postbus.spans import Flags, numbers, texts
@@ -41,7 +42,6 @@ _EXTRAS: Final = {
 _NAMES: Final = texts([OPERATIONS[kind] for kind in OPERATIONS])
 _KINDS: Final[npt.NDArray[np.int32]] = np.full(256, -1, np.int32)
 _KINDS[[int(kind) for kind in OPERATIONS]] = np.arange(len(OPERATIONS))
-_SUB_QUEUES: Final = [events.SUB_QUEUES.get(kind) for kind in range(KIND_MASK + 1)]
 
 Column = Callable[[Records, events.JournalOrigin], pa.Array]
 
@@ -93,11 +93,11 @@ def _operation(found: Records, place: events.JournalOrigin) -> pa.Array:
 
 
 def _subscription(found: Records, place: events.JournalOrigin) -> pa.Array:
-    return _looked_up(found.rows["subqueue"] >> OWNER_BITS, dict(place.subscriptions))
+    return _looked_up(owners_of(found.rows), dict(place.subscriptions))
 
 
 def _sub_queue(found: Records, place: events.JournalOrigin) -> pa.Array:
-    return _looked_up(found.rows["subqueue"] & KIND_MASK, dict(enumerate(_SUB_QUEUES)))
+    return _looked_up(sub_queues_of(found.rows), events.SUB_QUEUES)
 
 
 def _original(found: Records, place: events.JournalOrigin) -> pa.Array:

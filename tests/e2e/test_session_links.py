@@ -22,7 +22,7 @@ from postbus.amqp.sections import (
     read_annotations,
     scan,
 )
-from postbus.model.instant import NEVER
+from postbus.model.times import NEVER
 from tests.support.access import Caller
 from tests.support.administration import Administration
 from tests.support.server import Server

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from postbus.amqp.sections import read_application_properties, scan
 from postbus.broker import records
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import RecordKind
 from postbus.feed.events import JournalOrigin, event
-from postbus.http.edits import read_numbers, read_resubmission
+from postbus.http.deadletters import read_numbers, read_resubmission
 from postbus.messages.envelope import read_message
 from postbus.namespace.revision import Revision
 from postbus.store import batch

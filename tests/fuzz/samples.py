@@ -53,8 +53,8 @@ from postbus.http.rule_xml import rule_xml
 from postbus.model.authorization import AuthorizationRule, Right
 from postbus.model.description import QueueDescription
 from postbus.model.fields import QUEUE
-from postbus.model.instant import NEVER
 from postbus.model.rule import CorrelationFilter, FalseFilter, RuleDescription, SqlAction, SqlFilter
+from postbus.model.times import NEVER
 from postbus.model.values import TypedValue, ValueType
 from tests.fuzz import pipeline, rest
 from tests.fuzz.driver import CORPUS

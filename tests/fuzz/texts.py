@@ -14,21 +14,25 @@ from postbus.auth.jwks import SigningKeys
 from postbus.auth.jwt import Issuer
 from postbus.auth.keyring import AccessKey
 from postbus.config.content import Content, Subscription
-from postbus.config.emulator_writing import write_emulator
+from postbus.config.emulator import write_emulator
 from postbus.config.places import ConfigError, ConfigMistake
 from postbus.config.planning import Limits, make_plan
 from postbus.config.steps import StepReport
-from postbus.config.toml_writing import write_toml
+from postbus.config.toml import write_toml
 from postbus.errors import ServiceBusError
 from postbus.http.atom import Entry, Site, entry_document, read_content
 from postbus.http.description_xml import description_xml, form_of, read_values
 from postbus.http.rule_xml import read_rule, rule_xml
 from postbus.model.address import resolve_path
-from postbus.model.description import Description, QueueCounts, QueueDescription
+from postbus.model.description import (
+    Description,
+    QueueCounts,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from postbus.model.fields import QUEUE, SUBSCRIPTION, TOPIC, Form, describe
 from postbus.model.rule import RuleDescription
-from postbus.model.subscription import SubscriptionDescription
-from postbus.model.topic import TopicDescription
 from postbus.ops.config_file import load_config
 from postbus.settings import Settings, SettingsError, read_table
 

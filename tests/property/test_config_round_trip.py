@@ -10,11 +10,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from postbus.config.content import Content, Queue, Subscription, Topic
-from postbus.config.emulator_writing import write_emulator
-from postbus.config.toml_writing import write_toml
+from postbus.config.emulator import write_emulator
+from postbus.config.toml import write_toml
 from postbus.model.authorization import AuthorizationRule, Right
-from postbus.model.description import EntityStatus, QueueDescription
-from postbus.model.duration import format_iso
+from postbus.model.description import (
+    EntityStatus,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from postbus.model.limits import SIZES_MB
 from postbus.model.rule import (
     SYSTEM_FIELDS,
@@ -26,8 +30,7 @@ from postbus.model.rule import (
     SqlFilter,
     TrueFilter,
 )
-from postbus.model.subscription import SubscriptionDescription
-from postbus.model.topic import TopicDescription
+from postbus.model.times import format_iso
 from postbus.model.values import TypedValue, ValueType
 from postbus.ops.config_file import load_config
 

@@ -46,7 +46,8 @@ from postbus.amqp.sections import (
 )
 from postbus.broker import records
 from postbus.broker.message import LANES, STATE, ForwardingInfo, Message
-from postbus.broker.records import BRINGS_BODY, RecordKind
+from postbus.broker.record_kinds import BRINGS_BODY, RecordKind
+from postbus.broker.subqueue import subqueue_of
 from postbus.errors import ServiceBusError
 from postbus.feed.events import COLUMNS, TIMES, JournalOrigin, event
 from postbus.messages.envelope import read_message
@@ -151,7 +152,7 @@ def any_records(draw: Callable[..., Any]) -> bytes:
         message = draw(st.one_of(usual, payloads).map(_sent).filter(lambda one: one is not None))
     message.message_id, message.session_id = draw(texts), draw(maybe_texts)
     message.lane = draw(st.sampled_from(LANES))
-    message.subqueue = draw(st.integers(0, 3)) << 2 | draw(st.integers(0, 2))
+    message.subqueue = subqueue_of(draw(st.integers(0, 3)), draw(st.integers(0, 2)))
     message.number = draw(st.integers(0, 1 << 50))
     message.enqueued_at, message.delivered_at = draw(times), draw(st.just(0) | times)
     message.ttl = draw(st.just(-1) | st.integers(0, 1 << 61))

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postbus.net.http_protocol import BoundedHttpProtocol, HttpHost, HttpLimits
+from postbus.observe.logs import TrackingIds
 from postbus.observe.meters import ConnectionMeter
-from postbus.observe.tracking import TrackingIds
 from tests.unit.net.serving import place_for
 
 LIMITS = HttpLimits(

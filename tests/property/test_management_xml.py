@@ -29,7 +29,14 @@ from hypothesis import strategies as st
 from postbus.http.atom import Entry, Site, entry_document, read_content
 from postbus.http.description_xml import description_xml, form_of, read_values
 from postbus.http.rule_xml import read_rule, rule_xml
-from postbus.model.description import Description, EntityStatus, QueueCounts, QueueDescription
+from postbus.model.description import (
+    Description,
+    EntityStatus,
+    QueueCounts,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from postbus.model.fields import QUEUE, SUBSCRIPTION, TOPIC, describe
 from postbus.model.rule import (
     SYSTEM_FIELDS,
@@ -40,8 +47,6 @@ from postbus.model.rule import (
     SqlFilter,
     TrueFilter,
 )
-from postbus.model.subscription import SubscriptionDescription
-from postbus.model.topic import TopicDescription
 from postbus.model.values import DateTime, TimeSpan, TypedValue, ValueType
 
 SITE = Site("http://localhost:5300", "ns", "2024-05")

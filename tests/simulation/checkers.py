@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from postbus.broker.message import DEAD_LETTER, DEFERRED, MAIN, SCHEDULED, Message
+from postbus.broker.message import DEFERRED, SCHEDULED, Message
 from postbus.broker.queue import Queue
-from postbus.broker.records import REMOVES, RecordKind
+from postbus.broker.record_kinds import RecordKind
+from postbus.broker.subqueue import DEAD_LETTER, MAIN
 from tests.simulation.history import Violation
 from tests.simulation.inventory import Seen
-from tests.simulation.model import Asked, Entry, Event, Model
+from tests.simulation.model import REMOVES, Asked, Entry, Event, Model
 
 ENDS = frozenset({"complete", "cancel"})
 FAILS = frozenset({RecordKind.ABANDONED, RecordKind.LOCK_EXPIRED, RecordKind.DEFERRED})

@@ -14,10 +14,10 @@ from postbus.broker.ledger import Ledger
 from postbus.broker.message import Message
 from postbus.broker.pages import Pages
 from postbus.broker.queue import Queue
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import RecordKind
 from postbus.errors import StoreUnavailable
-from postbus.model.instant import NEVER
 from postbus.model.rows import Row
+from postbus.model.times import NEVER
 from postbus.runtime import commits, engine_cache
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.runtime import Output, Runtime

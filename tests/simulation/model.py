@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from postbus.broker import records
-from postbus.broker.message import ACTIVE, MAIN, Message
+from postbus.broker.message import ACTIVE, Message
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
-from postbus.broker.records import REMOVES, RecordKind
+from postbus.broker.record_kinds import MEANINGS, Effect, RecordKind
+from postbus.broker.subqueue import MAIN
 from postbus.store import batch
 from tests.simulation.history import History
+
+REMOVES = frozenset(kind for kind in RecordKind if MEANINGS[kind].effect is Effect.REMOVES)
 
 
 @dataclass(frozen=True, slots=True)

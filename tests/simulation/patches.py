@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-from postbus.broker import browse, chores, resubmission, taking
+from postbus.broker import browse, chores, queue, resubmission
 from postbus.runtime import commits, dispatch, engine_cache, fragment, loading, receivers, runtime
 
 
@@ -32,7 +32,7 @@ def tiny(chance: random.Random) -> Iterator[None]:
         (chores, {"BATCHES_AT_ONCE": chance.choice([1, 2, 8])}),
         (browse, {"PEEK_ROWS": chance.choice([1, few]), "DELETE_COUNT_MAX": 5}),
         (resubmission, {"RECEIVE_BYTES_MAX": chance.choice([30, 4 << 20])}),
-        (taking, {"EXPIRED_PER_TAKE": few}),
+        (queue, {"EXPIRED_PER_TAKE": few}),
         (receivers, {"SERVED_AT_ONCE": chance.choice([1, few])}),
         (fragment, {"CHECKPOINT_CHANGES": chance.choice([1, 6, 40])}),
         (fragment, {"CHECKPOINT_RECORDS": chance.choice([3, 50, 1_000])}),

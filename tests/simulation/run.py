@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from postbus.broker.message import DEAD_LETTER, DEFERRED, MAIN, SCHEDULED
+from postbus.broker.message import DEFERRED, SCHEDULED
 from postbus.broker.policy import Policy
+from postbus.broker.subqueue import DEAD_LETTER, MAIN
 from tests.contract.disk import PowerCut
 from tests.simulation.history import Violation, fault_of
 from tests.simulation.inventory import (

@@ -11,7 +11,7 @@ from collections import Counter
 
 import pytest
 
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import RecordKind
 from tests.simulation.history import History
 from tests.simulation.patches import tiny
 from tests.simulation.run import Run, run_seed

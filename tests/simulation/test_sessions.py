@@ -11,7 +11,7 @@ from functools import cache
 
 import pytest
 
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import RecordKind
 from tests.simulation.faults import Fault
 from tests.simulation.sessions.faults import SESSION_FAULTS, find_in_sessions
 from tests.simulation.sessions.play import run_session_seed

@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import RecordKind
 from tests.simulation.faults import Fault
 from tests.simulation.topics.faults import TOPIC_FAULTS, find_in_topics
 from tests.simulation.topics.play import run_topic_seed

@@ -45,10 +45,21 @@ def build(shared: Path) -> Path:
     return program
 
 
-def _fetch() -> str | None:
-    """Have the modules that the tests import, from Go's cache or its proxy; else say why not."""
+def run_module(module: Path, variables: dict[str, str]) -> str:
+    """Run the program of another module; returns what it prints."""
+    if shutil.which("go") is None:
+        raise NoGo("go is not installed")
+    if (problem := _fetch(module)) is not None:
+        raise NoGo(problem)
+    ended = _go("run", ".", within_s=_BUILD_WITHIN_S, module=module, variables=variables)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def _fetch(module: Path = MODULE) -> str | None:
+    """Have the modules that a module imports, from Go's cache or its proxy; else say why not."""
     try:
-        ended = _go("list", "-deps", "-test", "./...", within_s=_FETCH_WITHIN_S)
+        ended = _go("list", "-deps", "-test", "./...", within_s=_FETCH_WITHIN_S, module=module)
     except subprocess.TimeoutExpired:
         return f"the modules did not come within {_FETCH_WITHIN_S:.0f} s"
     lines = (ended.stderr or ended.stdout).strip().splitlines()
@@ -60,12 +71,17 @@ def _compile(program: Path) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
-def _go(*arguments: str, within_s: float) -> subprocess.CompletedProcess[str]:
+def _go(
+    *arguments: str,
+    within_s: float,
+    module: Path = MODULE,
+    variables: dict[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["go", *arguments],
-        cwd=MODULE,
+        cwd=module,
         # No other Go than the one that is installed.
-        env={**os.environ, "GOTOOLCHAIN": "local"},
+        env={**os.environ, "GOTOOLCHAIN": "local", **(variables or {})},
         check=False,
         capture_output=True,
         text=True,

@@ -6,10 +6,11 @@ from typing import Any
 
 from postbus.broker import browse, session_operations
 from postbus.broker.held_sessions import Session
-from postbus.broker.message import MAIN, Message
+from postbus.broker.message import Message
 from postbus.broker.policy import Policy
 from postbus.broker.session_chores import fetch_session_bodies, refill_session
 from postbus.broker.session_list import Listing
+from postbus.broker.subqueue import MAIN
 from postbus.broker.window import WindowLimits
 from postbus.store.ports import MessageStore
 from tests.support.engine import Engine

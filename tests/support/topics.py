@@ -7,10 +7,11 @@ from functools import partial
 
 from postbus.broker import chores, forwarding
 from postbus.broker.forwarding import ForwardBatch, ForwardResult, outbox_id
-from postbus.broker.message import ACTIVE, MAIN, OUTBOX, OWNER_BITS, Message
+from postbus.broker.message import ACTIVE, OUTBOX, Message
 from postbus.broker.pages import Pages
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
+from postbus.broker.subqueue import MAIN, subqueue_of
 from postbus.broker.topic import Copy, Sorted, fan_out
 from postbus.errors import ServiceBusError
 from postbus.store.ports import MessageStore
@@ -102,7 +103,7 @@ class Place(Engine):
         return self.engine.queues[owner]
 
     def rows(self, owner: int = 0, kind: int = MAIN, lane: int = ACTIVE) -> list[Message]:
-        subqueue = owner << OWNER_BITS | kind
+        subqueue = subqueue_of(owner, kind)
         stored = self.store.load_lane(self.fragment, subqueue, lane, 0, 100_000)
         found, _ = self.queue.ledger.delta.over_lane(stored, subqueue, lane, 0, 100_000)
         return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from annotated_types import Ge, Le
 from pydantic.fields import FieldInfo
@@ -31,6 +31,7 @@ def settings_page() -> str:
         "",
         "The variable of a setting is its flag in capitals: `--log-level` is `POSTBUS_LOG_LEVEL`,",
         "and in the file `log_level`. A name ends in its unit; one that ends in `max` is a count.",
+        "A repeatable flag is a list in the file, and a variable with commas between the names.",
         "",
         "| flag | default | allowed | meaning |",
         "|---|---|---|---|",
@@ -38,7 +39,7 @@ def settings_page() -> str:
     for name, field in declared().items():
         default = field.get_default()
         lines.append(
-            f"| `{flag_of(name)}` | {'' if default is None else f'`{_plain(default)}`'} "
+            f"| `{flag_of(name)}` | {f'`{_plain(default)}`' if default not in (None, ()) else ''} "
             f"| {_allowed(field)} | {field.description} |"
         )
     lines += [
@@ -68,6 +69,8 @@ def _allowed(field: FieldInfo) -> str:
         low = next(bound.ge for bound in field.metadata if isinstance(bound, Ge))
         high = next(bound.le for bound in field.metadata if isinstance(bound, Le))
         return f"{low}…{high}"
+    if get_origin(kind) is tuple:
+        return "names"
     choices = get_args(kind)
     if choices and all(isinstance(choice, str) for choice in choices):
         return ", ".join(choices)

@@ -11,6 +11,7 @@ import typer.main
 
 from postbus.cli.main import app
 from tests.tidy.generated import PAGES
+from tests.tidy.test_layers import ROW_OF
 from tests.tidy.tree import ROOT, pages, shown
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -99,14 +100,44 @@ def _anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
 
 
-def test_files_named_in_the_readme_exist() -> None:
-    text = (ROOT / "README.md").read_text()
-    for name in _SPAN.findall(text):
-        if re.fullmatch(r"(src|tests|docs|requirements)/[\w./-]+", name):
+@pytest.mark.parametrize("page", pages(), ids=shown)
+def test_folders_and_files_named_on_a_page_exist(page: Path) -> None:
+    if page.parent == ROOT / "bench" / "results" or page.name == "CHANGELOG.md":
+        return  # a diary: what was there then
+    for name in _SPAN.findall(_FENCE.sub("", page.read_text())):
+        if re.fullmatch(r"(src|tests|docs|requirements|examples|bench)/[\w./-]+", name):
             assert (ROOT / name).exists(), name
 
 
-def test_every_page_in_docs_is_reached_from_the_readme() -> None:
+def test_every_page_is_reached_from_the_readme() -> None:
+    reached, left = set(), [ROOT / "README.md"]
+    while left:
+        page = left.pop()
+        reached.add(page)
+        for link in _LINK.findall(_FENCE.sub("", page.read_text())):
+            target = (page.parent / link.partition("#")[0]).resolve()
+            if target.suffix == ".md" and target.exists() and target not in reached:
+                left.append(target)
+    under = [ROOT / "docs", ROOT / "examples", ROOT / "bench"]
+    there = {page for folder in under for page in folder.rglob("*.md")}
+    assert {shown(page) for page in there - reached} == set()
+
+
+def test_the_readme_names_every_page_of_docs_itself() -> None:
     readme = (ROOT / "README.md").read_text()
     for page in (ROOT / "docs").glob("*.md"):
         assert f"docs/{page.name}" in readme, page.name
+
+
+def test_the_architecture_lists_every_room_in_the_order_of_the_rooms() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    table = text.partition("## Rooms")[2].partition("\n## ")[0]
+    rooms = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    assert set(rooms) == set(ROW_OF) - {"__main__"}
+    assert [ROW_OF[room] for room in rooms] == sorted(ROW_OF[room] for room in rooms)
+
+
+def test_the_architecture_is_two_pages() -> None:
+    lines = (ROOT / "ARCHITECTURE.md").read_text().splitlines()
+    assert len(lines) <= 160, "an idea has a page in docs/internals"
+    assert max(map(len, lines)) <= 120

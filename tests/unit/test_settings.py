@@ -162,6 +162,20 @@ def test_one_port_cannot_be_opened_twice() -> None:
     assert Settings.load({"port": 0, "admin_port": 0}).admin_port == 0
 
 
+def test_names_of_entities_come_as_flags_a_variable_or_a_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Settings.load({"queue": ["a", "b"]}).queue == ("a", "b")
+    path = toml(tmp_path, '[settings]\nqueue = ["a", "b"]\ntopic = "t/s"\n')
+    settings = Settings.load({"config": path})
+    assert (settings.queue, settings.topic) == (("a", "b"), ("t/s",))
+    monkeypatch.setenv("POSTBUS_QUEUE", "c, d")
+    assert Settings.load({"config": path}).queue == ("c", "d")
+    monkeypatch.delenv("POSTBUS_QUEUE")
+    (line,) = problems(config=toml(tmp_path, "[settings]\nqueue = [1]\n"))
+    assert line.startswith(f"{path}: [settings] queue: ") and line.endswith("not 1")
+
+
 def test_settings_do_not_change_under_a_running_server() -> None:
     settings = Settings.load()
     with pytest.raises(ValueError, match="frozen"):

@@ -1,15 +1,15 @@
-"""Puts together who is trusted, from the settings, the key file and the file of entities."""
+"""Who is trusted: the authority, built from the settings, the key file and the file of entities."""
 
 from collections.abc import Callable, Iterable
+from ipaddress import ip_address
 from socket import gethostname
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from postbus.auth.authority import Authority
-from postbus.auth.hostnames import HostNames
 from postbus.auth.keyring import AccessKey
 from postbus.auth.namespace_key import NamespaceKey
 from postbus.model.authorization import Rules
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.settings import Settings
 
 if TYPE_CHECKING:
@@ -58,3 +58,53 @@ def _issuer(settings: Settings, clock: Callable[[], Instant]) -> "Issuer | None"
     from postbus.auth.jwt import Issuer
 
     return Issuer(name, audience, settings.jwt_roles_claim, SigningKeys(source, clock))
+
+
+AZURE: Final = (
+    ".servicebus.windows.net",
+    ".servicebus.chinacloudapi.cn",
+    ".servicebus.usgovcloudapi.net",
+)
+"""Where the SDKs look for a namespace; a hosts file may send them here."""
+
+_ALWAYS: Final = frozenset({"localhost"})
+
+
+class HostNames:
+    """The names by which clients reach this broker, as far as it can know them by itself.
+
+    Some tokens are made for a bare host name, as in the connection strings that Go signs. Without a
+    scheme, only this set tells a host name from the name of an entity. The host name in a client's
+    request does not count: otherwise a token for an entity could open the namespace.
+    """
+
+    __slots__ = ("_certified", "_own")
+
+    def __init__(
+        self, own: Iterable[str] = (), certified: Callable[[], Iterable[str]] = tuple
+    ) -> None:
+        """`certified` gives the names in the certificate that is in use, in small letters."""
+        self._own = _ALWAYS | {name.lower() for name in own}
+        self._certified = certified
+
+    def __contains__(self, text: object) -> bool:
+        name = str(text).lower().removesuffix(".")
+        return (
+            name in self._own
+            or name.endswith(AZURE)
+            or _is_address(name)
+            or any(name == each or _is_under(name, each) for each in self._certified())
+        )
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True
+
+
+def _is_under(name: str, pattern: str) -> bool:
+    """Is it one of the names that `*.example.net` stands for?"""
+    return pattern.startswith("*.") and name.partition(".")[2] == pattern[2:]

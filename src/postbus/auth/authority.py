@@ -26,7 +26,7 @@ from postbus.auth.sas import is_sas, parse_sas
 from postbus.errors import Unauthorized
 from postbus.model.address import strip_authority
 from postbus.model.authorization import Right, names_of
-from postbus.model.instant import NEVER, Instant
+from postbus.model.times import NEVER, Instant
 
 if TYPE_CHECKING:
     from postbus.auth.jwt import Issuer  # costs a start 150 ms, and few have one

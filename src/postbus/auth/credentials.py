@@ -6,7 +6,7 @@ from typing import Final
 from postbus.auth.authority import Authority, Claims, resource_path
 from postbus.errors import Unauthorized
 from postbus.model.authorization import Right
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 CLAIMS_MAX: Final = 1_000
 """Tokens one connection may hold, and entities one login may open. A client renews a token under

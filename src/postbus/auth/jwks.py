@@ -21,7 +21,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, JWKRegistry, RSAKey
 
 from postbus.auth.namespace_key import KeyFileError
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.observe.logs import get_logger
 
 SigningKey = RSAKey | ECKey

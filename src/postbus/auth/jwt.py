@@ -28,7 +28,7 @@ from postbus.auth.refusals import (
 )
 from postbus.errors import Unauthorized
 from postbus.model.authorization import ALL_RIGHTS, Right
-from postbus.model.instant import NEVER, Instant
+from postbus.model.times import NEVER, Instant
 
 ALGORITHMS: Final = ("RS256", "PS256", "ES256")
 """Never `none`, nor an HMAC: its key would be the public one."""

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from postbus.errors import ServerBusy, Unauthorized
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 
 class MalformedToken(Unauthorized):

@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 from postbus.auth.refusals import MalformedToken
-from postbus.model.instant import NEVER, Instant
+from postbus.model.times import NEVER, Instant
 
 SCHEME: Final = "SharedAccessSignature"
 # The longest audience, four times as long when percent-encoded twice over, and some to spare.

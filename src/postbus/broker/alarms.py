@@ -3,7 +3,7 @@
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from postbus.model.instant import NEVER, Instant
+from postbus.model.times import NEVER, Instant
 
 _OUTDATED_MAX: Final = 64
 

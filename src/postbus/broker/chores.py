@@ -10,10 +10,7 @@ from postbus.broker.engine import Engine
 from postbus.broker.lanes import first_messages
 from postbus.broker.message import (
     ACTIVE,
-    KIND_MASK,
     LANES,
-    MAIN,
-    OWNER_BITS,
     PUBLISHING,
     SCHEDULED,
     STATE,
@@ -30,25 +27,21 @@ from postbus.broker.pages import (
     LanePage,
     Need,
     NextDue,
-    Page,
     Pages,
     PinnedPage,
+    missing,
 )
 from postbus.broker.queue import Queue
-from postbus.broker.records import RecordKind
-from postbus.model.instant import NEVER, Instant
+from postbus.broker.record_kinds import RecordKind
+from postbus.broker.subqueue import MAIN, owner_of, subqueues_of
 from postbus.model.rows import Row
+from postbus.model.times import NEVER, Instant
 
 SLICE: Final = 256
 PAGE_ROWS: Final = 1024
 BATCHES_AT_ONCE: Final = 8
 COPY_BYTES: Final = 4 << 20
 _BLOCKED_SWEEP_MS: Final = 1_000
-
-
-def missing(pages: Pages, wanted: list[Page]) -> Need | None:
-    absent = tuple(page for page in wanted if page not in pages)
-    return Need(absent) if absent else None
 
 
 def refill(queue: Queue, subqueue: int, pages: Pages) -> Need | None:
@@ -187,7 +180,7 @@ def current(engine: Engine, row: Row) -> Message | None:
     changes = engine.ledger.delta.lane(row.subqueue, row.lane)
     if row.number in changes:
         return changes[row.number]
-    queue = engine.queues.get(row.subqueue >> OWNER_BITS)
+    queue = engine.queues.get(owner_of(row.subqueue))
     read = from_row(row)
     return read if queue is None else queue.itself(read)
 
@@ -195,8 +188,7 @@ def current(engine: Engine, row: Row) -> Message | None:
 def purge(engine: Engine, owner: int, pages: Pages) -> Need | None:
     """Remove what a subscription that is gone has left, a slice at a time."""
     ledger = engine.ledger
-    first = owner << OWNER_BITS
-    for subqueue in range(first, first + KIND_MASK + 1):
+    for subqueue in subqueues_of(owner):
         for lane in LANES:
             if not ledger.count(subqueue, lane):
                 continue

@@ -15,8 +15,8 @@ from typing import Final
 
 from postbus.broker.bloom import SIZE_MIN, UNFOLDED, Layer, places_of, size_for
 from postbus.broker.message import CorruptRow
-from postbus.model.instant import NEVER, Instant
 from postbus.model.rows import SeenIds
+from postbus.model.times import NEVER, Instant
 
 SEGMENT_IDS: Final = 131_072
 COUNT_SHARE: Final = 4

@@ -14,7 +14,7 @@ from postbus.broker.duplicate_history import History, Segment
 from postbus.broker.message import ForwardingInfo, Message
 from postbus.broker.pages import Need, Pages, SeenPage, SeenSlice
 from postbus.broker.queue import Queue
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 RECALLED_AT_ONCE: Final = 4_096
 """Ids that one turn reads into the filter again: about 5 ms."""

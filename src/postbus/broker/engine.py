@@ -5,16 +5,17 @@ from collections.abc import Sequence
 from postbus.broker.alarms import Alarms
 from postbus.broker.duplicates import foresee, send_once
 from postbus.broker.ledger import Ledger
-from postbus.broker.message import LANES, MAIN, OUTBOX, OWNER_BITS, Message
+from postbus.broker.message import LANES, OUTBOX, Message
 from postbus.broker.outbox import Outbox
 from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
 from postbus.broker.session_queue import SessionQueue
 from postbus.broker.shared_state import SharedState
+from postbus.broker.subqueue import owner_of, subqueues_of
 from postbus.broker.topic import RuleMatcher, Topic
 from postbus.errors import EntityNotFound
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 
 class Engine:
@@ -58,7 +59,7 @@ class Engine:
 
     def at(self, subqueue: int) -> Queue:
         """The queue or subscription that a subqueue belongs to."""
-        queue = self.queues.get(subqueue >> OWNER_BITS)
+        queue = self.queues.get(owner_of(subqueue))
         if queue is None:
             raise EntityNotFound(self.name)
         return queue
@@ -73,7 +74,7 @@ class Engine:
             self.queues[owner] = _make(name, owner, policy, self.shared)
         self.topic = Topic(self.own, self.queues, matcher)
         for subqueue, lane in self.ledger.counts:
-            owner = subqueue >> OWNER_BITS
+            owner = owner_of(subqueue)
             if owner not in self.queues and self.ledger.count(subqueue, lane):
                 self.removed[owner] = None
         self._share_room()
@@ -125,7 +126,7 @@ class Engine:
         return None if history is None else foresee(history, messages, now)
 
     def set_receivers(self, subqueue: int, count: int) -> None:
-        queue = self.queues.get(subqueue >> OWNER_BITS)
+        queue = self.queues.get(owner_of(subqueue))
         if queue is None:
             return
         queue.receivers[subqueue] = count
@@ -162,13 +163,15 @@ class Engine:
     def _look_at_marks(self) -> None:
         locked, expiring = self.shared.locked, self.shared.expiring
         if locked:
-            for owner, queue in locked.items():
+            for owner in locked:
+                queue = self.queues[owner]
                 self._lock_ends.set(owner, queue.first_lock_end())
                 if queue.sessions is not None:
-                    expiring[owner] = queue  # perhaps it is a session that was accepted
+                    expiring[owner] = None  # perhaps a session was accepted
             locked.clear()
         if expiring:
-            for owner, queue in expiring.items():
+            for owner in expiring:
+                queue = self.queues[owner]
                 if self._is_received(queue):
                     self._expiries.set(owner, queue.next_expiry)
             expiring.clear()
@@ -200,7 +203,4 @@ def _make(name: str, owner: int, policy: Policy, shared: SharedState) -> Queue:
 
 def counted(ledger: Ledger, owner: int) -> int:
     """Messages that belong to an owner, in whatever state."""
-    first = owner << OWNER_BITS
-    return sum(
-        ledger.count(first | kind, lane) for kind in range(MAIN, 1 << OWNER_BITS) for lane in LANES
-    )
+    return sum(ledger.count(subqueue, lane) for subqueue in subqueues_of(owner) for lane in LANES)

@@ -17,30 +17,20 @@ from typing import Final, NamedTuple
 from postbus.broker.admission import admit
 from postbus.broker.bloom import digest_of
 from postbus.broker.browse import by_number
-from postbus.broker.chores import missing
 from postbus.broker.duplicate_history import History
 from postbus.broker.duplicates import digests_of, drop, lookup, repeated
 from postbus.broker.engine import Engine
 from postbus.broker.lanes import first_messages
-from postbus.broker.message import (
-    ACTIVE,
-    OUTBOX,
-    OWNER_BITS,
-    SCHEDULED,
-    ForwardingInfo,
-    Message,
-    no_body,
-)
+from postbus.broker.message import ACTIVE, OUTBOX, SCHEDULED, ForwardingInfo, Message, no_body
 from postbus.broker.outbox import destination_of
-from postbus.broker.pages import BodyPage, LanePage, Need, Page, Pages
-from postbus.broker.placing import HOPS_EXCEEDED, HOPS_MAX, choose_place, passes_on
+from postbus.broker.pages import BodyPage, LanePage, Need, Page, Pages, missing
 from postbus.broker.policy import NOWHERE
-from postbus.broker.queue import Queue
-from postbus.broker.records import RecordKind
+from postbus.broker.queue import HOPS_EXCEEDED, HOPS_MAX, Queue
+from postbus.broker.record_kinds import RecordKind
 from postbus.broker.send_via import is_posted
-from postbus.broker.shared_state import SharedState
+from postbus.broker.subqueue import owner_of
 from postbus.errors import EntityDisabled, ServiceBusError
-from postbus.model.instant import NEVER, Instant
+from postbus.model.times import NEVER, Instant
 
 SHIPPED_AT_ONCE: Final = 256
 SHIPPED_BYTES: Final = 1 << 20
@@ -82,7 +72,7 @@ def collect(
     """The next messages in an outbox, but for those to destinations that are passed over; None
     when there are none. Looks at one page of the outbox, and remembers how far it has come: where
     there is nothing in it to be sent but more may follow, the shipment is empty."""
-    if subqueue >> OWNER_BITS not in engine.queues:
+    if owner_of(subqueue) not in engine.queues:
         engine.shared.outboxes.pop(subqueue, None)
         return None  # its subscription is gone, and what is left of that is removed
     outbox = engine.shared.outboxes.get(subqueue)
@@ -213,7 +203,7 @@ def _take_in(engine: Engine, origin: int, sent: Message, raw: bytes, now: Instan
     if engine.topic is not None:
         engine.topic.arrive(made, now)
         return
-    choose_place(own, made)
+    own.route(made)
     engine.ledger.arrive(made, raw)
     own.placed(made)
 
@@ -235,7 +225,7 @@ def returned(
     messages = _in_outbox(engine, subqueue, [number], pages)
     if isinstance(messages, Need):
         return messages
-    queue = engine.queues.get(subqueue >> OWNER_BITS)
+    queue = engine.queues.get(owner_of(subqueue))
     for message in messages:
         if queue is not None:
             _keep_dead(queue, message, refusal)
@@ -269,7 +259,7 @@ def _keep_dead(queue: Queue, message: Message, refusal: ServiceBusError) -> None
 def _in_outbox(
     engine: Engine, subqueue: int, numbers: Sequence[int], pages: Pages
 ) -> list[Message] | Need:
-    queue = engine.queues.get(subqueue >> OWNER_BITS)
+    queue = engine.queues.get(owner_of(subqueue))
     if queue is None or not numbers:
         return []  # what a subscription that is gone has left is removed by a chore
     found = by_number(queue, subqueue, OUTBOX, numbers, pages)
@@ -288,16 +278,17 @@ def diverts(queue: Queue) -> int | None:
     return queue.dead_letters if ledger.count(queue.dead_letters, ACTIVE) else None
 
 
-def diverted(fragment: SharedState) -> list[int]:
-    """The subqueues whose messages have to set out. A queue that has none is not asked again
-    before something becomes ready in it."""
-    if not fragment.diverting:
+def diverted(engine: Engine) -> list[int]:
+    """The subqueues whose messages have to set out. A queue without such a subqueue is not asked
+    again before something becomes ready in it."""
+    diverting = engine.shared.diverting
+    if not diverting:
         return []
     found: list[int] = []
-    for owner, queue in list(fragment.diverting.items()):
-        subqueue = diverts(queue)
+    for owner in list(diverting):
+        subqueue = diverts(engine.queues[owner])
         if subqueue is None:
-            del fragment.diverting[owner]
+            del diverting[owner]
         else:
             found.append(subqueue)
     return found
@@ -336,7 +327,7 @@ def _set_out(queue: Queue, message: Message, now: Instant) -> None:
         queue.expire(message)
         return
     if message.subqueue == queue.dead_letters:
-        if not passes_on(queue, message):
+        if not queue.passes_on(message):
             return
     else:
         trail = message.trail or ForwardingInfo(message.length)

@@ -5,19 +5,13 @@ knows some ids, and the store all of them, so that a million sessions take no mo
 thousand. None of this lasts: after a restart every session is free.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from postbus.broker.message import Message
 from postbus.broker.shared_state import SharedState
 from postbus.broker.window import Window
-from postbus.errors import InvalidOperation
-from postbus.model.instant import NEVER, Instant
-
-if TYPE_CHECKING:
-    from postbus.broker.queue import Queue
+from postbus.model.times import NEVER, Instant
 
 READY_MAX: Final = 1_024
 """Ids of free sessions in memory, and those that are read at once."""
@@ -183,37 +177,27 @@ class Sessions:
         session = None if session_id is None else self.held.get(session_id)
         return None if session is None else session.window
 
-    def end(self, queue: Queue, session: Session, failed: bool, now: Instant) -> None:
-        """The session is free again, and what was received from it and not settled comes back;
-        `failed` if that counts as a delivery."""
+    def close(self, session: Session) -> list[Message]:
+        """The session is free again. Returns the messages that its holder received and did not
+        settle; their locks have ended."""
         del self.held[session.id]
         session.lost = True
         self._fragment.ready_sessions.pop((self._main, session.id), None)
         window = session.window
-        has_more = not window.complete or bool(window.live)
         for message in window.live.values():
             message.raw = None
-        for token, message in session.locks.items():
+        unsettled = list(session.locks.values())
+        for token in session.locks:
             del self.locks[token]
-            queue.end_lock(message, failed, now)
         session.locks = {}
         self._share_room()
-        if has_more:
+        if window.live or not window.complete:
             self._ready(session.id)
+        return unsettled
 
-    def lose(self, queue: Queue, session: Session, failed: bool, now: Instant) -> None:
-        """Likewise, and its holder does not know."""
+    def note_loss(self, session: Session) -> None:
+        """The session is about to be closed, and its holder does not know."""
         self._fragment.lost_sessions.append((self._main, session.id, session.holder))
-        self.end(queue, session, failed, now)
-
-    def expire(self, queue: Queue, now: Instant, limit: int) -> None:
-        """End the locks that ran out, until about so many messages have come back."""
-        while self.held and limit > 0:
-            session = next(iter(self.held.values()))
-            if session.locked_until > now:
-                return
-            limit -= 1 + len(session.locks)
-            self.lose(queue, session, failed=True, now=now)
 
     def abolish(self) -> None:
         """The entity is gone."""
@@ -240,13 +224,3 @@ class Sessions:
 
     def _share_room(self) -> None:
         self._limits.be_share_of(self._fragment.limits, max(len(self.held), 1))
-
-
-def sessions_of(queue: Queue) -> Sessions:
-    """Those of an entity that requires sessions; others are refused."""
-    if queue.sessions is None:
-        raise InvalidOperation(
-            "It is not possible for an entity that doesn't require sessions to create a "
-            "sessionful message receiver."
-        )
-    return queue.sessions

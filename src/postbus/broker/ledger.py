@@ -18,9 +18,10 @@ from postbus.broker.message import (
     Message,
     has_extras,
 )
-from postbus.broker.records import ADDS, BRINGS_BODY, BRINGS_ID, REMOVES, Record, RecordKind
-from postbus.model.instant import Instant
+from postbus.broker.record_kinds import MEANINGS, Effect, RecordKind
+from postbus.broker.records import Record
 from postbus.model.rows import Checkpoint
+from postbus.model.times import Instant
 
 _STATE_VERSION: Final = 3
 _STATE = struct.Struct("<HQQII")
@@ -208,37 +209,36 @@ class Ledger:
     def replay(self, record: Record, base: int, position: int, at: Instant) -> None:
         """Apply one stored record; `position` is where it starts in the batch at `base`, which was
         committed at `at`."""
-        kind, message = record.kind, record.message
+        meaning, message = MEANINGS[record.kind], record.message
         number = message.number - self.first_number
         if not 0 < number < 1 << 48:
             raise CorruptRow(f"message {message.number} is not of this fragment")
-        if self.history is not None and kind in BRINGS_ID and message.message_id:
+        if self.history is not None and meaning.brings_id and message.message_id:
             self.history.note(digest_of(message.message_id), at)
         self._next = max(self._next, number + 1)
-        if kind in BRINGS_BODY:
+        if meaning.has_body:
             message.base, message.position = base, position + record.body_at
-        # Whether the index has the message is not known here: it must forget it in any case.
-        if kind in REMOVES:
+        if meaning.notes_origin and message.trail is not None:
+            self.marks[message.trail.origin] = message.trail.origin_number
+        effect = meaning.effect
+        if effect is Effect.NOTHING:
+            return
+        # Replay does not know whether the index has the message, so the index must forget it.
+        if effect is Effect.REMOVES:
             self._removed(message, message.subqueue, message.lane, message.number, True)
             return
-        if kind is RecordKind.PUBLISHED:
-            return  # its copies follow
-        if kind in (RecordKind.ARRIVED, RecordKind.DUPLICATE) and message.trail is not None:
-            self.marks[message.trail.origin] = message.trail.origin_number
-        if kind is RecordKind.DUPLICATE:
-            return
         message.indexed = True
-        moved = (record.from_subqueue, record.from_lane, record.from_number) != (
+        if effect is Effect.ADDS:
+            self._added(message)
+        elif (record.from_subqueue, record.from_lane, record.from_number) == (
             message.subqueue,
             message.lane,
             message.number,
-        )
-        if moved:
-            self._removed(message, record.from_subqueue, record.from_lane, record.from_number, True)
-        if moved or kind in ADDS:
-            self._added(message)
-        else:
+        ):
             self._changed(message)
+        else:
+            self._removed(message, record.from_subqueue, record.from_lane, record.from_number, True)
+            self._added(message)
 
     # -- commit and checkpoint ---------------------------------------------------------------
 

@@ -6,8 +6,9 @@ The body is kept as received and never re-encoded; the engine does not look into
 import struct
 from typing import Final, NamedTuple
 
-from postbus.model.instant import Instant
+from postbus.broker.subqueue import MAIN, kind_of, owner_of
 from postbus.model.rows import Row
+from postbus.model.times import Instant
 
 # Lanes: the state a message is in. The numbers are part of the stored format; the first three are
 # Azure's `x-opt-message-state` (wire §4.3).
@@ -22,13 +23,6 @@ STATE: Final = 5
 """No message but the state of a session, whose body it is: one for each session that has any."""
 LANES: Final = (ACTIVE, DEFERRED, SCHEDULED, OUTBOX, PUBLISHING, STATE)
 
-# Subqueues of a fragment are numbered `owner << OWNER_BITS | kind`. Owner 0 is the queue or topic
-# itself, the others are the subscriptions of a topic. Part of the stored format.
-MAIN: Final = 0
-DEAD_LETTER: Final = 1
-TRANSFER_DEAD_LETTER: Final = 2
-OWNER_BITS: Final = 2
-KIND_MASK: Final = 3
 
 NO_TTL: Final = -1
 
@@ -230,7 +224,7 @@ class Message:
 
     def expired(self, now: Instant) -> bool:
         """Time to live applies to the main queue only (R-DLQ-02)."""
-        return 0 <= self.ttl <= now - self.enqueued_at and self.subqueue & KIND_MASK == MAIN
+        return 0 <= self.ttl <= now - self.enqueued_at and kind_of(self.subqueue) == MAIN
 
     @property
     def charge(self) -> int:
@@ -270,7 +264,7 @@ class Message:
             return size + self.length
         size += len(trail.envelope) + len(trail.annotations)
         # The body of a copy may be kept for it alone.
-        return size + max(self.length, COPY_BYTES if self.subqueue >> OWNER_BITS else 0)
+        return size + max(self.length, COPY_BYTES if owner_of(self.subqueue) else 0)
 
     def weigh(self) -> None:
         """Have it count with its weight from now on."""
@@ -285,7 +279,7 @@ class Message:
         if self.lane == SCHEDULED:
             return self.enqueued_at
         # A deferred message is looked at when it is asked for, never swept (semantics B §3).
-        if self.lane == ACTIVE and self.subqueue & KIND_MASK == MAIN and self.ttl >= 0:
+        if self.lane == ACTIVE and kind_of(self.subqueue) == MAIN and self.ttl >= 0:
             return self.enqueued_at + self.ttl
         return None
 

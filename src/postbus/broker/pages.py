@@ -8,8 +8,8 @@ so a page loaded before a later checkpoint is of no use, and is asked for again.
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
-from postbus.model.instant import Instant
 from postbus.model.rows import Row, RowKey
+from postbus.model.times import Instant
 
 
 class LanePage(NamedTuple):
@@ -206,3 +206,9 @@ class Pages:
     def _forget_seen(self) -> None:
         self.seen = {}
         self._looked_in = {}
+
+
+def missing(pages: Pages, wanted: list[Page]) -> Need | None:
+    """The pages that must be loaded first, if there are any."""
+    absent = tuple(page for page in wanted if page not in pages)
+    return Need(absent) if absent else None

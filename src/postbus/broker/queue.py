@@ -1,37 +1,32 @@
 """One queue, or one subscription: send, take, settle, and what the clock does to it.
 
-Pure: time comes in as `now`, tokens are made from an injected secret, and whatever must last is a
-record of the ledger. What needs the store is in `browse` (asked by clients) and `chores` (asked
-by nobody).
+Pure: time comes in as `now`, lock tokens come from an injected secret, and every lasting change is
+a record of the ledger. Calls that need the store are in `browse` (clients ask for them) and in
+`chores` (nobody asks for them).
 """
 
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
-from postbus.broker import taking
 from postbus.broker.admission import admit
 from postbus.broker.held_sessions import Session, Sessions
 from postbus.broker.ledger import Ledger
 from postbus.broker.message import (
     ACTIVE,
-    DEAD_LETTER,
     DEFERRED,
-    MAIN,
     NO_TTL,
     OUTBOX,
-    OWNER_BITS,
     SCHEDULED,
-    TRANSFER_DEAD_LETTER,
+    ForwardingInfo,
     Message,
     NewProperties,
 )
 from postbus.broker.outbox import Outbox
-from postbus.broker.placing import choose_place, passes_on
 from postbus.broker.policy import NOWHERE, Policy
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import RecordKind
 from postbus.broker.shared_state import SharedState
-from postbus.broker.taking import Taken
+from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, subqueue_of
 from postbus.broker.window import Window
 from postbus.errors import (
     EntityDisabled,
@@ -39,10 +34,16 @@ from postbus.errors import (
     MessageLockLost,
     MessageSizeExceeded,
 )
-from postbus.model.instant import NEVER, Instant
 from postbus.model.limits import FEW_HEADER_BYTES, HEADER_VALUES_MAX
+from postbus.model.times import NEVER, Instant
 
+EXPIRED_PER_TAKE: Final = 64
+HOPS_MAX: Final = 4
+"""A message is forwarded so many times at most (semantics B §8)."""
+HOPS_EXCEEDED: Final = "MaxTransferHopCountExceeded"
 HEADERS_TOO_LARGE: Final = "HeaderSizeExceeded", "The size quota for this stream was exceeded."
+
+Taken = tuple[Message, bytes]
 
 
 class Queue:
@@ -74,8 +75,8 @@ class Queue:
         self.policy = policy
         self.ledger: Ledger = shared.ledger
         self.shared = shared
-        self.main = owner << OWNER_BITS | MAIN
-        self.dead_letters = owner << OWNER_BITS | DEAD_LETTER
+        self.main = subqueue_of(owner, MAIN)
+        self.dead_letters = subqueue_of(owner, DEAD_LETTER)
         # In order of expiry: every lock of a queue lasts equally long, and renewing moves to
         # the end.
         self.locks: OrderedDict[bytes, Message] = OrderedDict()
@@ -102,15 +103,14 @@ class Queue:
 
     @property
     def subqueues(self) -> tuple[int, int, int]:
-        first = self.owner << OWNER_BITS
-        return first | MAIN, first | DEAD_LETTER, first | TRANSFER_DEAD_LETTER
+        return self.main, self.dead_letters, subqueue_of(self.owner, TRANSFER_DEAD_LETTER)
 
     def _note_forwarding(self) -> None:
         policy = self.policy
         if policy.forward_to == NOWHERE and policy.forward_dead_letters_to == NOWHERE:
             self.shared.diverting.pop(self.owner, None)
         else:
-            self.shared.diverting[self.owner] = self
+            self.shared.diverting[self.owner] = None
 
     # -- sending ---------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ class Queue:
             return message.number
         message.number = message.enqueue_number = ledger.next_number()
         message.enqueued_at = now
-        choose_place(self, message)
+        self.route(message)
         ledger.add(RecordKind.ENQUEUED, message, raw)
         self.placed(message)
         return message.number
@@ -157,14 +157,51 @@ class Queue:
     def activate(self, message: Message, number: int) -> None:
         """A scheduled message has come due."""
         message.lane = ACTIVE
-        choose_place(self, message)
+        self.route(message)
         subqueue, lane = message.subqueue, message.lane
         message.subqueue, message.lane = self.main, SCHEDULED
         self.ledger.move(RecordKind.ACTIVATED, message, subqueue, lane, number)
         self.placed(message)
 
+    def route(self, message: Message) -> None:
+        """Choose subqueue and lane of a message that comes in. Where the queue forwards, that is
+        its outbox, under the number that the message has just been given."""
+        message.subqueue = self.main
+        if self.policy.forward_to == NOWHERE:
+            return
+        trail = message.trail
+        if trail is None:
+            trail = message.trail = ForwardingInfo(message.length)
+        if trail.hops >= HOPS_MAX:
+            message.subqueue = self.dead_letters
+            message.reason = HOPS_EXCEEDED
+            return
+        trail.destination = self.policy.forward_to
+        message.lane = OUTBOX
+
+    def route_dead_letter(self, message: Message, reason: str, description: str) -> None:
+        """The same for a message that is a dead letter when it comes in."""
+        message.subqueue = self.dead_letters
+        message.reason, message.description = reason, description
+        if self.passes_on(message):
+            message.lane = OUTBOX
+
+    def passes_on(self, message: Message) -> bool:
+        """Does this dead letter go on to another entity? If so, it now says where it comes from."""
+        destination = self.policy.forward_dead_letters_to
+        if destination == NOWHERE or message.reason == HOPS_EXCEEDED:
+            return False
+        trail = message.trail
+        if trail is None:
+            trail = message.trail = ForwardingInfo(message.length)
+        if trail.hops >= HOPS_MAX:
+            return False
+        trail.destination = destination
+        message.source = self.name
+        return True
+
     def placed(self, message: Message) -> None:
-        """The message is written where `choose_place` put it: let it be received, or go on."""
+        """The record of a routed message is written: receivers may take it, or it goes on."""
         if message.lane == OUTBOX:
             message.raw = None
             if message.subqueue not in self.shared.outboxes:
@@ -180,7 +217,7 @@ class Queue:
         expires_at = message.enqueued_at + message.ttl
         if message.ttl >= 0 and expires_at < self.next_expiry:
             self.next_expiry = expires_at
-            self.shared.expiring[self.owner] = self
+            self.shared.expiring[self.owner] = None
 
     def stir(self, subqueue: int) -> None:
         """Have whoever waits at a subqueue looked at in the next turn."""
@@ -200,20 +237,54 @@ class Queue:
             raise EntityDisabled(self.name, "Receive")
 
     def take(self, subqueue: int, holder: int, now: Instant) -> Taken | None:
-        """Lock the first ready message for `holder`; None when none can be had now."""
-        return taking.take(self, self.windows[subqueue], holder, now)
+        """Lock the first ready message for `holder`; None when no message is ready now."""
+        return self._take(self.windows[subqueue], holder, now)
 
     def take_in_session(self, session: Session, now: Instant) -> Taken | None:
-        """The same within a session; None also when that is lost."""
-        held = session.holds(now)
-        return taking.take(self, session.window, session.holder, now) if held else None
+        """The same within a session; None also when the session is lost."""
+        return self._take(session.window, session.holder, now) if session.holds(now) else None
 
     def take_and_delete(self, subqueue: int, now: Instant) -> Taken | None:
         """Remove the first ready message for good (R-SETTLE-05)."""
-        return taking.take_and_delete(self, self.windows[subqueue], now)
+        return self._take_and_delete(self.windows[subqueue], now)
 
     def take_and_delete_in_session(self, session: Session, now: Instant) -> Taken | None:
-        return taking.take_and_delete(self, session.window, now) if session.holds(now) else None
+        return self._take_and_delete(session.window, now) if session.holds(now) else None
+
+    def _take(self, window: Window, holder: int, now: Instant) -> Taken | None:
+        message = self._first(window, now)
+        if message is None or message.raw is None:
+            return None
+        raw = message.raw
+        self.lock(message, holder, now)
+        window.release_body(message)
+        return message, raw
+
+    def _take_and_delete(self, window: Window, now: Instant) -> Taken | None:
+        message = self._first(window, now)
+        if message is None or message.raw is None:
+            return None
+        raw = message.raw
+        message.delivered_at = now
+        window.forget(message)
+        self.ledger.remove(RecordKind.RECEIVED, message)
+        return message, raw
+
+    def _first(self, window: Window, now: Instant) -> Message | None:
+        """Take the first message that has its body and has not expired out of a window."""
+        for _ in range(EXPIRED_PER_TAKE):
+            message = window.head()
+            if message is None:
+                return None
+            if message.expired(now):
+                window.pop_head()
+                self.expire(message)
+                continue
+            if message.raw is None:
+                return None
+            window.pop_head()
+            return message
+        return None
 
     def put_back(self, message: Message, raw: bytes) -> None:
         """A message that was removed for somebody who is gone: nobody has seen it."""
@@ -229,7 +300,7 @@ class Queue:
         message.delivered_at = now
         message.holder = holder
         self.locks[token] = message
-        shared.locked[self.owner] = self
+        shared.locked[self.owner] = None
 
     # -- settling --------------------------------------------------------------------------
 
@@ -414,7 +485,7 @@ class Queue:
         message.reason, message.description = reason, description
         message.raw = None
         lane, number = ACTIVE, message.number
-        if passes_on(self, message):
+        if self.passes_on(message):
             # In the order in which they leave, so under new numbers.
             lane, number = OUTBOX, self.ledger.next_number()
         self.ledger.move(RecordKind.DEAD_LETTERED, message, self.dead_letters, lane, number)

@@ -12,7 +12,6 @@ Only records that bring a body carry one; the others say where it lies.
 """
 
 import struct
-from enum import IntEnum
 from typing import Final
 
 from postbus.broker.message import (
@@ -24,108 +23,8 @@ from postbus.broker.message import (
     encode_details,
     has_extras,
 )
-from postbus.model.instant import Instant
-
-
-class RecordKind(IntEnum):
-    """What happened. The numbers are part of the stored format; never reuse one."""
-
-    ENQUEUED = 1
-    SCHEDULED = 2
-    ACTIVATED = 3
-    COMPLETED = 4
-    RECEIVED = 5
-    """Removed by a receive-and-delete."""
-    ABANDONED = 6
-    LOCK_EXPIRED = 7
-    DEFERRED = 8
-    DEAD_LETTERED = 9
-    EXPIRED = 10
-    """Time to live ran out, and the message was dropped."""
-    CANCELLED = 11
-    DELETED = 12
-    """Removed by a batch delete."""
-    COPIED = 13
-    """Nothing happened to the message; its body moved so that an old batch can be trimmed."""
-    PUBLISHED = 14
-    """A topic took a message, and the same commit has its copies: it keeps nothing itself."""
-    STAGED = 15
-    """A topic took a message whose copies follow in later commits."""
-    DISTRIBUTED = 16
-    """A subscription was given its copy of a message. The body is the topic's."""
-    ADVANCED = 17
-    """Some more subscriptions have their copies."""
-    SPREAD = 18
-    """All subscriptions have their copies: the topic keeps the message no longer."""
-    REPLACED = 19
-    """As COPIED, for another copy of the same message: its body is the one just copied."""
-    DIVERTED = 20
-    """Set out for the entity that this one forwards to."""
-    FORWARDED = 21
-    """Arrived there, and is gone here."""
-    ARRIVED = 22
-    """Came from an entity that forwards to this one."""
-    STATE_SET = 23
-    """A session has a state, which is the body. One that it had before was cleared just now."""
-    STATE_CLEARED = 24
-    """A session's state is gone."""
-    DUPLICATE = 25
-    """Its id was seen already, so it was accepted and dropped; it has a number and no body."""
-    POSTED = 26
-    """Sent through this entity, for another one (`postbus.broker.send_via`)."""
-    PUT_BACK = 27
-    """Removed just before, for a receiver that was gone by then: it is where it was. Or from a
-    dead-letter queue (RESUBMITTED): it is back in its queue."""
-    RESUBMITTED = 28
-    """Left a dead-letter queue to be sent again: it comes in anew by the next record."""
-
-
-BRINGS_BODY: Final = frozenset(
-    {
-        RecordKind.ENQUEUED,
-        RecordKind.SCHEDULED,
-        RecordKind.COPIED,
-        RecordKind.PUBLISHED,
-        RecordKind.STAGED,
-        RecordKind.ARRIVED,
-        RecordKind.STATE_SET,
-        RecordKind.POSTED,
-        RecordKind.PUT_BACK,
-    }
-)
-REMOVES: Final = frozenset(
-    {
-        RecordKind.COMPLETED,
-        RecordKind.RECEIVED,
-        RecordKind.EXPIRED,
-        RecordKind.CANCELLED,
-        RecordKind.DELETED,
-        RecordKind.SPREAD,
-        RecordKind.FORWARDED,
-        RecordKind.STATE_CLEARED,
-        RecordKind.RESUBMITTED,
-    }
-)
-BRINGS_ID: Final = BRINGS_BODY - {
-    RecordKind.COPIED,
-    RecordKind.STATE_SET,
-    RecordKind.POSTED,
-    RecordKind.PUT_BACK,
-}
-"""A message comes in that was not here: its id counts as seen from then on. One that is sent
-through here does so where it arrives, and one that is put back did so when it came."""
-ADDS: Final = frozenset(
-    {
-        RecordKind.ENQUEUED,
-        RecordKind.SCHEDULED,
-        RecordKind.STAGED,
-        RecordKind.DISTRIBUTED,
-        RecordKind.ARRIVED,
-        RecordKind.STATE_SET,
-        RecordKind.POSTED,
-        RecordKind.PUT_BACK,
-    }
-)
+from postbus.broker.record_kinds import BRINGS_BODY, RecordKind
+from postbus.model.times import Instant
 
 _HEAD_FIELDS: Final = "BBBBIIQQqqII"
 _HEAD = struct.Struct("<" + _HEAD_FIELDS)
@@ -285,7 +184,7 @@ def encode_with_body_plainly(kind: RecordKind, message: Message, body: bytes) ->
     )
 
 
-def subqueue_of(data: bytes) -> int:
+def subqueue_in(data: bytes) -> int:
     """The subqueue of a record's message, without reading the rest."""
     return int.from_bytes(data[4:8], "little")
 

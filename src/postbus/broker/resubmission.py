@@ -15,17 +15,15 @@ from typing import Final, NamedTuple
 from postbus.broker.admission import admit
 from postbus.broker.bloom import digest_of
 from postbus.broker.browse import RECEIVE_BYTES_MAX, by_number
-from postbus.broker.chores import missing
 from postbus.broker.engine import Engine
 from postbus.broker.message import ACTIVE, DEFERRED, SCHEDULED, ForwardingInfo, Message, no_body
-from postbus.broker.pages import BodyPage, Need, Page, Pages
-from postbus.broker.placing import choose_place
+from postbus.broker.pages import BodyPage, Need, Page, Pages, missing
 from postbus.broker.policy import NOWHERE, Policy
 from postbus.broker.queue import Queue
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import RecordKind
 from postbus.broker.send_via import admit_posts, post
 from postbus.errors import InvalidOperation, ServiceBusError
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 AT_ONCE: Final = 128
 """Dead letters that are worth a turn: about 4 ms, and others wait for so long."""
@@ -106,7 +104,7 @@ class Back(ResubmitTarget):
         made.enqueued_at = now
         if queue.policy.forward_to != NOWHERE:
             made.trail = _sent_again(made)
-        choose_place(queue, made)
+        queue.route(made)
         queue.ledger.add(RecordKind.PUT_BACK, made, raw)
         queue.placed(made)
 

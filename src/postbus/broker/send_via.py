@@ -10,15 +10,16 @@ from collections.abc import Sequence
 
 from postbus.broker.admission import admit
 from postbus.broker.engine import Engine
-from postbus.broker.message import KIND_MASK, OUTBOX, TRANSFER_DEAD_LETTER, ForwardingInfo, Message
+from postbus.broker.message import OUTBOX, ForwardingInfo, Message
 from postbus.broker.policy import Policy
-from postbus.broker.records import RecordKind
-from postbus.model.instant import Instant
+from postbus.broker.record_kinds import RecordKind
+from postbus.broker.subqueue import TRANSFER_DEAD_LETTER, kind_of
+from postbus.model.times import Instant
 
 
 def is_posted(subqueue: int) -> bool:
     """Is the outbox of this subqueue one of messages that were sent through its entity?"""
-    return subqueue & KIND_MASK == TRANSFER_DEAD_LETTER
+    return kind_of(subqueue) == TRANSFER_DEAD_LETTER
 
 
 def admit_posts(engine: Engine, size_bytes: int, messages: Sequence[Message]) -> None:

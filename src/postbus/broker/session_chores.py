@@ -6,11 +6,10 @@ return None.
 
 from typing import Final
 
-from postbus.broker.chores import PAGE_ROWS, missing
-from postbus.broker.delta import Delta
+from postbus.broker.chores import PAGE_ROWS
 from postbus.broker.held_sessions import Session
 from postbus.broker.message import ACTIVE, Message, no_body
-from postbus.broker.pages import BatchPage, BodyPage, GroupPage, Need, Page, Pages
+from postbus.broker.pages import BatchPage, BodyPage, GroupPage, Need, Page, Pages, missing
 from postbus.broker.queue import Queue
 
 BODIES_AT_ONCE: Final = 64
@@ -67,21 +66,6 @@ def fetch_session_bodies(queue: Queue, session_id: str, pages: Pages) -> Need | 
     if not head.has_body:
         raise no_body(head)
     return None
-
-
-def first_of_session(
-    delta: Delta, pages: Pages, subqueue: int, lane: int, session_id: str, start: int, limit: int
-) -> tuple[list[Message], int | None] | Need:
-    """Up to `limit` messages of a session from `start` on, at least one if there is any, and the
-    number that they reach to; None for the last. As `lanes.first_messages` of a whole lane."""
-    while True:
-        page = GroupPage(subqueue, lane, session_id.encode(), start, limit)
-        if page not in pages:
-            return Need((page,))
-        messages, end = delta.over_group(pages.rows(page), subqueue, lane, session_id, start, limit)
-        if messages or end is None:
-            return messages, end
-        start = end + 1
 
 
 def _held(queue: Queue, session_id: str) -> Session | None:

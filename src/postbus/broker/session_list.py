@@ -6,15 +6,14 @@ next one starts there instead of counting from the beginning.
 
 from typing import Final
 
-from postbus.broker.chores import missing
-from postbus.broker.held_sessions import Sessions, sessions_of
-from postbus.broker.lanes import first_messages
+from postbus.broker.held_sessions import Sessions
+from postbus.broker.lanes import first_messages, first_of_session
 from postbus.broker.message import ACTIVE, STATE
-from postbus.broker.pages import GroupsPage, Need, Page, Pages
+from postbus.broker.pages import GroupsPage, Need, Page, Pages, missing
 from postbus.broker.queue import Queue
-from postbus.broker.session_chores import first_of_session
+from postbus.broker.session_queue import with_sessions
 from postbus.errors import InvalidArgument
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 LISTED_MAX: Final = 1_000
 """Sessions in one page of a listing."""
@@ -47,7 +46,7 @@ class Listing:
     def read(self, queue: Queue, pages: Pages) -> list[str] | Need:
         """Sessions with active messages or a state, in order of their ids; or, given a time, those
         whose state was set after it, in the order in which it was."""
-        sessions = sessions_of(queue)
+        sessions = with_sessions(queue).all_sessions
         if self._left_out < 0:
             self._begin(sessions)
         while self._left_out > 0:

@@ -7,13 +7,13 @@ copied forward as they are. Who holds a session lasts no longer than a lock does
 from typing import Final
 
 from postbus.broker.admission import ID_LENGTH_MAX
-from postbus.broker.chores import missing
-from postbus.broker.held_sessions import READY_MAX, Session, Sessions, sessions_of
+from postbus.broker.held_sessions import READY_MAX, Session, Sessions
+from postbus.broker.lanes import first_of_session
 from postbus.broker.message import ACTIVE, STATE, Message, no_body
-from postbus.broker.pages import BodyPage, GroupPage, GroupsPage, Need, Page, Pages
+from postbus.broker.pages import BodyPage, GroupPage, GroupsPage, Need, Page, Pages, missing
 from postbus.broker.queue import Queue
-from postbus.broker.records import RecordKind
-from postbus.broker.session_chores import first_of_session
+from postbus.broker.record_kinds import RecordKind
+from postbus.broker.session_queue import SessionQueue, with_sessions
 from postbus.errors import (
     InvalidArgument,
     MessageSizeExceeded,
@@ -21,7 +21,7 @@ from postbus.errors import (
     SessionCannotBeLocked,
     SessionLockLost,
 )
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 __all__ = [
     "accept",
@@ -44,23 +44,24 @@ LOOKED_AT_MAX: Final = 32
 
 def accept(queue: Queue, session_id: str, holder: int, now: Instant) -> Session:
     """Take a session by its name, whether it has messages or not, or was ever seen."""
-    sessions = sessions_of(queue)
+    own = with_sessions(queue)
     queue.check_receives()
     if len(session_id) > ID_LENGTH_MAX:
         raise InvalidArgument(f"The SessionId is longer than {ID_LENGTH_MAX} characters.")
-    session = sessions.held.get(session_id)
+    session = own.all_sessions.held.get(session_id)
     if session is not None:
         if session.holds(now):
             raise SessionCannotBeLocked(session_id)
-        sessions.lose(queue, session, failed=True, now=now)
-    return _open(queue, sessions, session_id, holder, now)
+        own.lose_session(session, failed=True, now=now)
+    return _open(own, session_id, holder, now)
 
 
 def accept_next(queue: Queue, holder: int, now: Instant, pages: Pages) -> Session | Need | None:
     """Take the free session that has waited for longest and has messages; None if there is none."""
-    sessions = sessions_of(queue)
+    own = with_sessions(queue)
     queue.check_receives()
-    sessions.expire(queue, now, 1)
+    own.expire_sessions(now, 1)
+    sessions = own.all_sessions
     line = sessions.free
     if not queue.ledger.count(queue.main):
         line.clear()
@@ -83,7 +84,7 @@ def accept_next(queue: Queue, holder: int, now: Instant, pages: Pages) -> Sessio
             line.pass_over(session_id)
             continue
         line.duds = 0
-        session = _open(queue, sessions, session_id, holder, now)
+        session = _open(own, session_id, holder, now)
         session.window.extend(messages, end)
         return session
 
@@ -91,10 +92,12 @@ def accept_next(queue: Queue, holder: int, now: Instant, pages: Pages) -> Sessio
 def leave(queue: Queue, session: Session, now: Instant) -> None:
     """Its holder gives it up, or is gone: all of it is available at once, and no delivery has
     failed (semantics B §1)."""
-    # It may be of an engine that was thrown away, and somebody else's here by now.
-    if queue.sessions is not None and queue.sessions.held.get(session.id) is session:
-        # One whose lock has run out, and nobody has noticed yet, is given up too late for that.
-        queue.sessions.end(queue, session, failed=not session.holds(now), now=now)
+    if not isinstance(queue, SessionQueue):
+        return
+    # The session may be of an engine that was thrown away, and have another holder here by now.
+    if queue.all_sessions.held.get(session.id) is session:
+        # If the lock has run out unnoticed, the holder leaves too late: the deliveries failed.
+        queue.end_session(session, failed=not session.holds(now), now=now)
 
 
 def renew(queue: Queue, session_id: str, holder: int | None, now: Instant) -> Instant:
@@ -104,13 +107,13 @@ def renew(queue: Queue, session_id: str, holder: int | None, now: Instant) -> In
     if holder is not None and session.holder != holder:
         raise SessionLockLost()
     session.locked_until = now + queue.policy.lock_ms
-    sessions_of(queue).held.move_to_end(session_id)
+    with_sessions(queue).all_sessions.held.move_to_end(session_id)
     return session.locked_until
 
 
 def held(queue: Queue, session_id: str | None, now: Instant) -> Session:
     """The session of this name, for what can only be done to one that is held."""
-    sessions = sessions_of(queue)
+    sessions = with_sessions(queue).all_sessions
     queue.check_receives()
     session = None if session_id is None else sessions.held.get(session_id)
     if session is None or not session.holds(now):
@@ -118,9 +121,9 @@ def held(queue: Queue, session_id: str | None, now: Instant) -> Session:
     return session
 
 
-def _open(queue: Queue, sessions: Sessions, session_id: str, holder: int, now: Instant) -> Session:
-    queue.shared.locked[queue.owner] = queue
-    return sessions.open(session_id, holder, now + queue.policy.lock_ms)
+def _open(queue: SessionQueue, session_id: str, holder: int, now: Instant) -> Session:
+    queue.shared.locked[queue.owner] = None
+    return queue.all_sessions.open(session_id, holder, now + queue.policy.lock_ms)
 
 
 def _fill_line(queue: Queue, sessions: Sessions, pages: Pages) -> Need | None:

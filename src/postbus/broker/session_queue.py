@@ -1,30 +1,31 @@
-"""A queue or subscription that requires sessions: what it does otherwise than a plain one.
+"""A queue or subscription that requires sessions: where it differs from a plain queue.
 
-Its active messages are in the windows of the sessions that are held, or in none. Its dead-letter
-queues are plain.
+Its active messages are in the windows of held sessions, or in no window. Its dead-letter queues are
+plain.
 """
 
-from postbus.broker.held_sessions import Sessions
+from postbus.broker.held_sessions import Session, Sessions
 from postbus.broker.message import ACTIVE, DEFERRED, OUTBOX, Message
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import RecordKind
 from postbus.broker.shared_state import SharedState, is_in_session
 from postbus.broker.window import Window
 from postbus.errors import InvalidOperation, SessionLockLost
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 
 class SessionQueue(Queue):
-    """Everything that is about its sessions is in `sessions`."""
+    """It has the locks of sessions beside those of messages."""
 
-    __slots__ = ("_sessions",)
+    __slots__ = ("all_sessions",)
 
     def __init__(self, name: str, owner: int, policy: Policy, shared: SharedState) -> None:
         super().__init__(name, owner, policy, shared)
-        self._sessions = Sessions(shared, self.main)
-        self.sessions = self._sessions
-        # Never used, so it must not look as if there were more to be read.
+        self.all_sessions = Sessions(shared, self.main)
+        """The same as `sessions`, which is None in a plain queue."""
+        self.sessions = self.all_sessions
+        # The window is never used, so it must not look as if more could be read into it.
         self.windows[self.main].complete = True
 
     # -- where messages are ------------------------------------------------------------------
@@ -34,7 +35,7 @@ class SessionQueue(Queue):
             super().placed(message)
             return
         self.note_expiry(message)
-        self._sessions.add(message)
+        self.all_sessions.add(message)
 
     def put_back(self, message: Message, raw: bytes) -> None:
         if message.subqueue != self.main:
@@ -42,12 +43,12 @@ class SessionQueue(Queue):
             return
         message.raw = raw
         self.ledger.add(RecordKind.PUT_BACK, message, raw)
-        self._sessions.add(message)
+        self.all_sessions.add(message)
 
     def window_of(self, message: Message) -> Window | None:
         if message.subqueue != self.main:
             return self.windows[message.subqueue]
-        return self._sessions.window_of(message.session_id)
+        return self.all_sessions.window_of(message.session_id)
 
     def _forget(self, message: Message) -> None:
         if message.lane == ACTIVE:
@@ -63,25 +64,25 @@ class SessionQueue(Queue):
         if window is not None:
             window.give_back(message)
         else:
-            message.raw = None  # and it is read again when its session is held
+            message.raw = None  # the body is read again when the session is held
 
     # -- locks -------------------------------------------------------------------------------
 
     @property
     def has_locks(self) -> bool:
-        return bool(self.locks) or bool(self._sessions.held)
+        return bool(self.locks) or bool(self.all_sessions.held)
 
     def lock(self, message: Message, holder: int, now: Instant) -> None:
         if message.subqueue != self.main:
             super().lock(message, holder, now)
-        elif self._sessions.lock(message, now) is None:
+        elif self.all_sessions.lock(message, now) is None:
             raise SessionLockLost()
 
     def locked(self, token: bytes) -> Message | None:
-        return self._sessions.locks.get(token) or self.locks.get(token)
+        return self.all_sessions.locks.get(token) or self.locks.get(token)
 
     def renew(self, token: bytes, now: Instant) -> Instant:
-        if token in self._sessions.locks:
+        if token in self.all_sessions.locks:
             raise InvalidOperation(
                 "A message of a session has no lock of its own: renew that of the session."
             )
@@ -90,7 +91,7 @@ class SessionQueue(Queue):
     def _held(self, token: bytes, now: Instant) -> Message:
         if not is_in_session(token):
             return super()._held(token, now)
-        message = self._sessions.locked(token, now)
+        message = self.all_sessions.locked(token, now)
         if message is None:
             raise SessionLockLost()
         return message
@@ -101,7 +102,7 @@ class SessionQueue(Queue):
         self.check_receives()
         self._held(token, now)
         self.check_free(token)
-        message = self._sessions.unlock(token)
+        message = self.all_sessions.unlock(token)
         message.token = None
         if message.lane == DEFERRED:
             del self.deferred_locks[(message.subqueue, message.number)]
@@ -111,13 +112,46 @@ class SessionQueue(Queue):
 
     def tick(self, now: Instant, limit: int = 1024) -> None:
         super().tick(now, limit)
-        self._sessions.expire(self, now, limit)
+        self.expire_sessions(now, limit)
 
     def first_lock_end(self) -> Instant:
-        return min(super().first_lock_end(), self._sessions.first_end())
+        return min(super().first_lock_end(), self.all_sessions.first_end())
 
     def update(self, policy: Policy, now: Instant) -> None:
-        # No delivery failed by it, as with the locks of messages.
-        for session in list(self._sessions.held.values()):
-            self._sessions.lose(self, session, failed=False, now=now)
+        # No delivery failed by the update, as with the locks of messages.
+        for session in list(self.all_sessions.held.values()):
+            self.lose_session(session, failed=False, now=now)
         super().update(policy, now)
+
+    # -- the end of a session ----------------------------------------------------------------
+
+    def end_session(self, session: Session, failed: bool, now: Instant) -> None:
+        """The session is free again, and its unsettled messages come back; `failed` if that counts
+        as a delivery."""
+        for message in self.all_sessions.close(session):
+            self.end_lock(message, failed, now)
+
+    def lose_session(self, session: Session, failed: bool, now: Instant) -> None:
+        """The same, where the holder of the session does not know."""
+        self.all_sessions.note_loss(session)
+        self.end_session(session, failed, now)
+
+    def expire_sessions(self, now: Instant, limit: int) -> None:
+        """End the sessions whose locks ran out, until about `limit` messages have come back."""
+        held = self.all_sessions.held
+        while held and limit > 0:
+            session = next(iter(held.values()))
+            if session.locked_until > now:
+                return
+            limit -= 1 + len(session.locks)
+            self.lose_session(session, failed=True, now=now)
+
+
+def with_sessions(queue: Queue) -> SessionQueue:
+    """The queue as one that requires sessions; a plain queue is refused."""
+    if not isinstance(queue, SessionQueue):
+        raise InvalidOperation(
+            "It is not possible for an entity that doesn't require sessions to create a "
+            "sessionful message receiver."
+        )
+    return queue

@@ -1,17 +1,12 @@
 """What the queues of one fragment share: its ledger, its lock tokens, and who has work to do."""
 
-from __future__ import annotations
-
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from postbus.broker.ledger import Ledger
 from postbus.broker.outbox import Outbox
+from postbus.broker.subqueue import Owner, Subqueue
 from postbus.broker.window import WindowLimits
-
-if TYPE_CHECKING:
-    from postbus.broker.queue import Queue
-    from postbus.broker.transaction import Transaction
 
 _COUNTER_BYTES: Final = 3
 _IN_SESSION: Final = 1 << 8 * _COUNTER_BYTES - 1
@@ -22,7 +17,7 @@ _PROOFS: Final = 12
 
 
 class SharedState:
-    """One ledger, and marks of what in it needs to be looked at: a topic may have two thousand
+    """One ledger, and notes of the queues that need a look. A topic may have two thousand
     subscriptions, and a turn must not go through all of them."""
 
     __slots__ = (
@@ -50,45 +45,46 @@ class SharedState:
     ) -> None:
         self.ledger = ledger
         self.limits = limits
-        self.ready_subqueues: dict[int, None] = {}
-        """Subqueues in which something has become ready since somebody looked."""
-        self.ready_sessions: dict[tuple[int, str], None] = {}
-        """Sessions that are held, by subqueue and id, likewise."""
-        self.lost_sessions: list[tuple[int, str, int]] = []
-        """Sessions whose locks ended before they were given up: subqueue, id and holder."""
-        self.locked: dict[int, Queue] = {}
-        """Queues that have given out locks since somebody looked when the first of them ends."""
-        self.expiring: dict[int, Queue] = {}
-        """Queues with a message that expires before all that were known there."""
-        self.diverting: dict[int, Queue] = {}
+        self.ready_subqueues: dict[Subqueue, None] = {}
+        """Subqueues in which a message has become ready since the last dispatch."""
+        self.ready_sessions: dict[tuple[Subqueue, str], None] = {}
+        """Held sessions, by subqueue and id, likewise."""
+        self.lost_sessions: list[tuple[Subqueue, str, int]] = []
+        """Sessions whose locks ended before their holders left: subqueue, id and holder."""
+        self.locked: dict[Owner, None] = {}
+        """Queues that have given out locks since the engine noted when their first lock ends."""
+        self.expiring: dict[Owner, None] = {}
+        """Queues with a message that expires earlier than the engine has noted."""
+        self.diverting: dict[Owner, None] = {}
         """Queues that forward, and may have messages from before they did."""
-        self.outboxes: dict[int, Outbox] = {}
+        self.outboxes: dict[Subqueue, Outbox] = {}
         """Subqueues with messages on their way to another entity."""
-        self.outboxes_with_work: dict[int, None] = {}
-        """Those of them to which one was added since whoever empties them was told."""
-        self.transactions: dict[Transaction, None] = {}
-        """Those that have work to do here when they are committed."""
-        self.enlisted: dict[bytes, Transaction] = {}
-        """Locks whose messages are settled by a transaction, if it is committed."""
+        self.outboxes_with_work: dict[Subqueue, None] = {}
+        """Outboxes that got a message since the forwarder was told."""
+        self.transactions: dict[object, None] = {}
+        """Transactions that have work to do here when they commit. Only `Transaction` itself looks
+        into them, so this module does not know the class."""
+        self.enlisted: set[bytes] = set()
+        """Locks whose messages a transaction settles, if it commits."""
         self.toil = 0
-        """Work beyond the usual since whoever ends the turn by it has looked: values of properties
-        that were read and written anew, steps of rules."""
-        # A lock token names fragment and epoch, so that one of an earlier owner is lock-lost at
-        # once. The rest is a counter, which makes it the only one, and a proof that we made it:
-        # whoever has seen some tokens must not be able to tell others.
+        """Work beyond the usual in this turn: property values that were read and written anew, and
+        steps of rules. A turn ends by it."""
+        # A lock token names fragment and epoch, so a token of an earlier owner is lock-lost at
+        # once. A counter makes the token unique. A proof shows that this broker made it: whoever
+        # has seen some tokens must not be able to guess others.
         self._token_prefix = token_prefix
         self._secret = secret.to_bytes(8, "big")
         self._issued = 0
         self._proofs = b""
 
     def take_toil(self) -> int:
-        """The toil until now, which is begun anew."""
+        """The toil until now; it starts again at 0."""
         toil, self.toil = self.toil, 0
         return toil
 
     def next_token(self, in_session: bool = False) -> bytes:
-        """Of a message, and of one of a session if told so: that is read off it when the lock is
-        lost and nothing else is known of it (`is_in_session`)."""
+        """A new lock token. It says whether its message is of a session, because that must be known
+        when the lock is lost and nothing else is left of it (`is_in_session`)."""
         self._issued += 1
         issued = self._issued
         place = issued % _PROOFS
@@ -110,6 +106,6 @@ class SharedState:
 
 
 def is_in_session(token: bytes) -> bool:
-    """Was this token given for a message of a session? Also of one from before a restart."""
+    """Was this token given for a message of a session? Tokens from before a restart say so too."""
     at = -_COUNTER_BYTES - _PROOF_BYTES
     return len(token) >= -at and token[at] & 0x80 != 0

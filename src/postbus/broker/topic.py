@@ -11,12 +11,12 @@ from typing import Final, NamedTuple, Protocol
 
 from postbus.broker.admission import admit
 from postbus.broker.lanes import first_messages
-from postbus.broker.message import MAIN, PUBLISHING, ForwardingInfo, Message, no_body
+from postbus.broker.message import PUBLISHING, ForwardingInfo, Message, no_body
 from postbus.broker.pages import BodyPage, Need, Page, Pages
-from postbus.broker.placing import choose_dead_letter_place, choose_place
 from postbus.broker.queue import HEADERS_TOO_LARGE, Queue
-from postbus.broker.records import RecordKind
-from postbus.model.instant import Instant
+from postbus.broker.record_kinds import RecordKind
+from postbus.broker.subqueue import MAIN
+from postbus.model.times import Instant
 
 COPIES_AT_ONCE: Final = 512
 """Copies that one turn makes. Those of a single message may be a few more where several rules of
@@ -194,13 +194,13 @@ class Topic:
             if copy.failure is not None:
                 if not queue.policy.dead_letter_on_filter_errors:
                     continue
-                choose_dead_letter_place(queue, made, *copy.failure)
+                queue.route_dead_letter(made, *copy.failure)
             elif too_large:
-                choose_dead_letter_place(queue, made, *HEADERS_TOO_LARGE)
+                queue.route_dead_letter(made, *HEADERS_TOO_LARGE)
             elif queue.policy.requires_session and made.session_id is None:
-                choose_dead_letter_place(queue, made, *NO_SESSION)
+                queue.route_dead_letter(made, *NO_SESSION)
             else:
-                choose_place(queue, made)
+                queue.route(made)
             made.number = ledger.next_number()
             ledger.place(made)
             queue.placed(made)

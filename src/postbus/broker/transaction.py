@@ -11,12 +11,11 @@ from typing import Final, NamedTuple
 
 from postbus.broker.admission import admit
 from postbus.broker.browse import find_scheduled
-from postbus.broker.chores import missing
 from postbus.broker.engine import Engine
 from postbus.broker.message import Message, NewProperties, no_body
-from postbus.broker.pages import BodyPage, Need, Page, Pages
+from postbus.broker.pages import BodyPage, Need, Page, Pages, missing
 from postbus.broker.queue import Queue
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import RecordKind
 from postbus.broker.rewriting import Rewriting, check_together
 from postbus.broker.send_via import admit_posts, post
 from postbus.errors import (
@@ -26,7 +25,7 @@ from postbus.errors import (
     QuotaExceeded,
     TransactionRolledBack,
 )
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 MESSAGES_MAX: Final = 100
 """Messages that one transaction sends (semantics B §7)."""
@@ -166,7 +165,7 @@ class Transaction:
         self._rewritten_bytes = rewritten
         self._settlements += settlements
         for settlement in settlements:
-            enlisted[settlement.token] = self
+            enlisted.add(settlement.token)
         self._enlist(engine)
 
     def _check_open(self, engine: Engine) -> None:
@@ -210,7 +209,7 @@ class Transaction:
         shared = engine.shared
         del shared.transactions[self]
         for settlement in self._settlements:
-            del shared.enlisted[settlement.token]
+            shared.enlisted.remove(settlement.token)
 
     def commit(self, engine: Engine, now: Instant, pages: Pages) -> Need | None:
         """Do all of it. Where something is refused nothing has changed: roll it back then."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from importlib.metadata import version as version_of
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, get_origin
 
 import typer
 
@@ -48,6 +48,12 @@ class Form(StrEnum):
     EMULATOR = "emulator"
 
 
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(value) or "none"
+    return "none" if value is None else str(value)
+
+
 def _with_flags(command: Callable[[dict[str, object]], None]) -> Callable[..., None]:
     """Give a command one flag for each setting; it is called with those that were used."""
 
@@ -58,14 +64,16 @@ def _with_flags(command: Callable[[dict[str, object]], None]) -> Callable[..., N
     for name, field in declared().items():
         flag = flag_of(name)
         spelled = f"{flag}/--no-{flag[2:]}" if field.annotation is bool else flag
-        shown = field.get_default()
+        several = get_origin(field.annotation) is tuple
         option = typer.Option(
             spelled,
-            help=f"{field.description}. [{'none' if shown is None else shown}]",
+            help=f"{field.description}. [{_shown(field.get_default())}]",
             show_default=False,
+            metavar="<name>" if several else None,
         )
+        given: Any = list[str] if several else field.annotation
         # None tells "not given", so that variable and file get their turn.
-        kind: Any = Annotated[field.annotation | None, option]  # type: ignore[operator]
+        kind: Any = Annotated[given | None, option]
         parameters.append(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
         )
@@ -181,8 +189,7 @@ def cert(
     settings = _load({} if data is None else {"data": data})
     from postbus.settings import MADE_CERTIFICATE
     from postbus.tls.certificates import CertificateError
-    from postbus.tls.local_ca import make_certificate
-    from postbus.tls.trust import told
+    from postbus.tls.local_ca import make_certificate, told
 
     place = settings.data / MADE_CERTIFICATE.parent if folder is None else folder
     try:
@@ -203,7 +210,7 @@ def show_settings(flags: dict[str, object]) -> None:
     table = Table("setting", "value", "variable", "meaning", box=None, pad_edge=False)
     for name, field in declared().items():
         given = name in settings.model_fields_set
-        value = str(getattr(settings, name))
+        value = _shown(getattr(settings, name))
         table.add_row(
             flag_of(name),
             f"[bold]{value}[/bold]" if given else value,

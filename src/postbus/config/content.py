@@ -1,19 +1,54 @@
-"""Entities as a file describes them, or as they are: the two sides of every comparison."""
+"""Entities as a file describes them, or as a namespace has them: both sides of a comparison."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple, TypeVar
+from uuid import uuid4
 
-from postbus.config.places import ConfigMistake
-from postbus.model.description import QueueDescription
-from postbus.model.fields import FORWARD, FORWARD_DEAD, QUEUE, SUBSCRIPTION, TOPIC, Field, Form
+from postbus.config.places import ConfigMistake, inside, refusals_at
+from postbus.model.description import (
+    Description,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from postbus.model.fields import (
+    FORWARD,
+    FORWARD_DEAD,
+    QUEUE,
+    SUBSCRIPTION,
+    TOPIC,
+    Field,
+    Form,
+    Value,
+    describe,
+    read_value,
+)
 from postbus.model.rule import RuleDescription
-from postbus.model.subscription import SubscriptionDescription
-from postbus.model.topic import TopicDescription
+from postbus.rules.rule import compile_rule
 
 Chosen = QueueDescription | TopicDescription | SubscriptionDescription
 
+D = TypeVar("D", bound=Description)
+
 ACCESS: Final = "AuthorizationRules"
+
+
+class Blanks(NamedTuple):
+    """The entities of which a file says nothing but the name."""
+
+    queue: QueueDescription
+    topic: TopicDescription
+    subscription: SubscriptionDescription
+
+
+def blanks(queue: QueueDescription) -> Blanks:
+    """All three kinds by the settings that a queue has."""
+    return Blanks(
+        queue,
+        TopicDescription(max_message_size_kb=queue.max_message_size_kb),
+        SubscriptionDescription(lock_duration_ms=queue.lock_duration_ms),
+    )
 
 
 def chosen_fields(form: Form) -> list[Field]:
@@ -90,3 +125,28 @@ def refuse_repeats(what: str, found: Iterable[tuple[str, str]]) -> None:
     for name, place in found:
         if (first := seen.setdefault(name.casefold(), place)) != place:
             raise ConfigMistake(place, f"the {what} '{name}' is there already, at {first}")
+
+
+def describe_at(
+    place: str,
+    form: Form,
+    fields: Mapping[str, Field],
+    properties: Mapping[str, object],
+    blank: D,
+) -> D:
+    """The description in a table of a file, whose keys are those of `fields`."""
+    values: dict[str, Value] = {}
+    for key, value in properties.items():
+        try:
+            values[fields[key].element] = read_value(fields[key], value)
+        except ValueError as error:
+            raise ConfigMistake(inside(place, key), str(error)) from None
+    with refusals_at(place):
+        return describe(form, values, blank)
+
+
+def compiled_at(place: str, rule: RuleDescription) -> RuleDescription:
+    """The rule, once its SQL is known to compile."""
+    with refusals_at(place):
+        compile_rule(rule, uuid4)
+    return rule

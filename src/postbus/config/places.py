@@ -1,4 +1,4 @@
-"""Where in a file something is wrong, and the few shapes that everything in one is made of."""
+"""Mistakes in a file and their places, and the shapes that a file is made of."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ class ConfigMistake(Exception):
 
 @contextmanager
 def refusals_at(place: str) -> Iterator[None]:
-    """What a client would be refused with is wrong at this place of the file."""
+    """Turns a refusal, as a client would get it, into a mistake at this place of the file."""
     try:
         yield
     except ServiceBusError as error:

@@ -23,7 +23,7 @@ from postbus.config.content import (
 from postbus.config.notation import field_value, shown
 from postbus.config.places import ConfigMistake, inside
 from postbus.config.steps import Change, Step, Verb
-from postbus.config.toml_writing import rule_values
+from postbus.config.toml import rule_values
 from postbus.model.authorization import settle_rules
 from postbus.model.fields import FIXED, Field, FieldType, fixed_text
 from postbus.model.rule import CorrelationFilter, RuleDescription

@@ -15,19 +15,11 @@ from postbus.amqp.sections import (
     scan,
 )
 from postbus.broker import records
-from postbus.broker.message import (
-    DEAD_LETTER,
-    KIND_MASK,
-    MAIN,
-    OWNER_BITS,
-    SCHEDULED,
-    STATE,
-    TRANSFER_DEAD_LETTER,
-    Message,
-)
-from postbus.feed.operations import HOUSEKEEPING, OPERATIONS
+from postbus.broker.message import SCHEDULED, STATE, Message
+from postbus.broker.record_kinds import OPERATIONS
+from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, kind_of, owner_of
 from postbus.messages.plain_values import id_text, property_text, read_body, text_of
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 Value = None | int | str | bytes | dict[str, str | None]
 Event = dict[str, Value]
@@ -88,13 +80,14 @@ class JournalOrigin(NamedTuple):
 
 def subscription_of(subqueue: int, subscriptions: Mapping[int, str]) -> str | None:
     """None for the queue or topic itself, and for a subscription that is no more."""
-    return subscriptions.get(subqueue >> OWNER_BITS)
+    return subscriptions.get(owner_of(subqueue))
 
 
 def event(place: JournalOrigin, offset: int, at: Instant, data: bytes) -> Event | None:
     """What one record says; `at` is when its batch was committed. None for housekeeping."""
     record = records.decode(data)
-    if record.kind in HOUSEKEEPING:
+    operation = OPERATIONS.get(record.kind)
+    if operation is None:
         return None
     message = record.message
     is_scheduled = message.lane == SCHEDULED
@@ -102,11 +95,11 @@ def event(place: JournalOrigin, offset: int, at: Instant, data: bytes) -> Event 
     columns |= {
         "entity": place.entity,
         "subscription": subscription_of(message.subqueue, place.subscriptions),
-        "subQueue": SUB_QUEUES[message.subqueue & KIND_MASK],
+        "subQueue": SUB_QUEUES[kind_of(message.subqueue)],
         "partition": place.partition,
         "offset": offset,
         "timestamp": at,
-        "operation": OPERATIONS[record.kind],
+        "operation": operation,
         "sequenceNumber": message.number,
         "originalSequenceNumber": message.first_number,
         # In that lane it is when the message will be enqueued.

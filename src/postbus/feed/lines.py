@@ -11,7 +11,7 @@ from typing import Final
 
 from postbus.feed.events import TIMES, Event
 from postbus.messages.plain_values import iso
-from postbus.model.httpdate import is_httpdate
+from postbus.model.times import is_httpdate
 
 _NO_TEXT: Final = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\U0010ffff]")
 

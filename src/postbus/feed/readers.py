@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from postbus.errors import EntityNotFound, QuotaExceeded, StoreUnavailable
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.namespace.entities import QueueEntity, TopicEntity
 from postbus.namespace.namespace import Namespace
 from postbus.runtime.fragment import LoadedFragment

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
-from postbus.broker.message import OWNER_BITS
+from postbus.broker.subqueue import subqueue_of
 from postbus.errors import (
     SHUTTING_DOWN,
     ConnectionForced,
@@ -28,7 +28,7 @@ from postbus.errors import (
 from postbus.feed.events import SUB_QUEUES, JournalOrigin, event
 from postbus.feed.lines import line
 from postbus.model.address import Address, SubQueue
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.namespace.entities import QueueEntity, TopicEntity
 from postbus.namespace.namespace import Namespace
 from postbus.runtime.fragment import LoadedFragment
@@ -371,7 +371,7 @@ def subqueues_of(entity: QueueEntity | TopicEntity) -> dict[int, tuple[str | Non
     """What each number of a subqueue in the records means: subscription, and which part of it."""
     owners: dict[int, str | None] = {0: None, **subscription_names(entity)}
     return {
-        owner << OWNER_BITS | kind: (name, text)
+        subqueue_of(owner, kind): (name, text)
         for owner, name in owners.items()
         for kind, text in SUB_QUEUES.items()
     }

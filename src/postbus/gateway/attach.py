@@ -11,7 +11,7 @@ from postbus.amqp.frames.terminus import Source
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sending import SenderLink
 from postbus.auth.authority import Right, missing_claim
-from postbus.broker.message import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
+from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
 from postbus.errors import (
     EntityDisabled,
     EntityNotFound,

@@ -21,7 +21,7 @@ from postbus.broker.pages import Need, Pages
 from postbus.errors import NotSupported, ServiceBusError
 from postbus.gateway.client_links import ClientReceiver
 from postbus.messages.envelope import write_delivery
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.runtime.receivers import LOOK_TOIL_MAX, TOIL_OF_A_SHARE, share_of
 from postbus.runtime.requests import Call
 

@@ -44,7 +44,7 @@ from postbus.gateway.transactions import Transactions
 from postbus.messages.batches import DECODED_PER_TURN
 from postbus.messages.envelope import DECODED
 from postbus.model.authorization import Right
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.namespace.namespace import Namespace
 from postbus.net.budgets import HELD_MIN
 from postbus.net.places import Place

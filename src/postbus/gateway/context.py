@@ -12,9 +12,9 @@ from postbus.auth.authority import Authority
 from postbus.auth.keyring import AccessKey
 from postbus.gateway.refusals import Refusals
 from postbus.model.authorization import Rules
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.namespace.namespace import Namespace
-from postbus.observe.tracking import TrackingIds
+from postbus.observe.logs import TrackingIds
 from postbus.observe.turns import TurnMeter
 from postbus.runtime.sliced_work import SlicedWork
 from postbus.settings import Settings

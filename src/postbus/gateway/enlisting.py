@@ -30,7 +30,7 @@ from postbus.errors import (
 from postbus.gateway.settlement import ACCEPTED, confirmation
 from postbus.gateway.transactions import OpenTransaction
 from postbus.messages.envelope import Changes, change_properties, text_keys
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.requests import Call
 

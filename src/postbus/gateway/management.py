@@ -13,10 +13,11 @@ from postbus.amqp.frames.outcomes import Accepted
 from postbus.auth.authority import Right, missing_claim
 from postbus.broker import browse
 from postbus.broker.engine import Engine
-from postbus.broker.message import KIND_MASK, MAIN, Message
+from postbus.broker.message import Message
 from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
 from postbus.broker.rewriting import Rewriting
+from postbus.broker.subqueue import MAIN, kind_of
 from postbus.broker.transaction import Transaction
 from postbus.errors import (
     InvalidArgument,
@@ -41,7 +42,7 @@ from postbus.messages.envelope import (
     Changes,
     text_keys,
 )
-from postbus.model.instant import NEVER, Instant
+from postbus.model.times import NEVER, Instant
 from postbus.namespace.entities import Entity, SubscriptionEntity
 from postbus.runtime.requests import Call
 
@@ -84,7 +85,7 @@ class ManagementNode:
         self._entity = entity
         self._subqueue = subqueue
         self._path = path
-        self._has_sessions = subqueue & KIND_MASK == MAIN and entity.policy().requires_session
+        self._has_sessions = kind_of(subqueue) == MAIN and entity.policy().requires_session
 
     def _operations(self) -> dict[str, tuple[Right, Callable[[NodeRequest, Fields], None]]]:
         """Made for each request: kept, they would keep what keeps them."""

@@ -19,7 +19,7 @@ from postbus.broker.session_list import Listing
 from postbus.errors import InvalidArgument, SessionLockLost
 from postbus.gateway.management_fields import Fields
 from postbus.gateway.nodes import NodeRequest
-from postbus.model.instant import NEVER, Instant
+from postbus.model.times import NEVER, Instant
 
 if TYPE_CHECKING:
     from postbus.gateway.connection import Gateway

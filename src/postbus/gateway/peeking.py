@@ -8,7 +8,7 @@ from postbus.broker import browse
 from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
 from postbus.messages.envelope import write_delivery
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.runtime.receivers import LOOK_TOIL_MAX, TOIL_OF_A_SHARE, share_of
 
 PEEK_BYTES_MAX: Final = 256 * 1024

@@ -6,8 +6,7 @@ from postbus.amqp.faults import ProtocolError
 from postbus.amqp.frames.outcomes import Error, Rejected
 from postbus.errors import ServiceBusError
 from postbus.model.address import host_without_port
-from postbus.observe.logs import Valve
-from postbus.observe.tracking import Tracking, TrackingIds
+from postbus.observe.logs import Tracking, TrackingIds, Valve
 
 log = structlog.get_logger("gateway")
 

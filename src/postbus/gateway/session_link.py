@@ -22,8 +22,7 @@ from postbus.errors import (
 )
 from postbus.gateway.client_links import ClientReceiver
 from postbus.gateway.session_filter import SessionFilter
-from postbus.model.duration import TICKS_PER_MS, format_timespan, ticks_of_instant
-from postbus.model.instant import Instant
+from postbus.model.times import TICKS_PER_MS, Instant, format_timespan, ticks_of_instant
 from postbus.runtime.sessions import Accept, Leave
 
 if TYPE_CHECKING:

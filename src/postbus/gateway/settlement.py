@@ -18,7 +18,7 @@ from postbus.errors import ServiceBusError
 from postbus.gateway.refusals import Refusals
 from postbus.messages.envelope import Changes, change_properties
 from postbus.messages.pings import PING_TTL_MS, count_pings
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.reads import OrderedRequest
 

@@ -30,7 +30,7 @@ from postbus.errors import (
     TransactionUnknown,
 )
 from postbus.gateway.settlement import ACCEPTED
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.requests import Call
 

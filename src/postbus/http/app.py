@@ -6,6 +6,7 @@ an error as XML and fail on anything else (wire §9.5).
 
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import InitVar, dataclass, field
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -20,11 +21,11 @@ from postbus.auth.authority import Authority, Claims, verify_waiting
 from postbus.errors import InvalidArgument, Unauthorized
 from postbus.http.atom import Site
 from postbus.http.caller import Caller, RequestContext, Resource
-from postbus.http.deadletters import DeadLetterOperations, DeadLetters, find_ask
+from postbus.http.deadletters import DeadLetters, find_ask
 from postbus.http.entities import EntityResource, list_entities, namespace_info
 from postbus.http.feed import FeedPages, find_feed
-from postbus.http.messages import Mailbox, Messages, find_target
-from postbus.http.namespace import Namespace
+from postbus.http.mailbox import Mailbox
+from postbus.http.messages import Messages, find_target
 from postbus.http.problems import (
     HttpProblem,
     body_too_large,
@@ -37,14 +38,16 @@ from postbus.http.problems import (
 from postbus.http.replies import listed_reply
 from postbus.http.rules import RuleResource, list_rules
 from postbus.http.subscriptions import SubscriptionResource, list_subscriptions
-from postbus.http.usage import Usage, answer_usage, find_usage
+from postbus.http.usage import answer_usage, find_usage
 from postbus.model.address import SubQueue, resolve_path
 from postbus.model.description import QueueDescription
 from postbus.model.fields import QUEUE, TOPIC
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
+from postbus.namespace.namespace import Namespace
+from postbus.namespace.resubmit import Resubmission
+from postbus.namespace.usage import Usage
 from postbus.net.http_protocol import LOG_IN
-from postbus.observe.logs import Valve, get_logger
-from postbus.observe.tracking import TrackingIds
+from postbus.observe.logs import TrackingIds, Valve, get_logger
 
 Health = Callable[[], Awaitable[tuple[bool, dict[str, object]]]]
 """Is the broker healthy, and what else is there to say."""
@@ -63,77 +66,39 @@ _OPEN: Final = ("health", "metrics")
 _log = get_logger("http")
 
 
-def build_app(
-    *,
-    namespace: Namespace,
-    authority: Authority,
-    clock: Callable[[], Instant],
-    wall: Callable[[], Instant],
-    tracking: TrackingIds,
-    health: Health,
-    metrics: Metrics,
-    defaults: QueueDescription,
-    mailbox: Mailbox,
-    feeds: FeedPages,
-    undertaker: DeadLetterOperations,
-    usage: Usage,
-    wait_max_ms: int,
-) -> Starlette:
-    """The ASGI application. `defaults` is what a queue is whose creator says nothing; no receive
-    waits longer than `wait_max_ms`."""
-    messages = Messages(mailbox, authority.review, wait_max_ms)
-    dead_letters = DeadLetters(undertaker, authority.review)
-    front = Front(
-        namespace,
-        authority,
-        clock,
-        wall,
-        tracking,
-        health,
-        metrics,
-        defaults,
-        messages,
-        feeds,
-        dead_letters,
-        usage,
-    )
-    return Starlette(
-        routes=[Route("/{path:path}", front)],
-        exception_handlers={HTTPException: front.no_route},
-    )
-
-
+@dataclass(kw_only=True, eq=False, slots=True)
 class Front:
     """Takes every request, whatever its path and method, to its reply."""
 
-    def __init__(
-        self,
-        namespace: Namespace,
-        authority: Authority,
-        clock: Callable[[], Instant],
-        wall: Callable[[], Instant],
-        tracking: TrackingIds,
-        health: Health,
-        metrics: Metrics,
-        defaults: QueueDescription,
-        messages: Messages,
-        feeds: FeedPages,
-        dead_letters: DeadLetters,
-        usage: Usage,
-    ) -> None:
-        self._namespace = namespace
-        self._authority = authority
-        self._clock = clock
-        self._wall = wall
-        self._tracking = tracking
-        self._health = health
-        self._metrics = metrics
-        self._defaults = defaults
-        self._messages = messages
-        self._feeds = feeds
-        self._dead_letters = dead_letters
-        self._usage = usage
-        self._valve = Valve()
+    namespace: Namespace
+    authority: Authority
+    clock: Callable[[], Instant]
+    wall: Callable[[], Instant]
+    tracking: TrackingIds
+    health: Health
+    metrics: Metrics
+    defaults: QueueDescription
+    """A queue whose creator says nothing."""
+    mailbox: InitVar[Mailbox]
+    feeds: FeedPages
+    resubmission: InitVar[Resubmission]
+    usage: Usage
+    wait_max_ms: InitVar[int]
+    """No receive waits longer."""
+    _messages: Messages = field(init=False)
+    _dead_letters: DeadLetters = field(init=False)
+    _valve: Valve = field(init=False, default_factory=Valve)
+
+    def __post_init__(self, mailbox: Mailbox, resubmission: Resubmission, wait_max_ms: int) -> None:
+        self._messages = Messages(mailbox, self.authority.review, wait_max_ms)
+        self._dead_letters = DeadLetters(resubmission, self.authority.review)
+
+    def app(self) -> Starlette:
+        """The ASGI application."""
+        return Starlette(
+            routes=[Route("/{path:path}", self)],
+            exception_handlers={HTTPException: self.no_route},
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
@@ -157,7 +122,7 @@ class Front:
             return await self._answer_open(request, path.lower())
         if not path and request.method in ("GET", "HEAD"):
             # Azure tells anybody as much, and operators try a connection by it.
-            return listed_reply(self._site(request), self._clock())
+            return listed_reply(self._site(request), self.clock())
         raw_path = _raw_path(request)
         # Nothing else may have a `$` in its name, but a rule may be called anything.
         if "$" in unquote(raw_path) and _RULE.fullmatch(path) is None:
@@ -171,12 +136,12 @@ class Front:
         match path.lower().split("/"):
             case ["$namespaceinfo"]:
                 _only_get(request)
-                return namespace_info(self._namespace, asked)
+                return namespace_info(self.namespace, asked)
             case ["$resources", "queues" | "topics" as kind]:
                 _only_get(request)
                 form = QUEUE if kind == "queues" else TOPIC
                 return await list_entities(
-                    form, self._namespace, request.query_params, asked, self._clock()
+                    form, self.namespace, request.query_params, asked, self.clock()
                 )
             case [first, *_] if first.startswith("$"):
                 raise unknown_path(path)
@@ -186,9 +151,9 @@ class Front:
         else:
             if path:
                 _refuse_subqueue(request.method, path)
-            resource = EntityResource(self._namespace, self._defaults, path, self._clock())
+            resource = EntityResource(self.namespace, self.defaults, path, self.clock())
             response = await self._answer_resource(request, resource, path, asked)
-        self._usage.managed(path)
+        self.usage.managed(path)
         return response
 
     async def _answer_special(self, request: Request, raw_path: str) -> Response | None:
@@ -196,26 +161,26 @@ class Front:
         feed = find_feed(raw_path)
         if feed is not None:
             asked = await self._asked(request, feed.path)
-            return await self._feeds.answer(request, feed, asked.caller.claims, asked.site)
+            return await self.feeds.answer(request, feed, asked.caller.claims, asked.site)
         ask = find_ask(raw_path)
         if ask is not None:
             asked = await self._asked(request, ask.path)
             claims, site = asked.caller.claims, asked.site
             response = await self._dead_letters.answer(request, ask, claims, site)
-            self._usage.managed(ask.path)
+            self.usage.managed(ask.path)
             return response
         used = find_usage(raw_path)
         if used is not None:
             asked = await self._asked(request, used)
-            return answer_usage(request, used, self._usage, asked.caller.claims, asked.site)
+            return answer_usage(request, used, self.usage, asked.caller.claims, asked.site)
         return None
 
     async def _answer_open(self, request: Request, path: str) -> Response:
         _only_get(request)
         if path == "metrics":
-            text, content_type = await self._metrics(request.headers.get("accept", ""))
+            text, content_type = await self.metrics(request.headers.get("accept", ""))
             return Response(text, headers={"content-type": content_type})
-        healthy, details = await self._health()
+        healthy, details = await self.health()
         status = "healthy" if healthy else "unhealthy"
         body = {"status": status, "message": f"The broker is {status}.", **details}
         return JSONResponse(body, 200 if healthy else 503)
@@ -224,7 +189,7 @@ class Front:
         self, request: Request, topic: str, rest: list[str], asked: RequestContext
     ) -> Response:
         """What lies below a topic: `Subscriptions[/{name}[/Rules[/{name}]]]`."""
-        namespace, now = self._namespace, self._clock()
+        namespace, now = self.namespace, self.clock()
         path = _path(request)
         match rest:
             case []:
@@ -232,7 +197,7 @@ class Front:
                 return await list_subscriptions(namespace, topic, request.query_params, asked, now)
             case [name]:
                 resource: Resource = SubscriptionResource(
-                    namespace, self._defaults, topic, name, now
+                    namespace, self.defaults, topic, name, now
                 )
                 return await self._answer_resource(request, resource, path, asked)
             case [subscription, rules] if rules.lower() == "rules":
@@ -289,7 +254,7 @@ class Front:
     async def _verify(self, token: str, path: str) -> Claims:
         try:
             # Claims are about URLs: a question mark in a rule's name must not end the path here.
-            return await verify_waiting(self._authority, token, quote(path), self._wall)
+            return await verify_waiting(self.authority, token, quote(path), self.wall)
         except Unauthorized as error:
             # Azure's words first, for clients that look for them (semantics A §6).
             text = f"claim is empty or token is invalid. {error}"
@@ -305,11 +270,11 @@ class Front:
                 f"use one from {API_VERSION_FIRST} to {API_VERSION_LAST}."
             )
         base_url = f"{request.scope['scheme']}://{_host(request)}"
-        return Site(base_url, self._namespace.name, version)
+        return Site(base_url, self.namespace.name, version)
 
     def _refuse(self, request: Request, error: Exception) -> Response:
         path = _path(request)
-        tracking = self._tracking.track(path or None)
+        tracking = self.tracking.track(path or None)
         wording, status = wording_of(error, _host(request)), status_of(error)
         self._write_down(error, request.method, path, status, wording, tracking.id)
         return error_response(error, tracking.describe(wording))
@@ -322,7 +287,7 @@ class Front:
             _log.error("request_failed", **facts, exc_info=error)
         elif status != 401:
             _log.info("request_refused", **facts, text=wording)
-        elif (held := self._valve.passes("unauthorized", self._clock())) is not None:
+        elif (held := self._valve.passes("unauthorized", self.clock())) is not None:
             # Anybody can cause these, so one a second is written.
             _log.warning("request_unauthorized", **facts, text=wording, held_back=held)
 

@@ -1,10 +1,11 @@
-"""ATOM: the entries and feeds that descriptions come and go in (wire §9.3).
+"""ATOM: the entries and feeds that carry descriptions (wire §9.3).
 
-Written by hand rather than by a serializer, because the clients read more than XML says: the JS one
-takes names from the `id`, the Python one counts the links of a feed.
+Written by hand rather than by a serializer, because the clients read more than XML says: the JS
+client takes names from the `id`, the Python client counts the links of a feed.
 """
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Final, NamedTuple
 from urllib.parse import quote
 from xml.etree.ElementTree import Element, ParseError
@@ -12,9 +13,20 @@ from xml.etree.ElementTree import Element, ParseError
 from defusedxml.ElementTree import fromstring
 
 from postbus.errors import InvalidArgument
-from postbus.http.notation import ATOM, INSTANCE, SERVICE_BUS, time_text
 from postbus.http.problems import xml_text
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
+
+ATOM: Final = "http://www.w3.org/2005/Atom"
+SERVICE_BUS: Final = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
+COUNTS: Final = "http://schemas.microsoft.com/netservices/2011/06/servicebus"
+INSTANCE: Final = "http://www.w3.org/2001/XMLSchema-instance"
+
+
+def time_text(instant: Instant) -> str:
+    """A point in time as ISO 8601 with `Z`."""
+    moment = datetime.fromtimestamp(instant // 1_000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{instant % 1_000:03d}Z"
+
 
 ENTRY_TYPE: Final = "application/atom+xml;type=entry;charset=utf-8"
 FEED_TYPE: Final = "application/atom+xml;type=feed;charset=utf-8"
@@ -120,7 +132,7 @@ def namespace_document(site: Site, created_at: Instant) -> str:
 def read_content(body: bytes) -> Element:
     """The description in the entry that a request brings. Raises InvalidArgument."""
     try:
-        # Decoded here, so that the document cannot choose which of Python's codecs runs.
+        # DecodeMeter here, so that the document cannot choose which of Python's codecs runs.
         root = fromstring(body.decode("utf-8-sig"))
     except (ParseError, ValueError) as error:
         raise InvalidArgument(f"The body of the request is not valid XML: {error}.") from None

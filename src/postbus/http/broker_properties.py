@@ -12,17 +12,20 @@ from typing import Any, Final
 
 from postbus.errors import InvalidArgument
 from postbus.http.property_headers import read_text, write_object
-from postbus.model.duration import (
+from postbus.model.plain_message import PlainMessage, PropertyValue, ReceivedMessage
+from postbus.model.times import (
     MAX_TICKS,
     TICKS_PER_MS,
     TICKS_PER_SECOND,
+    BadDate,
     BadDuration,
+    Instant,
+    format_httpdate,
+    is_httpdate,
     is_infinite,
+    parse_httpdate,
     parse_timespan,
 )
-from postbus.model.httpdate import BadDate, format_httpdate, is_httpdate, parse_httpdate
-from postbus.model.instant import Instant
-from postbus.model.plain_message import PlainMessage, PropertyValue, ReceivedMessage
 
 _TEXTS: Final = {
     "CorrelationId": "correlation_id",

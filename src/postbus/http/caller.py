@@ -1,7 +1,8 @@
-"""Who asks: what a request's tokens prove, and how it is refused where that is too little."""
+"""The caller of a request: what the tokens prove, and the refusals where they prove too little."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, NamedTuple, Protocol
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote
 
 from starlette.responses import Response
@@ -10,7 +11,9 @@ from postbus.auth.authority import Claims, Right, missing_claim
 from postbus.errors import Unauthorized
 from postbus.http.atom import Site
 from postbus.http.problems import HttpProblem
+from postbus.model.description import QueueDescription, SubscriptionDescription
 from postbus.model.fields import FORWARD, FORWARD_DEAD
+from postbus.namespace.namespace import Namespace
 
 READ: Final = "Manage,EntityRead claims required for this operation."
 WRITE: Final = "Authorization failed for specified action: Manage,EntityWrite."
@@ -83,3 +86,40 @@ class Resource(Protocol):
         """Replace the description: what the body leaves out goes back to its default."""
 
     async def delete(self, asked: RequestContext) -> Response: ...
+
+
+D = TypeVar("D", QueueDescription, SubscriptionDescription)
+
+
+async def with_destinations(description: D, namespace: Namespace, asked: RequestContext) -> D:
+    """The description with its destinations as they call themselves.
+
+    An entity may forward to itself, as in Azure (semantics A §5.2): the hops of a message are
+    counted, so that none goes round for ever. Raises Unauthorized, or 400 for one that is missing.
+    """
+    found: dict[str, Any] = {}
+    for field in (FORWARD, FORWARD_DEAD):
+        given = getattr(description, str(field.attribute))
+        name = await _found(field.element, given, namespace, asked)
+        found[str(field.attribute)] = name
+        if given != name:
+            # In its own case: the client is given back what it gave.
+            found[field.sent] = getattr(description, field.sent) or given
+    return replace(description, **found)
+
+
+async def _found(
+    element: str, name: str | None, namespace: Namespace, asked: RequestContext
+) -> str | None:
+    if name is None:
+        return None
+    # First: whether an entity is there is for those to know who may manage it.
+    await asked.caller.require_destination(element, name, asked.site)
+    entity = namespace.entity(name)
+    if entity is None:
+        raise HttpProblem(
+            400,
+            f"The auto forwarding destination entity '{name}' does not exist ('{element}').",
+            sub_code=40400,
+        )
+    return entity.name

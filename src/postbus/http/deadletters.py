@@ -4,9 +4,12 @@
 Each message of a request has an outcome of its own, and asking again does no harm.
 """
 
+import binascii
 import re
+from base64 import b64decode
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol
+from math import isfinite
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from starlette.requests import Request
@@ -15,10 +18,11 @@ from starlette.responses import JSONResponse, Response
 from postbus.auth.authority import Claims, Right, missing_claim
 from postbus.errors import InvalidArgument, ServerBusy
 from postbus.http.atom import Site
-from postbus.http.edits import read_numbers, read_resubmission
+from postbus.http.broker_properties import read_json
 from postbus.http.problems import body_too_large, wrong_method
 from postbus.model.address import Address, SubQueue, resolve_path
-from postbus.model.edits import Edits
+from postbus.model.plain_message import TEXT_FIELDS, TIME_FIELDS, EditedValue, Edits
+from postbus.namespace.resubmit import Resubmission
 
 REQUEST_MAX_BYTES: Final = 4 << 20
 UNDER_WAY_MAX: Final = 8
@@ -38,16 +42,6 @@ class Ask(NamedTuple):
     verb: str
 
 
-class DeadLetterOperations(Protocol):
-    """What this needs of a namespace. Raises ServiceBusError for what cannot be done."""
-
-    async def resubmit(
-        self, source: Address, to: Address | None, asked: Sequence[tuple[int, Edits]]
-    ) -> Outcomes: ...
-
-    async def discard(self, source: Address, numbers: Sequence[int]) -> Outcomes: ...
-
-
 def find_ask(raw_path: str) -> Ask | None:
     """What a path asks for, percent-encoding and all; None if it is about something else."""
     path, _, verb = raw_path.strip("/").rpartition("/")
@@ -58,13 +52,13 @@ def find_ask(raw_path: str) -> Ask | None:
 class DeadLetters:
     """Resubmit and discard, for clients that hold Manage."""
 
-    __slots__ = ("_review", "_under_way", "_undertaker")
+    __slots__ = ("_resubmission", "_review", "_under_way")
 
     def __init__(
-        self, undertaker: DeadLetterOperations, review: Callable[[Claims], Claims | None]
+        self, resubmission: Resubmission, review: Callable[[Claims], Claims | None]
     ) -> None:
         """`review` gives what is left of claims whose keys may be gone by now."""
-        self._undertaker = undertaker
+        self._resubmission = resubmission
         self._review = review
         self._under_way = 0
 
@@ -85,14 +79,14 @@ class DeadLetters:
             self._check(claims, Right.MANAGE, entity, site)  # reading it may have taken long
             if ask.verb == "$discard":
                 numbers = read_numbers(body)
-                outcomes = await self._undertaker.discard(address, numbers)
+                outcomes = await self._resubmission.discard(address, numbers)
             else:
                 to, asked = read_resubmission(body)
                 target = None if to is None else resolve_path(to)
                 if target is not None:
                     self._check(claims, Right.SEND, target, site)
                 numbers = [number for number, _ in asked]
-                outcomes = await self._undertaker.resubmit(address, target, asked)
+                outcomes = await self._resubmission.resubmit(address, target, asked)
         finally:
             self._under_way -= 1
         return JSONResponse({"results": _results(numbers, outcomes)})
@@ -123,3 +117,143 @@ async def _read_body(request: Request) -> bytes:
         if len(body) > REQUEST_MAX_BYTES:
             raise body_too_large(REQUEST_MAX_BYTES)
     return bytes(body)
+
+
+MESSAGES_MAX: Final = 1_000
+"""Dead letters that one request names."""
+
+_NUMBER_MAX: Final = (1 << 63) - 1
+_TIME_MAX: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999; also the longest time to live."""
+_ASCII: Final = frozenset({"contentType", "contentEncoding"})
+"""Symbols in AMQP."""
+_NO_EDITS: Final = Edits()
+
+
+def read_resubmission(body: bytes) -> tuple[str | None, list[tuple[int, Edits]]]:
+    """The name of the entity that they shall go to, if that is another one, and the numbers of the
+    dead letters, each with its edits. Raises InvalidArgument that names what is wrong."""
+    asked = _object(read_json(body, "The request"), "The request", {"to", "messages"})
+    to = asked.get("to")
+    if to is not None and (not isinstance(to, str) or not to.strip("/")):
+        raise InvalidArgument("'to' must be the name of an entity, or null.")
+    if to is not None:
+        _check_text(to, "'to'")
+    return to, [
+        _read_message(item, f"messages[{place}]") for place, item in enumerate(_list(asked))
+    ]
+
+
+def read_numbers(body: bytes) -> list[int]:
+    """The numbers of dead letters that are to be thrown away."""
+    asked = _object(read_json(body, "The request"), "The request", {"sequenceNumbers"})
+    return [
+        _number(value, f"sequenceNumbers[{place}]")
+        for place, value in enumerate(_list(asked, "sequenceNumbers"))
+    ]
+
+
+def _list(asked: dict[str, Any], name: str = "messages") -> list[Any]:
+    items = asked.get(name)
+    if not isinstance(items, list) or not items:
+        raise InvalidArgument(f"'{name}' must be a list, and not an empty one.")
+    if len(items) > MESSAGES_MAX:
+        raise InvalidArgument(f"'{name}' has {len(items)} items, {MESSAGES_MAX} are allowed.")
+    return items
+
+
+def _object(value: object, where: str, keys: set[str] | frozenset[str]) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidArgument(f"{where} is not a JSON object.")
+    unknown = sorted(value.keys() - keys)
+    if unknown:
+        raise InvalidArgument(f"{where} has '{_shown(unknown[0])}', which is not known.")
+    return value
+
+
+def _read_message(item: object, where: str) -> tuple[int, Edits]:
+    message = _object(item, where, {"sequenceNumber", "edits"})
+    number = _number(message.get("sequenceNumber"), f"{where}.sequenceNumber")
+    edits = message.get("edits")
+    return number, _NO_EDITS if edits is None else _read_edits(edits, f"{where}.edits")
+
+
+def _number(value: object, where: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _NUMBER_MAX:
+        raise InvalidArgument(f"{where} must be a whole number of 64 bits.")
+    return value
+
+
+_EDITS: Final = TEXT_FIELDS | TIME_FIELDS | {"body", "properties"}
+
+
+def _read_edits(value: object, where: str) -> Edits:
+    edits = _object(value, where, _EDITS)
+    return Edits(
+        body=_body(edits["body"], f"{where}.body") if "body" in edits else None,
+        properties=_properties(edits.get("properties"), f"{where}.properties"),
+        texts=_fields(edits, TEXT_FIELDS, _text, where),
+        times=_fields(edits, TIME_FIELDS, _time, where),
+    )
+
+
+def _body(value: object, where: str) -> bytes:
+    try:
+        return b64decode(value if isinstance(value, str) else "?", validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidArgument(f"{where} must be a string in base64.") from None
+
+
+def _properties(value: object, where: str) -> dict[str, EditedValue | None]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise InvalidArgument(f"{where} is not a JSON object.")
+    for name, each in value.items():
+        place = f"{where}['{_shown(name)}']"
+        _check_text(name, place)
+        if isinstance(each, str):
+            _check_text(each, place)
+        elif isinstance(each, (dict, list)):
+            raise InvalidArgument(f"{place} must be a string, a number, true, false or null.")
+        elif (isinstance(each, int) and not -(1 << 63) <= each < 1 << 63) or (
+            isinstance(each, float) and not isfinite(each)
+        ):
+            raise InvalidArgument(f"{place} must be a number of 64 bits.")
+    return value
+
+
+def _fields(
+    edits: dict[str, Any], names: frozenset[str], read: Callable[[str, Any, str], Any], where: str
+) -> dict[str, Any]:
+    return {name: read(name, edits[name], f"{where}.{name}") for name in edits if name in names}
+
+
+def _text(name: str, value: object, where: str) -> str | None:
+    if value is None and name != "messageId":
+        return None
+    if not isinstance(value, str) or (name == "messageId" and not value):
+        raise InvalidArgument(f"{where} must be a string.")
+    if name in _ASCII and not value.isascii():
+        raise InvalidArgument(f"{where} must be a string in ASCII.")
+    _check_text(value, where)
+    return value
+
+
+def _time(name: str, value: object, where: str) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _TIME_MAX:
+        raise InvalidArgument(f"{where} must be a number of milliseconds from 1 to {_TIME_MAX}.")
+    return value
+
+
+def _check_text(text: str, where: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{where} has half of a surrogate pair.") from None
+
+
+def _shown(name: str) -> str:
+    return name[:64].encode("ascii", "backslashreplace").decode()

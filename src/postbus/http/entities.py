@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from postbus.errors import EntityNotFound, InvalidArgument
 from postbus.http.atom import ENTRY_TYPE, Entry, Site, namespace_document, read_content
-from postbus.http.caller import DELETE, READ, WRITE, RequestContext
+from postbus.http.caller import DELETE, READ, WRITE, RequestContext, with_destinations
 from postbus.http.description_xml import (
     description_xml,
     form_of,
@@ -20,8 +20,6 @@ from postbus.http.description_xml import (
     told_of,
     told_of_topic,
 )
-from postbus.http.forwarding import with_destinations
-from postbus.http.namespace import Namespace, QueueEntity, TopicEntity
 from postbus.http.problems import missing_for_delete, missing_for_update
 from postbus.http.replies import (
     entry_reply,
@@ -32,10 +30,11 @@ from postbus.http.replies import (
     slice_of,
 )
 from postbus.model.address import check_entity_name
-from postbus.model.description import Description, QueueCounts, QueueDescription
+from postbus.model.description import Description, QueueCounts, QueueDescription, TopicDescription
 from postbus.model.fields import QUEUE, TOPIC, Form, Value, describe, keep_fixed, refuse_changes
-from postbus.model.instant import Instant
-from postbus.model.topic import TopicDescription
+from postbus.model.times import Instant
+from postbus.namespace.entities import QueueEntity, TopicEntity
+from postbus.namespace.namespace import Namespace
 
 _INFO: Final = "$namespaceinfo"
 

@@ -29,8 +29,7 @@ from postbus.http.problems import HttpProblem, unknown_path, wrong_method
 from postbus.http.readers import ReaderPages
 from postbus.model.address import resolve_path
 from postbus.namespace.entities import QueueEntity, TopicEntity
-from postbus.observe.logs import get_logger
-from postbus.observe.tracking import TrackingIds
+from postbus.observe.logs import TrackingIds, get_logger
 
 FEED: Final = "$feed"
 RAW_TYPE: Final = "application/vnd.postbus.record-batches"

@@ -12,9 +12,10 @@ from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from postbus.broker.engine import Engine
-from postbus.broker.message import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Message
+from postbus.broker.message import Message
 from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
+from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
 from postbus.errors import (
     SHUTTING_DOWN,
     ConnectionForced,
@@ -34,8 +35,8 @@ from postbus.messages.envelope import DECODED
 from postbus.messages.pings import PING
 from postbus.messages.translation import to_message
 from postbus.model.address import Address, SubQueue
-from postbus.model.instant import Instant
 from postbus.model.plain_message import PlainMessage, ReceivedMessage
+from postbus.model.times import Instant
 from postbus.namespace.entities import Entity, QueueEntity, ReceivableEntity, TopicEntity
 from postbus.namespace.namespace import Namespace
 from postbus.runtime.requests import Call

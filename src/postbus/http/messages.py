@@ -8,7 +8,7 @@ import asyncio
 import re
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 from uuid import UUID
 
@@ -19,6 +19,7 @@ from postbus.auth.authority import Claims, Right, missing_claim
 from postbus.errors import InvalidArgument, MessageSizeExceeded, ServerBusy, ServiceBusError
 from postbus.http.atom import Site
 from postbus.http.batches import is_batch, read_batch
+from postbus.http.mailbox import Mailbox
 from postbus.http.message_headers import (
     EMPTY_TYPE,
     headers_of,
@@ -29,7 +30,7 @@ from postbus.http.message_headers import (
 from postbus.http.problems import wrong_method
 from postbus.model.address import Address, resolve_path
 from postbus.model.limits import BATCH_SIZE_MAX
-from postbus.model.plain_message import PlainMessage, ReceivedMessage
+from postbus.model.plain_message import PlainMessage
 
 WAIT_DEFAULT_MS: Final = 60_000
 """How long a receive waits that does not say."""
@@ -60,34 +61,6 @@ class MessagePath(NamedTuple):
 
 VALUES_PER_TURN: Final = 4_096
 """Messages and properties of a batch that are read before others have their turn: some 10 ms."""
-
-
-class Mailbox(Protocol):
-    """What this needs of a namespace. Raises ServiceBusError for what cannot be done."""
-
-    def room_for(self, address: Address) -> int:
-        """How many bytes a message may have; raises where none can be sent."""
-
-    async def send(self, address: Address, messages: list[PlainMessage]) -> None:
-        """Store all of them or none."""
-
-    async def receive(
-        self,
-        address: Address,
-        deletes: bool,
-        wait_ms: int,
-        gone: asyncio.Future[None],
-        check: Callable[[], None],
-    ) -> ReceivedMessage | None:
-        """The next message, or None: none came in time, or `gone` is done. `check` refuses who may
-        not receive any more, and is asked whenever keys were taken away meanwhile."""
-
-    async def complete(self, address: Address, reference: str, token: UUID) -> None: ...
-    async def unlock(self, address: Address, reference: str, token: UUID) -> None: ...
-    async def renew(self, address: Address, reference: str, token: UUID) -> None: ...
-
-    def refused(self, address: Address, error: ServiceBusError) -> None:
-        """Count a refusal that was not the mailbox's."""
 
 
 def find_target(method: str, raw_path: str) -> MessagePath | None:

@@ -15,8 +15,8 @@ from math import isfinite
 from typing import Final, Self
 
 from postbus.errors import InvalidArgument
-from postbus.model.httpdate import BadDate, format_httpdate, parse_httpdate
 from postbus.model.plain_message import Moment, PropertyValue
+from postbus.model.times import BadDate, format_httpdate, parse_httpdate
 
 BROKER_PROPERTIES: Final = "BrokerProperties"
 USER_PROPERTIES: Final = "UserProperties"

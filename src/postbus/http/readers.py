@@ -16,7 +16,7 @@ from postbus.feed.readers import FeedReaders, Progress
 from postbus.feed.service import Feed
 from postbus.http.broker_properties import read_json
 from postbus.http.problems import body_too_large, unknown_path, wrong_method
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.namespace.entities import QueueEntity, TopicEntity
 
 NAME_LENGTH_MAX: Final = 128

@@ -17,8 +17,7 @@ from postbus.http.atom import (
     listed_document,
 )
 from postbus.http.problems import HttpProblem
-from postbus.model.duration import ticks_of_instant
-from postbus.model.instant import Instant
+from postbus.model.times import Instant, ticks_of_instant
 
 PAGE_LENGTH_MAX: Final = 100
 

@@ -5,11 +5,9 @@ from typing import Final
 from xml.etree.ElementTree import Element
 
 from postbus.errors import InvalidArgument
-from postbus.http.atom import element, is_nil, local_name, service_bus
+from postbus.http.atom import INSTANCE, element, is_nil, local_name, service_bus, time_text
 from postbus.http.description_xml import children, text_of
-from postbus.http.notation import INSTANCE, time_text
 from postbus.http.problems import xml_text
-from postbus.model.instant import Instant
 from postbus.model.rule import (
     DEFAULT_RULE_NAME,
     FALSE_EXPRESSION,
@@ -23,6 +21,7 @@ from postbus.model.rule import (
     SqlFilter,
     TrueFilter,
 )
+from postbus.model.times import Instant
 from postbus.model.values import TypedValue, ValueType, typed_value
 
 RULE: Final = "RuleDescription"

@@ -10,13 +10,14 @@ from starlette.responses import Response
 from postbus.errors import EntityAlreadyExists, EntityNotFound, InvalidArgument
 from postbus.http.atom import Entry, Site, local_name, read_content
 from postbus.http.caller import RequestContext
-from postbus.http.namespace import Namespace, SubscriptionEntity
 from postbus.http.problems import SubordinatePath, missing_for_delete, without_sub_code
 from postbus.http.replies import entry_reply, feed_reply, require_version, slice_of
 from postbus.http.rule_xml import RULE, read_rule, rule_xml
 from postbus.model.address import Address
-from postbus.model.instant import Instant
 from postbus.model.rule import RuleDescription, check_rule_name
+from postbus.model.times import Instant
+from postbus.namespace.entities import SubscriptionEntity
+from postbus.namespace.namespace import Namespace
 
 _WRITE: Final = "CreateOrUpdateRule"
 

@@ -8,10 +8,8 @@ from starlette.responses import Response
 
 from postbus.errors import EntityAlreadyExists, EntityNotFound, InvalidArgument
 from postbus.http.atom import Entry, Site, is_nil, read_content
-from postbus.http.caller import RequestContext
+from postbus.http.caller import RequestContext, with_destinations
 from postbus.http.description_xml import children, description_xml, form_of, read_values, told_of
-from postbus.http.forwarding import with_destinations
-from postbus.http.namespace import Namespace, SubscriptionEntity
 from postbus.http.problems import (
     SubordinatePath,
     missing_for_delete,
@@ -21,11 +19,17 @@ from postbus.http.problems import (
 from postbus.http.replies import entry_reply, etag_of, feed_reply, require_version, slice_of
 from postbus.http.rule_xml import DEFAULT_RULE, read_rule
 from postbus.model.address import Address, check_subscription_name
-from postbus.model.description import Description, QueueCounts, QueueDescription
+from postbus.model.description import (
+    Description,
+    QueueCounts,
+    QueueDescription,
+    SubscriptionDescription,
+)
 from postbus.model.fields import SUBSCRIPTION, Value, describe, keep_fixed, refuse_changes
-from postbus.model.instant import Instant
 from postbus.model.rule import RuleDescription
-from postbus.model.subscription import SubscriptionDescription
+from postbus.model.times import Instant
+from postbus.namespace.entities import SubscriptionEntity
+from postbus.namespace.namespace import Namespace
 
 
 async def list_subscriptions(

@@ -1,6 +1,6 @@
 """`GET /$usage` and `GET /{entity}/$usage`: what entities have cost since the start (R-COST-01)."""
 
-from typing import Final, Protocol
+from typing import Final
 from urllib.parse import quote, unquote
 
 from starlette.requests import Request
@@ -9,22 +9,10 @@ from starlette.responses import JSONResponse, Response
 from postbus.auth.authority import Claims, Right, missing_claim
 from postbus.http.atom import Site
 from postbus.http.problems import wrong_method
-from postbus.model.address import Address, resolve_path
+from postbus.model.address import resolve_path
+from postbus.namespace.usage import Usage
 
 _USAGE: Final = "$usage"
-
-
-class Usage(Protocol):
-    """What this needs of a namespace."""
-
-    def of_all(self) -> dict[str, object]:
-        """Of every entity."""
-
-    def of_one(self, address: Address) -> dict[str, object]:
-        """Of one; raises ServiceBusError where there is none."""
-
-    def managed(self, path: str) -> None:
-        """Count a request about what is at this path, if that is there."""
 
 
 def find_usage(raw_path: str) -> str | None:

@@ -16,7 +16,7 @@ BATCH_FORMAT: Final = 0x80013700
 BATCH_COUNT_MAX: Final = 4_500
 """Messages in one batch (semantics B §2)."""
 DECODED_PER_TURN: Final = 131_072
-"""Of `Decoded.units`: some 13 ms, and the message that goes beyond it takes as long at most."""
+"""Of `DecodeMeter.units`: some 13 ms, and the message that goes beyond it takes as long at most."""
 
 
 class BatchReader:

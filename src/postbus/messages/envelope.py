@@ -35,9 +35,8 @@ from postbus.amqp.sections import (
 )
 from postbus.broker.message import NO_TTL, SCHEDULED, Message, NewProperties
 from postbus.errors import InvalidArgument, InvalidOperation, MessageSizeExceeded
-from postbus.model.duration import MAX_TICKS, TICKS_PER_MS
-from postbus.model.instant import Instant
 from postbus.model.limits import FEW_HEADER_BYTES, HEADER_VALUES_MAX
+from postbus.model.times import MAX_TICKS, TICKS_PER_MS, Instant
 
 HEADER_SIZE_MAX: Final = 1 << 20
 """Bytes of headers that are looked at, where whoever asks has no smaller bound."""
@@ -93,7 +92,7 @@ _LOCKED = AnnotationLayout(
 )
 
 
-class Decoded:
+class DecodeMeter:
     """What has been decoded of messages since the process began. Whoever lets clients wait for
     each other compares it with what it was before."""
 
@@ -105,7 +104,7 @@ class Decoded:
         most."""
 
 
-DECODED: Final = Decoded()
+DECODED: Final = DecodeMeter()
 UNITS_OF_A_MESSAGE: Final = 64
 UNITS_OF_TOIL: Final = 10
 """What is one of `SharedState.toil`."""

@@ -24,10 +24,8 @@ from postbus.amqp.codec.types import (
 from postbus.amqp.faults import DecodeError
 from postbus.amqp.sections import Sections, read_data
 from postbus.amqp.sections.fields import MessageId
-from postbus.model.duration import format_timespan, instant_of_ticks
-from postbus.model.httpdate import is_httpdate
-from postbus.model.instant import Instant
 from postbus.model.plain_message import Moment, PropertyValue
+from postbus.model.times import Instant, format_timespan, instant_of_ticks, is_httpdate
 
 TEXT: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json"

@@ -1,4 +1,4 @@
-"""Entity paths: what an AMQP address or a request path names.
+"""Entity paths in AMQP addresses and request paths, and the destinations of forwarding.
 
 `<entity>[/Subscriptions/<name>][/$DeadLetterQueue | /$Transfer/$DeadLetterQueue][/$management]`.
 An entity's name may itself contain slashes, so a path is read from its right end.
@@ -7,7 +7,7 @@ An entity's name may itself contain slashes, so a path is read from its right en
 import re
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from postbus.errors import InvalidArgument
@@ -163,3 +163,49 @@ def _split_subscription(path: str) -> tuple[str, str | None]:
     if entity and name and marker.lower() == _SUBSCRIPTIONS:
         return entity, name
     return path, None
+
+
+class Destination(NamedTuple):
+    """A queue or topic that messages are forwarded to, as a client wrote it.
+
+    Azure returns a URL as it came, with its scheme and its case. The SDKs' own tests compare both.
+    """
+
+    name: str | None
+    """What names it; None where there is none."""
+    sent: str | None
+    """The URL in which it was named; None where it was named without."""
+
+
+def read_destination(element: str, text: str) -> Destination:
+    """What `sb://host/name`, or a bare `name`, says. Raises InvalidArgument.
+
+    The host is not looked at: a broker is reached by more names than it knows of.
+    """
+    if not text:
+        return Destination(None, None)
+    try:
+        address = resolve_address(text)
+        check_entity_name(address.entity)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"The property '{element}' is not valid: {error}") from None
+    if address.subscription or address.management or address.subqueue is not SubQueue.MAIN:
+        raise InvalidArgument(
+            f"The property '{element}' must name a queue or a topic, not '{address.path}'."
+        )
+    return Destination(address.entity, text if _is_url(text) else None)
+
+
+def written(name: str, sent: str | None, url_of_host: str) -> str:
+    """The URL that a client is given back for what it sent, a URL or a name in the client's case.
+
+    `url_of_host` goes in front of a name, and ends with a slash.
+    """
+    # A copy that forwards elsewhere leaves the old spelling behind.
+    if sent is None or resolve_address(sent).entity.lower() != name.lower():
+        sent = name
+    return sent if _is_url(sent) else f"{url_of_host}{sent}"
+
+
+def _is_url(text: str) -> bool:
+    return strip_authority(text) != text

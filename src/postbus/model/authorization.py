@@ -12,7 +12,7 @@ from reprlib import repr as brief
 from typing import Any, Final, Self
 
 from postbus.errors import InvalidArgument
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 RULES_MAX: Final = 12
 KEY_NAME_LENGTH_MAX: Final = 256

@@ -1,8 +1,8 @@
-"""What an entity is told to be: the part that all kinds have, and the description of a queue.
+"""Descriptions of queues, topics and subscriptions: the settings that their owners choose.
 
-Only what has an effect is a field here, with three exceptions that are kept to be given back
-(`enable_batched_operations`, `enable_express`, `support_ordering`; docs/http-api.md says why), and
-the duplicate window, which Azure checks and keeps even where detection is off.
+A field has an effect, with three exceptions: `enable_batched_operations`, `enable_express` and
+`support_ordering` are kept only to be given back (docs/http-api.md says why). The duplicate window
+is also kept where detection is off, because Azure checks and keeps it there.
 """
 
 import re
@@ -13,14 +13,6 @@ from typing import Any, ClassVar, Final, NamedTuple, Self, get_args
 
 from postbus.errors import InvalidArgument
 from postbus.model.authorization import Rules, rules_from_json, rules_to_json, validate_rules
-from postbus.model.duration import (
-    INFINITE,
-    TICKS_PER_MS,
-    BadDuration,
-    format_iso,
-    is_infinite,
-    parse_iso,
-)
 from postbus.model.limits import (
     check_auto_delete,
     check_default_ttl,
@@ -32,6 +24,14 @@ from postbus.model.limits import (
     check_retention,
     check_session_forward,
     check_size,
+)
+from postbus.model.times import (
+    INFINITE,
+    TICKS_PER_MS,
+    BadDuration,
+    format_iso,
+    is_infinite,
+    parse_iso,
 )
 
 USER_METADATA_LENGTH_MAX: Final = 1_024
@@ -177,7 +177,7 @@ class QueueDescription(Description):
     forward_to: str | None = None
     """The queue or topic that takes what arrives; its name, without scheme and host."""
     forward_to_sent: str | None = None
-    """The same as the client wrote it, which it is given back (`model.destination`)."""
+    """The same as the client wrote it, which it is given back (`model.address`)."""
     forward_dead_letters_to: str | None = None
     forward_dead_letters_to_sent: str | None = None
     max_message_size_kb: int = 256
@@ -220,3 +220,58 @@ def _check_user_metadata(text: str) -> None:
         )
     if NOT_IN_XML.search(text) is not None:
         raise InvalidArgument("The property 'UserMetadata' has a character that XML cannot hold.")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription(Description):
+    """Everything about a topic that its owner chooses; its subscriptions have their own."""
+
+    WORD: ClassVar[str] = "topic"
+
+    max_size_mb: int = 1_024
+    """For the messages of all its subscriptions together."""
+    requires_duplicate_detection: bool = False
+    duplicate_window_ms: int = 600_000
+    max_message_size_kb: int = 256
+    enable_express: bool = False
+    support_ordering: bool = True
+    authorization_rules: Rules = ()
+    retention_hours: int | None = None
+    """How long its change feed goes back; None: as the settings say."""
+    retention_mb: int | None = None
+
+    def validate(self) -> None:
+        Description.validate(self)
+        check_duplicate_window(self.duplicate_window_ms)
+        check_express(self.enable_express, self.requires_duplicate_detection)
+        check_size(self.max_size_mb)
+        check_message_size(self.max_message_size_kb)
+        check_retention(self.retention_hours, self.retention_mb)
+        validate_rules(self.authorization_rules)
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionDescription(Description):
+    """Everything about a subscription that its owner chooses. Its rules are kept beside it."""
+
+    WORD: ClassVar[str] = "subscription"
+    _SPELLINGS: ClassVar[tuple[str, ...]] = ("default_ttl_sent", *FORWARDING_SPELLINGS)
+
+    lock_duration_ms: int = 30_000
+    dead_lettering_on_expiration: bool = False
+    dead_lettering_on_filter_errors: bool = True
+    """Is a message that a rule cannot be evaluated on dead-lettered, or left out?"""
+    max_delivery_count: int = 10
+    requires_session: bool = False
+    forward_to: str | None = None
+    """The queue or topic that takes what arrives; its name, without scheme and host."""
+    forward_to_sent: str | None = None
+    """The same as the client wrote it, which it is given back (`model.address`)."""
+    forward_dead_letters_to: str | None = None
+    forward_dead_letters_to_sent: str | None = None
+
+    def validate(self) -> None:
+        Description.validate(self)
+        check_lock_duration(self.lock_duration_ms)
+        check_max_delivery_count(self.max_delivery_count)
+        check_session_forward(self.requires_session, self.forward_to)

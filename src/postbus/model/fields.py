@@ -14,17 +14,18 @@ from reprlib import repr as brief
 from typing import Any, Final, NamedTuple, TypeVar
 
 from postbus.errors import InvalidArgument, NotSupported
+from postbus.model.address import read_destination
 from postbus.model.authorization import Rules, read_rules
-from postbus.model.description import Description, EntityStatus, finite_ms
-from postbus.model.destination import read_destination
-from postbus.model.duration import (
-    MAX_TICKS,
-    TICKS_PER_MS,
-    format_iso,
-    parse_duration,
-    parse_iso,
+from postbus.model.description import (
+    Description,
+    EntityStatus,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+    finite_ms,
 )
 from postbus.model.limits import check_chosen_message_size
+from postbus.model.times import MAX_TICKS, TICKS_PER_MS, format_iso, parse_duration, parse_iso
 
 Value = bool | int | str | EntityStatus | Rules
 """A duration is its number of ticks."""
@@ -75,6 +76,8 @@ class Form:
 
     word: str
     """The kind of entity, as Azure's texts have it."""
+    default: Description
+    """An entity of which nothing is said."""
     order: tuple[Field, ...]
     """Every element, in the order of a reply (wire §9.4)."""
 
@@ -144,6 +147,7 @@ _AVAILABILITY: Final = Field("EntityAvailabilityStatus", FieldType.TOLD)
 
 QUEUE: Final = Form(
     "Queue",
+    QueueDescription(),
     (
         *(_LOCK, _SIZE, _DUPLICATES, _SESSION, _TTL, _EXPIRED, _WINDOW, _DELIVERIES, _BATCHED),
         *(_BYTES, _MESSAGES, _ANONYMOUS, _ACCESS, _STATUS, FORWARD, _METADATA, *_TIMES),
@@ -153,6 +157,7 @@ QUEUE: Final = Form(
 )
 TOPIC: Final = Form(
     "Topic",
+    TopicDescription(),
     (
         *(_TTL, _SIZE, _DUPLICATES, _WINDOW, _BATCHED, _BYTES),
         Field("FilteringMessagesBeforePublishing", FieldType.BOOLEAN),
@@ -167,6 +172,7 @@ TOPIC: Final = Form(
 )
 SUBSCRIPTION: Final = Form(
     "Subscription",
+    SubscriptionDescription(),
     (
         *(_LOCK, _SESSION, _TTL, _EXPIRED),
         Field(

@@ -6,7 +6,7 @@ The words are Azure's where they are known (semantics A §5.3); the others follo
 from typing import Final
 
 from postbus.errors import InvalidArgument
-from postbus.model.duration import TICKS_PER_MS, format_timespan
+from postbus.model.times import TICKS_PER_MS, format_timespan
 
 LOCK_DURATION_MIN_MS: Final = 5_000
 LOCK_DURATION_MAX_MS: Final = 5 * 60_000

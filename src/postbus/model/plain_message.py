@@ -1,14 +1,16 @@
 """A message as protocols other than AMQP see it: a body, named properties, plain values.
 
 The engine keeps messages in AMQP's own form. `postbus.messages.translation` turns one form into the
-other.
+other. Edits are the changes to a dead letter that is sent again.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 from uuid import UUID
 
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 
 class Moment(int):
@@ -69,3 +71,41 @@ class ReceivedMessage:
     token: UUID | None = None
     """Its lock; None if it was removed for good."""
     locked_until: Instant = 0
+
+
+TEXT_FIELDS: Final = frozenset(
+    {
+        "contentEncoding",
+        "contentType",
+        "correlationId",
+        "messageId",
+        "partitionKey",
+        "replyTo",
+        "replyToSessionId",
+        "sessionId",
+        "subject",
+        "to",
+    }
+)
+TIME_FIELDS: Final = frozenset({"scheduledEnqueueTime", "timeToLive"})
+"""In milliseconds: since the Unix epoch, and as long as."""
+
+EditedValue = bool | int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class Edits:
+    """A field that is not named stays as it was. None removes the value."""
+
+    body: bytes | None = None
+    """None keeps the body. A message always has one."""
+    properties: Mapping[str, EditedValue | None] = field(default_factory=dict)
+    """Application properties; all others stay."""
+    texts: Mapping[str, str | None] = field(default_factory=dict)
+    """By the names in TEXT_FIELDS."""
+    times: Mapping[str, int | None] = field(default_factory=dict)
+    """By the names in TIME_FIELDS."""
+
+    @property
+    def empty(self) -> bool:
+        return self.body is None and not (self.properties or self.texts or self.times)

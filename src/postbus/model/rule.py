@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 
 from postbus.errors import InvalidArgument
 from postbus.model.description import NOT_IN_XML
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.model.values import TypedValue
 
 DEFAULT_RULE_NAME: Final = "$Default"

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, Final, Self
 
 from postbus.errors import InvalidArgument
-from postbus.model.duration import (
+from postbus.model.times import (
     TICKS_PER_DAY,
     TICKS_PER_HOUR,
     TICKS_PER_MINUTE,

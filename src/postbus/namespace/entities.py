@@ -8,13 +8,16 @@ from typing import Any
 import structlog
 
 from postbus.amqp.link import Link
-from postbus.broker.message import OWNER_BITS
 from postbus.broker.policy import NOWHERE, Policy
-from postbus.model.description import EntityStatus, QueueDescription
-from postbus.model.instant import Instant
+from postbus.broker.subqueue import subqueue_of
+from postbus.model.description import (
+    EntityStatus,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from postbus.model.rule import RuleDescription
-from postbus.model.subscription import SubscriptionDescription
-from postbus.model.topic import TopicDescription
+from postbus.model.times import Instant
 from postbus.namespace.prefetch import PrefetchWatch
 from postbus.namespace.rule_matcher import TopicRuleMatcher
 from postbus.observe.meters import EntityMeter
@@ -75,7 +78,7 @@ class Entity(ABC):
 
     def subqueue(self, kind: int) -> int:
         """The number of one of its subqueues in its fragment."""
-        return self.owner << OWNER_BITS | kind
+        return subqueue_of(self.owner, kind)
 
     def touch(self, now: Instant) -> None:
         self.accessed_at = self.used_at = now

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from postbus.errors import ServiceBusError
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.namespace.namespace import Namespace
 
 PROBE_EVERY_MS: Final = 1_000

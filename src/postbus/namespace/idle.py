@@ -10,10 +10,10 @@ from typing import Protocol
 
 import structlog
 
-from postbus.broker.message import DEAD_LETTER, MAIN
+from postbus.broker.subqueue import DEAD_LETTER, MAIN
 from postbus.errors import EntityNotFound
 from postbus.model.description import QueueCounts
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.namespace.entities import Entity, QueueEntity, SubscriptionEntity, TopicEntity
 
 log = structlog.get_logger("namespace")

@@ -19,7 +19,7 @@ from postbus.amqp.sections import (
     scan,
 )
 from postbus.broker.message import ACTIVE, NO_TTL, SCHEDULED, Message
-from postbus.model.duration import MAX_TICKS, TICKS_PER_MS, UNIX_EPOCH_TICKS, is_infinite
+from postbus.model.times import MAX_TICKS, TICKS_PER_MS, UNIX_EPOCH_TICKS, is_infinite
 from postbus.model.values import DATE_TIME_MAX_TICKS, DateTime, TimeSpan
 from postbus.namespace.rule_values import amqp_value, date_time_of, rule_value
 from postbus.rules.actions import Changes

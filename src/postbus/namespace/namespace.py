@@ -18,9 +18,8 @@ from postbus.broker.policy import NOWHERE
 from postbus.errors import EntityAlreadyExists, EntityNotFound, QuotaExceeded, ServiceBusError
 from postbus.model.address import Address, check_entity_name
 from postbus.model.authorization import Rules, settle_rules
-from postbus.model.description import QueueCounts, QueueDescription
-from postbus.model.instant import Instant
-from postbus.model.topic import TopicDescription
+from postbus.model.description import QueueCounts, QueueDescription, TopicDescription
+from postbus.model.times import Instant
 from postbus.namespace.entities import (
     Entity,
     QueueEntity,

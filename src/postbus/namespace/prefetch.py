@@ -9,7 +9,7 @@ Pure, with time passed in; one watch for each entity, fed by its links.
 
 from typing import Final
 
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 WARN_EVERY_MS: Final = 3_600_000
 _GENERATION_MS: Final = 300_000

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, Final
 
 from postbus.broker.engine import Engine
-from postbus.broker.message import DEAD_LETTER, TRANSFER_DEAD_LETTER
 from postbus.broker.pages import Need, Pages
 from postbus.broker.resubmission import (
     AT_ONCE,
@@ -26,6 +25,7 @@ from postbus.broker.resubmission import (
     discard,
     resubmit,
 )
+from postbus.broker.subqueue import DEAD_LETTER, TRANSFER_DEAD_LETTER
 from postbus.errors import (
     EntityNotFound,
     InvalidArgument,
@@ -35,8 +35,8 @@ from postbus.errors import (
 )
 from postbus.messages.envelope import DECODED, UNITS_OF_TOIL
 from postbus.model.address import Address, SubQueue
-from postbus.model.edits import Edits
-from postbus.model.instant import Instant
+from postbus.model.plain_message import Edits
+from postbus.model.times import Instant
 from postbus.namespace.entities import Entity, QueueEntity, ReceivableEntity, TopicEntity
 from postbus.namespace.namespace import Namespace
 from postbus.namespace.revision import Revision
@@ -48,7 +48,7 @@ _SUBQUEUES: Final = {
 }
 
 DECODED_MAX: Final = 65_536
-"""Of `Decoded.units`, for a slice: the letter that goes beyond it may take 20 ms."""
+"""Of `DecodeMeter.units`, for a slice: the letter that goes beyond it may take 20 ms."""
 TOIL_MAX: Final = 16_384
 """Of `SharedState.toil`, for a slice: what subscriptions make of messages that are sent again."""
 

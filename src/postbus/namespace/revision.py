@@ -23,7 +23,7 @@ from postbus.amqp.sections import (
 from postbus.broker.message import NO_TTL, Message
 from postbus.errors import InvalidArgument, MessageSizeExceeded
 from postbus.messages.envelope import DECODED, read_message
-from postbus.model.edits import EditedValue, Edits
+from postbus.model.plain_message import EditedValue, Edits
 from postbus.namespace.rule_values import amqp_value
 
 _MARKS: Final = ("DeadLetterReason", "DeadLetterErrorDescription")

@@ -31,7 +31,7 @@ from postbus.amqp.codec.types import (
     UShort,
 )
 from postbus.errors import InvalidArgument
-from postbus.model.duration import MAX_TICKS, TICKS_PER_MS, UNIX_EPOCH_TICKS, format_iso
+from postbus.model.times import MAX_TICKS, TICKS_PER_MS, UNIX_EPOCH_TICKS, format_iso
 from postbus.model.values import DATE_TIME_MAX_TICKS, DateTime, TimeSpan, TypedValue, ValueType
 from postbus.rules.values import INT64_MAX, INT64_MIN, Opaque, Value
 

@@ -12,14 +12,13 @@ from typing import Final, TypeVar
 import structlog
 
 from postbus.broker.engine import Engine
-from postbus.broker.message import OWNER_BITS
 from postbus.broker.pages import Pages
+from postbus.broker.subqueue import subqueues_of
 from postbus.errors import EntityAlreadyExists, EntityNotFound, QuotaExceeded
 from postbus.model.address import check_subscription_name
-from postbus.model.description import QueueCounts
-from postbus.model.instant import Instant
+from postbus.model.description import QueueCounts, SubscriptionDescription
 from postbus.model.rule import RuleDescription
-from postbus.model.subscription import SubscriptionDescription
+from postbus.model.times import Instant
 from postbus.namespace.entities import Entity, ReceivableEntity, SubscriptionEntity, TopicEntity
 from postbus.namespace.notices import detach_all
 from postbus.runtime.fragment import LoadedFragment
@@ -207,9 +206,9 @@ class Subscriptions(ABC):
                 engine.remove_subscription(subscription.owner)
 
             detach_all(subscription, EntityNotFound(subscription.path))
-            for kind in range(1 << OWNER_BITS):
-                parent.fragment.receiver_queues.pop(subscription.subqueue(kind), None)
-                parent.fragment.session_waiters.pop(subscription.subqueue(kind), None)
+            for subqueue in subqueues_of(subscription.owner):
+                parent.fragment.receiver_queues.pop(subqueue, None)
+                parent.fragment.session_waiters.pop(subqueue, None)
             await self.call(parent.fragment, remove)
         log.info("entity deleted", entity=subscription.path)
 

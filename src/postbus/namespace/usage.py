@@ -9,7 +9,7 @@ from typing import Final
 
 from postbus.errors import EntityNotFound, InvalidArgument
 from postbus.model.address import Address, SubQueue, resolve_path
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.namespace.entities import Entity, TopicEntity
 from postbus.namespace.namespace import Namespace
 

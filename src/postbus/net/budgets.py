@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from postbus.errors import ServerBusy
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.observe.meters import BudgetMeter
 
 if TYPE_CHECKING:

@@ -30,9 +30,8 @@ from postbus.net.budgets import HELD_MIN
 from postbus.net.places import Place
 from postbus.net.upgrading import UpgradeRefused, answer_upgrade, asks_for_websocket
 from postbus.net.websocket import WebSocket
-from postbus.observe.logs import Valve, get_logger
+from postbus.observe.logs import Tracking, TrackingIds, Valve, get_logger
 from postbus.observe.meters import ConnectionMeter
-from postbus.observe.tracking import Tracking, TrackingIds
 from postbus.settings import is_loopback
 
 _log = get_logger("http")

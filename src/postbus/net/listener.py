@@ -16,7 +16,7 @@ from http import HTTPStatus
 from typing import Any, Final, NamedTuple, cast
 
 from postbus.errors import ServiceBusError
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.net.encryption import encrypt
 from postbus.net.http_protocol import HttpHost, error_reply
 from postbus.net.places import Place, Places, Tenant
@@ -26,7 +26,6 @@ from postbus.settings import Settings, is_loopback
 from postbus.tls.certificates import Certificates
 
 _log = get_logger("listener")
-
 _BACKLOG: Final = 1_024
 # Files other than connections: stores, their journals, standard streams, the loop's own.
 OTHER_FILES: Final = 256

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from postbus.errors import ServerBusy, ServiceBusError
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.net.budgets import Account, Budgets
 from postbus.observe.logs import Valve, get_logger
 from postbus.observe.meters import ConnectionMeter

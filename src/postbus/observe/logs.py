@@ -1,17 +1,21 @@
-"""Log lines are facts with keys, one for each change of state; none for a message above debug.
+"""Log lines, and the tracking ids that tie a refusal to its line.
 
-A line begins with what happened, in the words of the vocabulary (`listening`,
-`connection refused`); everything else is a key. Console for people, JSON lines for programs.
+A log line states one change of state; a message has no line above debug. The line begins with what
+happened, in the words of the glossary (`listening`, `connection refused`). Everything else is a
+key. People read a console, programs read JSON lines.
 """
 
 import logging
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final, Literal, TextIO
+from uuid import uuid4
 
 import structlog
 
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 Logger = structlog.typing.FilteringBoundLogger
 
@@ -116,3 +120,53 @@ def _adopt_libraries(level: int) -> None:
             root.removeHandler(handler)
     root.addHandler(_Adopted())
     root.setLevel(max(level, logging.WARNING))
+
+
+# An address in a refusal is the client's own text: it is quoted back, but not without end.
+_TEXT_LENGTH_MAX = 2_048
+
+
+def _random_id() -> str:
+    return str(uuid4())
+
+
+@dataclass(frozen=True, slots=True)
+class Tracking:
+    """The id of one refusal, in the client's error and in our log line (R-SETTLE-02).
+
+    A refusal gets its id once, where it leaves the process.
+    """
+
+    id: str
+    system: str
+    at: Instant
+
+    def describe(self, error: BaseException | str) -> str:
+        """The words of a refusal with Azure's suffix (wire §7.2)."""
+        text = str(error)
+        if len(text) > _TEXT_LENGTH_MAX:
+            text = text[: _TEXT_LENGTH_MAX - 1] + "…"
+        at = datetime.fromtimestamp(self.at / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        return f"{text} TrackingId:{self.id}, SystemTracker:{self.system}, Timestamp:{at}"
+
+
+class TrackingIds:
+    """Hands out tracking ids for one namespace."""
+
+    __slots__ = ("_clock", "_new_id", "namespace")
+
+    def __init__(
+        self,
+        namespace: str,
+        clock: Callable[[], Instant],
+        new_id: Callable[[], str] = _random_id,
+    ) -> None:
+        self.namespace = namespace
+        self._clock = clock
+        self._new_id = new_id
+
+    def track(self, entity: str | None = None) -> Tracking:
+        """An id for what happened on `entity`, or on the namespace where no entity is known."""
+        # "_G0": gateway 0, the part that speaks to clients (semantics A §6).
+        system = f"{self.namespace}:{entity}" if entity else self.namespace
+        return Tracking(f"{self._new_id()}_G0", system, self._clock())

@@ -7,9 +7,7 @@ from functools import partial
 from postbus.config.content import destinations
 from postbus.config.steps import Step, Verb
 from postbus.errors import ServiceBusError
-from postbus.model.description import QueueDescription
-from postbus.model.subscription import SubscriptionDescription
-from postbus.model.topic import TopicDescription
+from postbus.model.description import QueueDescription, SubscriptionDescription, TopicDescription
 from postbus.namespace.namespace import Namespace
 
 

@@ -15,9 +15,9 @@ from typing import Any, Final, NoReturn
 
 from postbus.auth.namespace_key import KEY_FILE, KEY_NAME
 from postbus.config.content import Content
-from postbus.config.emulator_reading import LOCK_DURATION_MS, read_emulator
+from postbus.config.emulator import LOCK_DURATION_MS, read_emulator
 from postbus.config.places import ConfigError, ConfigMistake, refusals_at, table_at, text_at
-from postbus.config.toml_reading import read_content
+from postbus.config.toml import read_content
 from postbus.model.authorization import Rules, read_rules, validate_rules
 from postbus.model.description import QueueDescription
 
@@ -37,6 +37,8 @@ class NamespaceConfig:
     """For queues created later, where the file decides it: under an emulator's Config.json."""
     authorization_rules: Rules = ()
     """Keys of the whole namespace, beside the one that is always there."""
+    named: Content = field(default_factory=Content)
+    """Entities that options of `serve` name. They are no part of the file."""
 
     @property
     def has_keys(self) -> bool:

@@ -1,4 +1,4 @@
-"""The entities of a namespace as a file, whether a server runs on its folder or not."""
+"""The entities of a namespace as a file, whether or not a server runs on its data folder."""
 
 import asyncio
 import json
@@ -7,11 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from postbus.config.content import Content
-from postbus.config.emulator_writing import write_emulator
-from postbus.config.toml_writing import write_toml
+from postbus.config.content import Content, Queue, Subscription, Topic
+from postbus.config.emulator import write_emulator
+from postbus.config.toml import write_toml
 from postbus.errors import ServiceBusError
-from postbus.ops.content import content_of
+from postbus.model.description import QueueDescription, SubscriptionDescription, TopicDescription
+from postbus.model.rule import RuleDescription
+from postbus.namespace.namespace import TOPIC
 from postbus.ops.control import ControlError, ask
 from postbus.runtime.store_thread import StoreThread
 from postbus.store.sqlite.catalog import Catalog
@@ -76,3 +78,27 @@ def _write(content: Content, name: str, form: str, *, keys: bool) -> Exported:
     has_keys = any(each.description.authorization_rules for each in content.entities())
     lost = [_KEYS_LEFT_OUT] if has_keys and not keys else []
     return Exported(write_toml(name, content, keys=keys), lost)
+
+
+def content_of(catalog: Catalog) -> Content:
+    """All entities and rules of the catalog, by name. Call it on the catalog's thread."""
+    queues: list[Queue] = []
+    topics: list[Topic] = []
+    for record in catalog.entities():
+        if record.kind == TOPIC:
+            described = TopicDescription.from_json(record.description)
+            topics.append(Topic(record.name, described, _subscriptions(catalog, record.name)))
+        else:
+            queues.append(Queue(record.name, QueueDescription.from_json(record.description)))
+    return Content(tuple(queues), tuple(topics))
+
+
+def _subscriptions(catalog: Catalog, topic: str) -> tuple[Subscription, ...]:
+    return tuple(
+        Subscription(
+            record.name,
+            SubscriptionDescription.from_json(record.description),
+            tuple(map(RuleDescription.from_json, record.rules)),
+        )
+        for record in catalog.subscriptions.of(topic)
+    )

@@ -1,7 +1,8 @@
 """The file that a server was started with: carried out at the start, and read again when asked.
 
-At the start what is there stays as it is, for a restart must not undo a change made since; only
-what is missing is created. When the file is read again somebody asked for it to be carried out.
+A start creates what is missing and leaves the rest as it is: a restart must not undo a change made
+since. When the file is read again, somebody asked for it to be carried out. Entities that options
+of `serve` name are created in the same way. They are never changed, and `--prune` keeps them.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from postbus.config.option_reading import with_missing
 from postbus.config.places import ConfigError, ConfigMistake
 from postbus.config.planning import Limits, Plan, make_plan
 from postbus.config.steps import Outcome, Step, StepReport, Verb
@@ -20,7 +22,7 @@ from postbus.namespace.subscriptions import SUBSCRIPTIONS_MAX
 from postbus.observe.logs import get_logger
 from postbus.ops.applying import StepFailed, carry_out
 from postbus.ops.config_file import NamespaceConfig, is_exposed
-from postbus.ops.content import content_of
+from postbus.ops.export import content_of
 from postbus.rules.matching import CORRELATION_FILTERS_MAX, SQL_FILTERS_MAX
 from postbus.runtime.store_thread import StoreThread
 from postbus.settings import Settings, SettingsError
@@ -62,14 +64,14 @@ class Reload:
         Raises ConfigError.
         """
         self._warn_of_keys(self._config)
-        if not any(self._config.content.entities()):
+        if not any((*self._config.content.entities(), *self._config.named.entities())):
             return
         plan = await self._plan(self._config, prune=False)
         missing = [step for step in plan.steps if _is_missing(step)]
         try:
             await carry_out(self._namespace, missing, lambda step: None)
         except StepFailed as failed:
-            raise ConfigError(f"{self._settings.config}: {failed.step.path}: {failed}") from failed
+            raise self._error(f"{failed.step.path}: {failed}") from failed
         for step in plan.steps:
             if _is_missing(step):
                 continue
@@ -164,9 +166,15 @@ class Reload:
             CORRELATION_FILTERS_MAX,
         )
         try:
-            return await asyncio.to_thread(make_plan, config.content, present, limits, prune=prune)
+            wanted = with_missing(config.content, self._config.named)
+            return await asyncio.to_thread(make_plan, wanted, present, limits, prune=prune)
         except ConfigMistake as wrong:
-            raise ConfigError(f"{self._settings.config}: {wrong}") from None
+            raise self._error(str(wrong)) from None
+
+    def _error(self, text: str) -> ConfigError:
+        """With the name of the file, unless the place is an option or there is no file."""
+        path = self._settings.config
+        return ConfigError(text if path is None or text.startswith("--") else f"{path}: {text}")
 
     def _warn_of_keys(self, config: NamespaceConfig) -> None:
         """Once: whoever keeps it so has read it in the log."""

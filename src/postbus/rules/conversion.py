@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 from uuid import UUID
 
-from postbus.model.duration import parse_duration
+from postbus.model.times import parse_duration
 from postbus.model.values import (
     DateTime,
     TimeSpan,

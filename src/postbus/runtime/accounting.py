@@ -1,8 +1,8 @@
 """Meters of entities. They count committed records, so they count only durable operations."""
 
 from postbus.broker import records
-from postbus.broker.message import OWNER_BITS
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import DEAD_LETTER_METER, MEANINGS, RecordKind
+from postbus.broker.subqueue import owner_of
 from postbus.observe.meters import EntityMeter
 from postbus.runtime.fragment import LoadedFragment
 
@@ -15,7 +15,7 @@ def account(fragment: LoadedFragment, written: list[bytes]) -> None:
         return
     of: dict[int, list[bytes]] = {}
     for record in written:
-        of.setdefault(records.subqueue_of(record) >> OWNER_BITS, []).append(record)
+        of.setdefault(owner_of(records.subqueue_in(record)), []).append(record)
     for owner, its in of.items():
         meter = fragment.meters.get(owner) if owner else fragment.meter
         if meter is not None:
@@ -27,23 +27,16 @@ def _add(meter: EntityMeter, written: list[bytes]) -> None:
     for record in written:
         kind = record[0]  # a record's first byte
         kinds[kind] = kinds.get(kind, 0) + 1
-    meter.sends += kinds.get(RecordKind.ENQUEUED, 0) + kinds.get(RecordKind.SCHEDULED, 0)
-    meter.sends += kinds.get(RecordKind.PUBLISHED, 0) + kinds.get(RecordKind.STAGED, 0)
-    meter.schedules += kinds.get(RecordKind.SCHEDULED, 0)
-    meter.completions += kinds.get(RecordKind.COMPLETED, 0)
-    meter.abandons += kinds.get(RecordKind.ABANDONED, 0)
-    meter.lock_losses += kinds.get(RecordKind.LOCK_EXPIRED, 0)
-    meter.deferrals += kinds.get(RecordKind.DEFERRED, 0)
-    meter.expirations += kinds.get(RecordKind.EXPIRED, 0)
-    meter.cancellations += kinds.get(RecordKind.CANCELLED, 0)
-    meter.deletions += kinds.get(RecordKind.DELETED, 0)
-    meter.duplicates += kinds.get(RecordKind.DUPLICATE, 0)
-    meter.copies += kinds.get(RecordKind.DISTRIBUTED, 0)
-    meter.arrivals += kinds.get(RecordKind.ARRIVED, 0)
-    meter.forwards += kinds.get(RecordKind.FORWARDED, 0)
-    meter.resubmissions += kinds.get(RecordKind.RESUBMITTED, 0)
-    if RecordKind.DEAD_LETTERED not in kinds:
-        return
+    for number, count in kinds.items():
+        kind = RecordKind(number)
+        for name in MEANINGS[kind].meters:
+            if name == DEAD_LETTER_METER:
+                _add_dead_letters(meter, kind, written)
+            else:
+                setattr(meter, name, getattr(meter, name) + count)
+
+
+def _add_dead_letters(meter: EntityMeter, kind: RecordKind, written: list[bytes]) -> None:
     for record in written:
-        if record[0] == RecordKind.DEAD_LETTERED:
+        if record[0] == kind:
             meter.dead_lettered(records.decode(record).message.reason)

@@ -21,7 +21,7 @@ There half speed does no harm, while a wall clock that is set back would prolong
 import time
 from collections.abc import Callable
 
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 _NS_PER_MS = 1_000_000
 

@@ -9,8 +9,8 @@ import structlog
 
 from postbus.broker.engine import Engine
 from postbus.errors import OutcomeUnknown, ServiceBusError, StoreUnavailable
-from postbus.model.instant import Instant
 from postbus.model.rows import Checkpoint
+from postbus.model.times import Instant
 from postbus.runtime.accounting import account
 from postbus.runtime.fragment import LoadedFragment, Output, Request
 from postbus.store import batch

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from functools import partial
 
-from postbus.broker.message import OWNER_BITS
 from postbus.broker.shared_state import SharedState
-from postbus.model.instant import Instant
+from postbus.broker.subqueue import owner_of
+from postbus.model.times import Instant
 from postbus.runtime.fragment import GIVEN_PER_TURN, LoadedFragment, Output, Request
 from postbus.runtime.sessions import serve_sessions
 
@@ -37,7 +37,7 @@ def serve(fragment: LoadedFragment, now: Instant, outputs: list[Output]) -> list
         receivers = fragment.receiver_queues.get(subqueue)
         if receivers is None or not receivers.waiting:
             continue
-        queue = engine.queues.get(subqueue >> OWNER_BITS)
+        queue = engine.queues.get(owner_of(subqueue))
         if queue is None or not queue.policy.receives or queue.forwards(subqueue):
             continue
         if room <= 0:

@@ -10,19 +10,10 @@ from typing import Final, NamedTuple
 from postbus.broker.engine import Engine
 from postbus.broker.forwarding import diverts
 from postbus.broker.ledger import Ledger
-from postbus.broker.message import (
-    ACTIVE,
-    DEAD_LETTER,
-    DEFERRED,
-    MAIN,
-    OUTBOX,
-    OWNER_BITS,
-    PUBLISHING,
-    SCHEDULED,
-    TRANSFER_DEAD_LETTER,
-)
+from postbus.broker.message import ACTIVE, DEFERRED, OUTBOX, PUBLISHING, SCHEDULED
+from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, owner_of, subqueue_of
 from postbus.model.description import QueueCounts
-from postbus.model.instant import NEVER, Instant
+from postbus.model.times import NEVER, Instant
 from postbus.runtime.fragment import LoadedFragment
 
 SOON_MS: Final = 10_000
@@ -150,7 +141,7 @@ def _has_work(engine: Engine) -> bool:
         engine.shared.outboxes
         or engine.removed
         or (topic is not None and topic.behind)
-        or any(diverts(queue) is not None for queue in engine.shared.diverting.values())
+        or any(diverts(engine.queues[owner]) is not None for owner in engine.shared.diverting)
     )
 
 
@@ -165,15 +156,15 @@ def _forget(fragment: LoadedFragment) -> None:
 
 def all_counts(ledger: Ledger) -> dict[int, QueueCounts]:
     """The message counts of a fragment, by owner."""
-    owners = {subqueue >> OWNER_BITS for subqueue, _ in ledger.counts} | {0}
+    owners = {owner_of(subqueue) for subqueue, _ in ledger.counts} | {0}
     return {owner: counts_of(ledger, owner) for owner in owners}
 
 
 def counts_of(ledger: Ledger, owner: int = 0) -> QueueCounts:
     """The counts of a queue, topic or subscription. The size is that of the whole fragment."""
-    main = owner << OWNER_BITS | MAIN
-    dead = owner << OWNER_BITS | DEAD_LETTER
-    transfer_dead = owner << OWNER_BITS | TRANSFER_DEAD_LETTER
+    main = subqueue_of(owner, MAIN)
+    dead = subqueue_of(owner, DEAD_LETTER)
+    transfer_dead = subqueue_of(owner, TRANSFER_DEAD_LETTER)
     count = ledger.count
     return QueueCounts(
         active=count(main, ACTIVE) + count(main, DEFERRED) + count(main, PUBLISHING),

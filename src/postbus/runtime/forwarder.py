@@ -16,11 +16,11 @@ import structlog
 from postbus.broker import forwarding
 from postbus.broker.engine import Engine
 from postbus.broker.forwarding import ForwardBatch, ForwardResult, outbox_id, outbox_of
-from postbus.broker.message import OWNER_BITS
 from postbus.broker.pages import Need, Pages
 from postbus.broker.send_via import is_posted
+from postbus.broker.subqueue import owner_of
 from postbus.errors import EntityNotFound, InternalError, QuotaExceeded, ServiceBusError
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.requests import Call
 from postbus.runtime.runtime import Runtime
@@ -90,7 +90,7 @@ class Forwarder:
     def _may_send(self, origin: int) -> bool:
         """Whether the entity of an outbox exists. Ids of fragments and owners are never reused."""
         fragment_id, subqueue = outbox_of(origin)
-        fragment, owner = self._fragment_of(fragment_id), subqueue >> OWNER_BITS
+        fragment, owner = self._fragment_of(fragment_id), owner_of(subqueue)
         if fragment is None:
             return False
         if owner == 0 or owner in fragment.subscriptions:

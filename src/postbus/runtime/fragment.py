@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 from postbus.broker import chores, forwarding
 from postbus.broker.duplicates import recall
 from postbus.broker.engine import Engine
-from postbus.broker.message import OWNER_BITS
 from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
+from postbus.broker.subqueue import owner_of
 from postbus.broker.topic import RuleMatcher, fan_out
 from postbus.errors import ServiceBusError
 from postbus.model.description import QueueCounts
-from postbus.model.instant import NEVER, Instant
 from postbus.model.rows import Checkpoint
+from postbus.model.times import NEVER, Instant
 from postbus.runtime.receivers import ReceiverQueue
 from postbus.runtime.session_waiters import SessionWaiters
 from postbus.store.ports import Lease
@@ -194,7 +194,7 @@ class LoadedFragment:
 
     def meter_of(self, subqueue: int) -> EntityMeter | None:
         """The meter of the queue, topic or subscription that a subqueue belongs to."""
-        owner = subqueue >> OWNER_BITS
+        owner = owner_of(subqueue)
         return self.meters.get(owner) if owner else self.meter
 
     def due_chores(self, engine: Engine, looked_at: list[int], now: Instant) -> list[Chore]:
@@ -203,10 +203,10 @@ class LoadedFragment:
         for subqueue in looked_at:
             receivers, queue = (
                 self.receiver_queues.get(subqueue),
-                engine.queues.get(subqueue >> OWNER_BITS),
+                engine.queues.get(owner_of(subqueue)),
             )
             if queue is not None and queue.forwards(subqueue):
-                engine.shared.diverting[queue.owner] = queue
+                engine.shared.diverting[queue.owner] = None
             if receivers is None or queue is None or not receivers.waiting:
                 continue
             window = queue.windows[subqueue]
@@ -223,7 +223,7 @@ class LoadedFragment:
             self._add(found, "recall", _recall)
         if engine.topic is not None:
             self._add_for_topic(found, engine)
-        for subqueue in forwarding.diverted(engine.shared):
+        for subqueue in forwarding.diverted(engine):
             self._add(found, f"divert {subqueue}", partial(_divert, subqueue))
         return found
 

@@ -10,16 +10,7 @@ from postbus.broker import records
 from postbus.broker.duplicate_history import FILTER_BYTES, History
 from postbus.broker.engine import Engine, counted
 from postbus.broker.ledger import Layout, Ledger
-from postbus.broker.message import (
-    DEAD_LETTER,
-    MAIN,
-    OUTBOX,
-    OWNER_BITS,
-    PUBLISHING,
-    SCHEDULED,
-    TRANSFER_DEAD_LETTER,
-    CorruptRow,
-)
+from postbus.broker.message import OUTBOX, PUBLISHING, SCHEDULED, CorruptRow
 from postbus.broker.pages import (
     BatchPage,
     BodyPage,
@@ -38,6 +29,7 @@ from postbus.broker.pages import (
 )
 from postbus.broker.policy import NOWHERE
 from postbus.broker.shared_state import SharedState
+from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, subqueue_of
 from postbus.broker.window import WindowLimits
 from postbus.errors import (
     InternalError,
@@ -46,7 +38,7 @@ from postbus.errors import (
     StoreFailed,
     StoreUnavailable,
 )
-from postbus.model.instant import NEVER, Instant
+from postbus.model.times import NEVER, Instant
 from postbus.runtime.engine_cache import all_counts
 from postbus.runtime.fragment import LoadedFragment, Request
 from postbus.runtime.store_thread import StoreThread
@@ -256,8 +248,8 @@ def _learn(fragment: LoadedFragment, standing: FragmentPosition | None, due: int
 def _unfinished(fragment: LoadedFragment, ledger: Ledger, owner: int) -> bool:
     """Whether an owner has work that must go on without a client: messages that are forwarded or
     will be, or messages of a deleted subscription."""
-    first = owner << OWNER_BITS
-    main, dead, posted = first | MAIN, first | DEAD_LETTER, first | TRANSFER_DEAD_LETTER
+    main, dead = subqueue_of(owner, MAIN), subqueue_of(owner, DEAD_LETTER)
+    posted = subqueue_of(owner, TRANSFER_DEAD_LETTER)
     if owner and owner not in fragment.subscriptions:
         return counted(ledger, owner) > 0
     policy = fragment.subscriptions[owner][1] if owner else fragment.policy

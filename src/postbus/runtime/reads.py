@@ -17,7 +17,7 @@ from typing import Final
 from postbus.broker.engine import Engine
 from postbus.broker.pages import Need, Page, Pages, SeenPage
 from postbus.errors import ServiceBusError, StoreUnavailable
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.runtime.commits import safely
 from postbus.runtime.fragment import LoadedFragment, Request
 from postbus.runtime.loading import Loader

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from postbus.broker.message import Message
 from postbus.broker.queue import Queue
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 
 SERVED_AT_ONCE: Final = 32
 """After so many messages, the next receiver has its turn."""

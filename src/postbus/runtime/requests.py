@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from postbus.broker.engine import Engine
-from postbus.broker.message import OWNER_BITS
 from postbus.broker.pages import Need, Pages
+from postbus.broker.subqueue import owner_of
 from postbus.errors import ServiceBusError
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.receivers import OutgoingMessage
 
@@ -30,7 +30,7 @@ class Lose:
 
     def decide(self, engine: Engine, now: Instant) -> Need | None:
         for subqueue, token in self._tokens:
-            queue = engine.queues.get(subqueue >> OWNER_BITS)
+            queue = engine.queues.get(owner_of(subqueue))
             if queue is not None:
                 queue.lose(token, now)
         return None

@@ -22,8 +22,8 @@ from typing import Final
 import structlog
 
 from postbus.errors import InternalError, ServiceBusError, StoreFull, StoreUnavailable
-from postbus.model.instant import NEVER, Instant
 from postbus.model.rows import Checkpoint
+from postbus.model.times import NEVER, Instant
 from postbus.observe.meters import StoreMeter
 from postbus.observe.turns import ENGINE
 from postbus.runtime.commits import (

@@ -11,11 +11,11 @@ from typing import Final
 from postbus.broker import session_chores, session_operations
 from postbus.broker.engine import Engine
 from postbus.broker.held_sessions import Session
-from postbus.broker.message import OWNER_BITS
 from postbus.broker.pages import Need, Pages
 from postbus.broker.queue import Queue
+from postbus.broker.subqueue import owner_of
 from postbus.errors import ServiceBusError
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.runtime.commits import safely
 from postbus.runtime.fragment import GIVEN_PER_TURN, LoadedFragment, Output, Request
 from postbus.runtime.receivers import SERVED_AT_ONCE, OutgoingMessage
@@ -73,7 +73,7 @@ class AcceptNext:
         self._found: list[tuple[SessionReceiver, Session]] = []
 
     def decide(self, engine: Engine, now: Instant) -> Need | None:
-        queue = engine.queues.get(self._subqueue >> OWNER_BITS)
+        queue = engine.queues.get(owner_of(self._subqueue))
         waiting = self._waiters.waiting
         assert self.pages is not None
         while queue is not None and queue.policy.receives and waiting:
@@ -121,7 +121,7 @@ class Leave:
         self._session = session
 
     def decide(self, engine: Engine, now: Instant) -> Need | None:
-        queue = engine.queues.get(self._subqueue >> OWNER_BITS)
+        queue = engine.queues.get(owner_of(self._subqueue))
         if queue is not None:
             session_operations.leave(queue, self._session, now)
         return None
@@ -159,7 +159,7 @@ def serve_sessions(
     for_more: list[int] = []
     for subqueue in subqueues:
         waiters = fragment.session_waiters.get(subqueue)
-        queue = engine.queues.get(subqueue >> OWNER_BITS)
+        queue = engine.queues.get(owner_of(subqueue))
         if waiters is None or queue is None or not queue.policy.receives:
             continue
         waiters.wanting.update(waiters.reading)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from postbus.model.instant import NEVER, Instant
+from postbus.model.times import NEVER, Instant
 from postbus.runtime.fragment import LoadedFragment
 
 DELAY_MAX_MS: Final = 3_600_000

@@ -11,7 +11,7 @@ from postbus.broker.chores import copy_forward
 from postbus.broker.engine import Engine
 from postbus.broker.pages import Need, Pages
 from postbus.model.description import QueueCounts
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.observe.meters import StoreMeter
 from postbus.runtime.fragment import Chore, LoadedFragment
 from postbus.runtime.loading import Loader

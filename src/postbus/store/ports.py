@@ -11,8 +11,8 @@ whatever is called there happens in order.
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
-from postbus.model.instant import Instant
 from postbus.model.rows import Checkpoint, Row, RowKey, SeenIds
+from postbus.model.times import Instant
 
 __all__ = [
     "BatchOutline",

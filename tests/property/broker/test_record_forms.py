@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postbus.broker.message import LANES, Message
+from postbus.broker.record_kinds import RecordKind
 from postbus.broker.records import (
-    RecordKind,
     encode,
     encode_plainly,
     encode_with_body,

@@ -13,8 +13,9 @@ from contextlib import suppress
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from postbus.broker.message import DEAD_LETTER, MAIN, Message, NewProperties
+from postbus.broker.message import Message, NewProperties
 from postbus.broker.policy import Policy
+from postbus.broker.subqueue import DEAD_LETTER, MAIN
 from postbus.broker.window import WindowLimits
 from postbus.errors import ServiceBusError
 from tests.support.engine import Engine

@@ -13,18 +13,11 @@ from hypothesis import strategies as st
 
 from postbus.broker import chores, forwarding, topic
 from postbus.broker.ledger import Layout, Ledger
-from postbus.broker.message import (
-    ACTIVE,
-    DEAD_LETTER,
-    KIND_MASK,
-    MAIN,
-    OWNER_BITS,
-    PUBLISHING,
-    ForwardingInfo,
-    Message,
-)
+from postbus.broker.message import ACTIVE, PUBLISHING, ForwardingInfo, Message
 from postbus.broker.policy import Policy
-from postbus.broker.records import BRINGS_BODY, RecordKind, decode, encode, encode_with_body
+from postbus.broker.record_kinds import BRINGS_BODY, RecordKind
+from postbus.broker.records import decode, encode, encode_with_body
+from postbus.broker.subqueue import DEAD_LETTER, KIND_MASK, MAIN, subqueue_of
 from postbus.errors import ServiceBusError
 from postbus.store import batch
 from postbus.store.memory.store import MemoryStore
@@ -124,7 +117,7 @@ class Actor:
 
     def take(self) -> None:
         owner = self._owner()
-        subqueue = owner << OWNER_BITS | self.chance.choice([MAIN, DEAD_LETTER])
+        subqueue = subqueue_of(owner, self.chance.choice([MAIN, DEAD_LETTER]))
         queue, now = self.topic.at(owner), self.topic.now
         taken = self.topic.turn(lambda: queue.take(subqueue, 1, now))
         if taken is None or taken[0].token is None:
@@ -190,7 +183,7 @@ def test_every_kind_of_record_brings_back_the_trail_of_its_message(
     draw = data.draw
     body = draw(st.binary(max_size=20))
     message = Message(body, draw(st.text(max_size=8)))
-    message.subqueue = draw(st.integers(0, 2_000)) << OWNER_BITS | draw(st.integers(0, KIND_MASK))
+    message.subqueue = subqueue_of(draw(st.integers(0, 2_000)), draw(st.integers(0, KIND_MASK)))
     message.number = draw(st.integers(1, 1 << 48))
     message.reason, message.source = draw(texts), draw(texts)
     message.lane = draw(st.sampled_from([ACTIVE, PUBLISHING]))

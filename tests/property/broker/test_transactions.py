@@ -17,12 +17,11 @@ from postbus.broker.message import (
     DEFERRED,
     LANES,
     OUTBOX,
-    OWNER_BITS,
     SCHEDULED,
-    TRANSFER_DEAD_LETTER,
     Message,
     NewProperties,
 )
+from postbus.broker.subqueue import TRANSFER_DEAD_LETTER, subqueue_of
 from postbus.broker.transaction import Settlement, Transaction, Verdict
 from postbus.errors import InvalidArgument, ServiceBusError
 from tests.support.topics import Place, Sorter
@@ -65,7 +64,7 @@ class Scene:
         self.owner = 1 if topic else 0
         if topic:
             place.subscribe(self.owner)
-        self.subqueue = self.owner << OWNER_BITS
+        self.subqueue = subqueue_of(self.owner)
         place.publish(*[f"old{n}" for n in range(30)])
         self.scheduled = place.publish(
             *[f"due{n}" for n in range(40)], scheduled_at=place.now + LATER_MS

@@ -7,8 +7,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from postbus.broker.message import STATE as STATE_LANE
-from postbus.broker.records import RecordKind
-from postbus.model.instant import NEVER
+from postbus.broker.record_kinds import RecordKind
+from postbus.model.times import NEVER
 from postbus.store.ports import MessageStore, Part
 from tests.simulation.history import History, Violation
 from tests.simulation.kept import Kept, Written

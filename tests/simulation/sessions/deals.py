@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from postbus.broker.engine import Engine
 from postbus.broker.pages import Need, Pages
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import RecordKind
 from postbus.broker.transaction import Transaction, Verdict
 from postbus.errors import ServiceBusError
 from postbus.gateway.transactions import OpenTransaction, Transactions

@@ -13,7 +13,8 @@ from postbus.broker.held_sessions import FreeSessions, Session, Sessions
 from postbus.broker.ledger import Ledger
 from postbus.broker.message import Message
 from postbus.broker.queue import Queue
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import Meaning, RecordKind
+from postbus.broker.session_queue import SessionQueue
 from postbus.broker.transaction import Transaction
 from postbus.runtime import loading
 from postbus.runtime.reads import HeldSends
@@ -70,8 +71,8 @@ def _nothing(_: Any) -> Any:
 
 
 def _counted_as_failed(end: Any) -> Any:
-    def faulty(held: Sessions, queue: Queue, one: Session, failed: bool, now: int) -> None:
-        end(held, queue, one, True, now)
+    def faulty(queue: SessionQueue, one: Session, failed: bool, now: int) -> None:
+        end(queue, one, True, now)
 
     return faulty
 
@@ -117,6 +118,10 @@ def _seen_again(drop: Any) -> Any:
         return drop(own, message, now, *rest)
 
     return faulty
+
+
+def _without_ids(meanings: dict[RecordKind, Meaning]) -> dict[RecordKind, Meaning]:
+    return {kind: meaning._replace(brings_id=False) for kind, meaning in meanings.items()}
 
 
 def _never(_: Any) -> Any:
@@ -205,7 +210,7 @@ SESSION_FAULTS = [
     Fault(
         "session lock without an end",
         frozenset({SERVED, HOLDER, LOCK, ENDS}),
-        patched(Sessions, "expire", _nothing),
+        patched(SessionQueue, "expire_sessions", _nothing),
     ),
     Fault(
         "session not given up",
@@ -215,7 +220,7 @@ SESSION_FAULTS = [
     Fault(
         "deliveries counted that were given back",
         frozenset({LOCK, COUNT}),
-        patched(Sessions, "end", _counted_as_failed),
+        patched(SessionQueue, "end_session", _counted_as_failed),
     ),
     Fault(
         "session starved",
@@ -236,7 +241,7 @@ SESSION_FAULTS = [
     Fault(
         "ids not replayed",
         frozenset({TWICE}),
-        patched(ledger, "BRINGS_ID", lambda _: frozenset()),
+        patched(ledger, "MEANINGS", _without_ids),
     ),
     Fault("window that slides", frozenset({DROPPED}), patched(duplicates, "drop", _seen_again)),
     Fault("filter that forgets", frozenset({TWICE}), patched(Layer, "may_have", _never)),

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from postbus.broker.engine import Engine
 from postbus.broker.held_sessions import Session
-from postbus.broker.message import MAIN, Message
+from postbus.broker.message import Message
 from postbus.broker.pages import Need
+from postbus.broker.subqueue import MAIN
 from postbus.errors import ServiceBusError, SessionCannotBeLocked
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.receivers import OutgoingMessage

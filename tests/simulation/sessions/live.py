@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from postbus.broker import records
 from postbus.broker.engine import Engine
-from postbus.broker.message import MAIN, Message
-from postbus.broker.records import RecordKind
+from postbus.broker.message import Message
+from postbus.broker.record_kinds import RecordKind
+from postbus.broker.subqueue import MAIN
 from tests.simulation.history import Violation
 from tests.simulation.sessions.promises import HOLDER, LOCK, ORDER
 from tests.simulation.sessions.shelf import Entry, Event, Shelf

@@ -16,8 +16,9 @@ from postbus.broker import (
     session_list,
     session_operations,
 )
-from postbus.broker.message import ACTIVE, DEAD_LETTER, DEFERRED, MAIN, TRANSFER_DEAD_LETTER
+from postbus.broker.message import ACTIVE, DEFERRED
 from postbus.broker.policy import Policy
+from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
 from postbus.gateway import transactions
 from postbus.runtime import forwarder, reads, sessions
 from tests.simulation.history import Violation

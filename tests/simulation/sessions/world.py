@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from postbus.broker.engine import Engine
-from postbus.broker.message import MAIN, Message
+from postbus.broker.message import Message
 from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
+from postbus.broker.subqueue import MAIN
 from postbus.errors import MessageLockLost, ServiceBusError, SessionLockLost
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.receivers import OutgoingMessage

@@ -12,7 +12,7 @@ from postbus.broker.ledger import Ledger
 from postbus.broker.message import PUBLISHING, Message
 from postbus.broker.pages import Pages
 from postbus.broker.queue import Queue
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import RecordKind
 from postbus.broker.topic import Topic
 from postbus.runtime import forwarder, loading
 from tests.simulation.faults import SEEDS_MAX, Fault, nobody_told, nothing_done, patched

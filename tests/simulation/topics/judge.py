@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from postbus.broker.message import (
-    ACTIVE,
-    DEAD_LETTER,
-    DEFERRED,
-    KIND_MASK,
-    MAIN,
-    OUTBOX,
-    OWNER_BITS,
-    PUBLISHING,
-    SCHEDULED,
-    Message,
-)
+from postbus.broker.message import ACTIVE, DEFERRED, OUTBOX, PUBLISHING, SCHEDULED, Message
 from postbus.broker.policy import NOWHERE, Policy
 from postbus.broker.send_via import is_posted
+from postbus.broker.subqueue import DEAD_LETTER, MAIN, kind_of, owner_of
 from tests.simulation.history import Violation
 from tests.simulation.ledgers import TOTALS, compare, full_replay, nothing, rows_of
 from tests.simulation.playing import ENDS
@@ -89,7 +79,7 @@ class Judge:
         return self._world.policies[fragment_id]
 
     def _has_ended(self, fragment_id: int, message: Message) -> None:
-        owner, lane = message.subqueue >> OWNER_BITS, message.lane
+        owner, lane = owner_of(message.subqueue), message.lane
         name, place = message.message_id, f"{fragment_id}.{message.subqueue}"
         if fragment_id == TOPIC and owner and self._plan.subscriptions[owner].deleted:
             raise Violation(ENDS, name, f"not purged from {place}")
@@ -100,7 +90,7 @@ class Judge:
         if lane == SCHEDULED and message.enqueued_at < self._world.now:
             raise Violation(DUE, name, f"due at {message.enqueued_at}, it is {self._world.now}")
         if (
-            message.subqueue & KIND_MASK == MAIN
+            kind_of(message.subqueue) == MAIN
             and lane == ACTIVE
             and self.policy(fragment_id, owner).forward_to != NOWHERE
         ):
@@ -112,9 +102,9 @@ class Judge:
     def _served(self) -> None:
         for taker in self._world.takers:
             fragment_id, subqueue = taker.fragment.id, taker.subqueue
-            owner = subqueue >> OWNER_BITS
+            owner = owner_of(subqueue)
             policy = self.policy(fragment_id, owner)
-            is_dead = subqueue & KIND_MASK == DEAD_LETTER
+            is_dead = kind_of(subqueue) == DEAD_LETTER
             target = policy.forward_dead_letters_to if is_dead else policy.forward_to
             if target != NOWHERE or not taker.capacity() or fragment_id not in self._rows:
                 continue
@@ -132,7 +122,7 @@ class Judge:
         last: dict[tuple[int, int], tuple[int, str]] = {}
         for row in rows:
             trail = row.trail
-            if trail is None or row.lane != ACTIVE or row.subqueue & KIND_MASK != MAIN:
+            if trail is None or row.lane != ACTIVE or kind_of(row.subqueue) != MAIN:
                 continue
             if trail.origin >= 0:
                 key, number = (row.subqueue, trail.origin), trail.origin_number

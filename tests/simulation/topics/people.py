@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 from postbus.broker import browse
 from postbus.broker.engine import Engine
-from postbus.broker.message import DEAD_LETTER, MAIN, OWNER_BITS, Message
+from postbus.broker.message import Message
 from postbus.broker.pages import Pages
 from postbus.broker.policy import NOWHERE, Policy
+from postbus.broker.subqueue import DEAD_LETTER, MAIN, owner_of, subqueue_of
 from postbus.errors import OutcomeUnknown, ServiceBusError
 from postbus.runtime.receivers import OutgoingMessage
 from tests.simulation.history import Violation
@@ -115,7 +116,7 @@ class People:
             if not standing:
                 return
             owner = chance.choice(standing).owner
-        subqueue = owner << OWNER_BITS | chance.choice([MAIN, MAIN, MAIN, DEAD_LETTER])
+        subqueue = subqueue_of(owner, chance.choice([MAIN, MAIN, MAIN, DEAD_LETTER]))
         world.attach(
             world.fragments[fragment_id], subqueue, chance.random() < 0.2, chance.randint(1, 4)
         )
@@ -202,7 +203,7 @@ class People:
         gone.deleted = True
         fragment = world.fragments[TOPIC]
         fragment.subscriptions.pop(gone.owner, None)
-        for taker in [each for each in world.takers if each.subqueue >> OWNER_BITS == gone.owner]:
+        for taker in [each for each in world.takers if owner_of(each.subqueue) == gone.owner]:
             world.detach(taker)
         world.note(None, f"subscription {gone.owner} is to go")
         world.ask(TOPIC, lambda e, *_: e.remove_subscription(gone.owner), lambda _: None)

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from unittest import mock
 
 from postbus.broker import forwarding, topic
-from postbus.broker.message import DEAD_LETTER, MAIN, OWNER_BITS, TRANSFER_DEAD_LETTER
 from postbus.broker.policy import Policy
+from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, subqueue_of
 from postbus.runtime import forwarder
 from tests.simulation.patches import Silent, tiny
 from tests.simulation.playing import Playing, told
@@ -103,7 +103,7 @@ class Play(Playing):
     def _everywhere(self) -> list[tuple[int, int]]:
         owners = {TOPIC: [each.owner for each in self._world.plan.standing()]}
         received = [
-            (owner << OWNER_BITS | kind, fragment_id)
+            (subqueue_of(owner, kind), fragment_id)
             for fragment_id in self._world.fragments
             for owner in owners.get(fragment_id, [0])
             for kind in (MAIN, DEAD_LETTER)

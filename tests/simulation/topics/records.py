@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from postbus.broker.message import OWNER_BITS
-from postbus.broker.records import Record, RecordKind
+from postbus.broker.record_kinds import RecordKind
+from postbus.broker.records import Record
+from postbus.broker.subqueue import owner_of
 from postbus.store.ports import MessageStore, Part
 from tests.simulation.history import History, Violation
 from tests.simulation.kept import Kept, Written
@@ -32,7 +33,7 @@ class Records(Kept):
 
     def _read(self, fragment: int, record: Record, data: bytes, at: int) -> None:
         kind, message = record.kind, record.message
-        name, owner = message.message_id, message.subqueue >> OWNER_BITS
+        name, owner = message.message_id, owner_of(message.subqueue)
         place = f"{fragment}.{message.subqueue} lane {message.lane} #{message.number}"
         self._history.note(at, name, f"{kind.name} {place}")
         self.traces.setdefault(name, set()).add(fragment)

@@ -13,7 +13,7 @@ from postbus.auth.refusals import InvalidAudience, InvalidSignature
 from postbus.auth.sas import create_sas
 from postbus.errors import Unauthorized
 from postbus.model.authorization import ALL_RIGHTS, AuthorizationRule, Right
-from postbus.model.instant import NEVER
+from postbus.model.times import NEVER
 
 T0 = 1_700_000_000_000
 HOUR = 3_600_000

@@ -21,7 +21,7 @@ from postbus.auth.refusals import (
 )
 from postbus.errors import ServerBusy, Unauthorized
 from postbus.model.authorization import ALL_RIGHTS, Right
-from postbus.model.instant import NEVER
+from postbus.model.times import NEVER
 from tests.support.jwt_tokens import (
     AUDIENCE,
     EC,

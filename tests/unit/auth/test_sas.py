@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from postbus.auth.refusals import InvalidSignature, MalformedToken
 from postbus.auth.sas import TOKEN_LENGTH_MAX, create_sas, is_sas, parse_sas
 from postbus.errors import Unauthorized
-from postbus.model.instant import NEVER
+from postbus.model.times import NEVER
 
 URI = "sb://Localhost:5672/Orders 1/$management"
 EXPIRY = "1700003600"

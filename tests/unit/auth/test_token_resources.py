@@ -10,8 +10,8 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
+from postbus.auth.access import HostNames
 from postbus.auth.authority import Authority, Claims
-from postbus.auth.hostnames import HostNames
 from postbus.auth.keyring import AccessKey
 from postbus.model.authorization import Right
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from postbus.broker.alarms import Alarms
-from postbus.model.instant import NEVER
+from postbus.model.times import NEVER
 
 
 def test_the_first_is_told_and_each_comes_once() -> None:

@@ -4,9 +4,11 @@ under, so that a reader of the feed finds its body."""
 from __future__ import annotations
 
 from postbus.broker import records
-from postbus.broker.message import DEAD_LETTER, OUTBOX
+from postbus.broker.message import OUTBOX
 from postbus.broker.queue import Policy
-from postbus.broker.records import BRINGS_BODY, Record
+from postbus.broker.record_kinds import BRINGS_BODY
+from postbus.broker.records import Record
+from postbus.broker.subqueue import DEAD_LETTER
 from postbus.store import batch
 from tests.support.engine import Engine
 from tests.support.topics import Place, Sorter

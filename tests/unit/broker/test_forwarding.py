@@ -8,8 +8,9 @@ import pytest
 
 from postbus.broker import forwarding
 from postbus.broker.forwarding import ForwardResult
-from postbus.broker.message import DEAD_LETTER, MAIN, OUTBOX, OWNER_BITS, Message
+from postbus.broker.message import OUTBOX, Message
 from postbus.broker.policy import Policy
+from postbus.broker.subqueue import DEAD_LETTER, MAIN, subqueue_of
 from postbus.errors import EntityNotFound, QuotaExceeded
 from postbus.runtime.dispatch import serve
 from postbus.runtime.fragment import LoadedFragment
@@ -257,7 +258,7 @@ def test_subscriptions_that_forward_to_one_queue_have_an_outbox_each() -> None:
         topic.subscribe(owner, Policy(forward_to=2))
     topic.publish("a", "b")
     for owner in (2, 1):
-        topic.ship_to(end, owner << OWNER_BITS)
+        topic.ship_to(end, subqueue_of(owner))
     assert end.names() == ["a", "b", "a", "b"]
     assert topic.queue.ledger.size_bytes == 0
     end.crash()
@@ -270,7 +271,7 @@ def test_a_subscription_that_forwards_to_its_own_topic_comes_to_an_end() -> None
     topic.subscribe(2)
     topic.publish("a")
     for _ in range(10):
-        topic.ship_to(topic, 1 << OWNER_BITS)
+        topic.ship_to(topic, subqueue_of(1))
         topic.spread()
     assert topic.names(2) == ["a"] * 5, "from the client, and after each of four hops"
     [dead] = topic.rows(1, DEAD_LETTER)
@@ -343,7 +344,7 @@ def test_what_a_deleted_subscription_was_to_forward_stays_here_and_is_removed() 
     place.subscribe(1, Policy(forward_to=2))
     place.publish("a")
     place.unsubscribe(1)
-    assert place.collect(1 << OWNER_BITS) is None
+    assert place.collect(subqueue_of(1)) is None
     assert place.engine.shared.outboxes == {}
     while place.purge_slice():
         pass

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from postbus.broker.message import DEAD_LETTER
 from postbus.broker.policy import Policy
+from postbus.broker.subqueue import DEAD_LETTER
 from postbus.broker.window import WindowLimits
 from tests.support.engine import FRAGMENT, Engine
 

@@ -15,27 +15,20 @@ import pytest
 
 from postbus.amqp.sections import encode_application_properties, encode_data
 from postbus.broker import browse
-from postbus.broker.message import (
-    DEAD_LETTER,
-    LANES,
-    MAIN,
-    OUTBOX,
-    TRANSFER_DEAD_LETTER,
-    Message,
-    NewProperties,
-)
+from postbus.broker.message import LANES, OUTBOX, Message, NewProperties
 from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
 from postbus.broker.records import decode
 from postbus.broker.resubmission import Back, Outcome, Repair, Result, resubmit
 from postbus.broker.rewriting import VALUES_MAX
 from postbus.broker.send_via import send_through
+from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
 from postbus.broker.transaction import Transaction
 from postbus.errors import EntityDisabled, MessageSizeExceeded
 from postbus.gateway.enlisting import settlements_of
 from postbus.gateway.settlement import bodies_needed, rewritten, settle_with
 from postbus.messages.envelope import Changes, read_message
-from postbus.model.edits import Edits
+from postbus.model.plain_message import Edits
 from postbus.namespace.revision import Revision
 from postbus.store import batch
 from tests.support.topics import Place

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from postbus.broker.message import DEAD_LETTER, MAIN, SCHEDULED, Message, NewProperties
+from postbus.broker.message import SCHEDULED, Message, NewProperties
 from postbus.broker.policy import Policy
+from postbus.broker.subqueue import DEAD_LETTER, MAIN
 from postbus.errors import (
     EntityDisabled,
     InvalidArgument,

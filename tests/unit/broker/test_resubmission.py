@@ -5,18 +5,9 @@ from __future__ import annotations
 import pytest
 
 from postbus.broker import browse, records
-from postbus.broker.message import (
-    DEAD_LETTER,
-    DEFERRED,
-    MAIN,
-    OUTBOX,
-    OWNER_BITS,
-    SCHEDULED,
-    TRANSFER_DEAD_LETTER,
-    Message,
-)
+from postbus.broker.message import DEFERRED, OUTBOX, SCHEDULED, Message
 from postbus.broker.policy import Policy
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import RecordKind
 from postbus.broker.resubmission import (
     Back,
     Outcome,
@@ -28,6 +19,7 @@ from postbus.broker.resubmission import (
     discard,
     resubmit,
 )
+from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, subqueue_of
 from postbus.errors import InvalidArgument
 from postbus.store import batch
 from postbus.store.memory.store import MemoryStore
@@ -50,7 +42,7 @@ def move_to_dead_letters(
     if owner == 0:
         place.send_messages(*(Message(f"{n}:body".encode(), n, session_id) for n in names))
     queue = place.engine.queues[owner]
-    subqueue = owner << OWNER_BITS | MAIN
+    subqueue = subqueue_of(owner, MAIN)
     numbers = []
     for _ in names:
         taken = place.turn(lambda: queue.take(subqueue, 1, place.now))
@@ -69,7 +61,7 @@ def send_again(
     revise: object = same,
 ) -> list[Result]:
     queue = place.engine.queues[owner]
-    subqueue = owner << OWNER_BITS | DEAD_LETTER
+    subqueue = subqueue_of(owner, DEAD_LETTER)
     repairs = [Repair(number, revise) for number in numbers]  # type: ignore[arg-type]
     where = target or Back(queue, place.engine.own)
     results: list[Result] = place.paged(

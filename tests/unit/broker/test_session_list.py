@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from postbus.broker import session_list
-from postbus.broker.held_sessions import sessions_of
 from postbus.broker.pages import GroupsPage, LanePage, Pages
+from postbus.broker.session_queue import with_sessions
 from postbus.errors import InvalidArgument
 from tests.support.sessions import SessionEngine
 
@@ -139,7 +139,7 @@ def test_pages_are_found_by_those_whose_places_nobody_remembers(changed_only: bo
     found: list[str] = []
     while page := engine.listed(since, len(found), 23):
         found += page
-        sessions_of(engine.queue).listings.clear()
+        with_sessions(engine.queue).all_sessions.listings.clear()
     assert found == names
     assert engine.listed(since, skip=300) == engine.listed(since, skip=1_000) == []
 

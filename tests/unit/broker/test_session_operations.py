@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from postbus.broker import session_operations
-from postbus.broker.message import DEAD_LETTER, MAIN
 from postbus.broker.policy import Policy
+from postbus.broker.subqueue import DEAD_LETTER, MAIN
 from postbus.errors import (
     EntityDisabled,
     InvalidArgument,
@@ -16,7 +16,7 @@ from postbus.errors import (
     SessionCannotBeLocked,
     SessionLockLost,
 )
-from postbus.model.instant import NEVER
+from postbus.model.times import NEVER
 from tests.support.engine import Engine
 from tests.support.sessions import LOCK_MS, SessionEngine
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from unittest import mock
 
 from postbus.broker import chores, session_operations
-from postbus.broker.message import DEAD_LETTER, MAIN, STATE, Message
+from postbus.broker.message import STATE, Message
 from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
+from postbus.broker.subqueue import DEAD_LETTER, MAIN
 from postbus.runtime.dispatch import serve
 from postbus.runtime.engine_cache import at_rest
 from postbus.runtime.fragment import LoadedFragment, Output

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from postbus.broker import chores
-from postbus.broker.message import MAIN, STATE
+from postbus.broker.message import STATE
 from postbus.broker.policy import Policy
-from postbus.broker.records import RecordKind, decode
+from postbus.broker.record_kinds import RecordKind
+from postbus.broker.records import decode
+from postbus.broker.subqueue import MAIN
 from postbus.errors import MessageSizeExceeded, QuotaExceeded, SessionLockLost
 from postbus.runtime.engine_cache import counts_of
 from postbus.store import batch

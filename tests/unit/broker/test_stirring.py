@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from postbus.broker import chores
-from postbus.broker.message import DEAD_LETTER, MAIN, Message
+from postbus.broker.message import Message
 from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
+from postbus.broker.subqueue import DEAD_LETTER, MAIN
 from postbus.broker.window import WindowLimits
 from postbus.runtime.dispatch import serve
 from postbus.runtime.fragment import LoadedFragment, Output

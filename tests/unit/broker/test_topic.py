@@ -7,17 +7,11 @@ from functools import partial
 import pytest
 
 from postbus.broker import chores, records, topic
-from postbus.broker.message import (
-    COPY_BYTES,
-    DEAD_LETTER,
-    OWNER_BITS,
-    PUBLISHING,
-    SCHEDULED,
-    Message,
-)
+from postbus.broker.message import COPY_BYTES, PUBLISHING, SCHEDULED, Message
 from postbus.broker.pages import BodyPage, Pages, PinnedPage
 from postbus.broker.policy import Policy
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import RecordKind
+from postbus.broker.subqueue import DEAD_LETTER, owner_of, subqueue_of
 from postbus.broker.topic import Copy, Sorted, fan_out
 from postbus.errors import EntityDisabled, EntityNotFound, QuotaExceeded
 from postbus.store import batch
@@ -39,7 +33,7 @@ def test_copies_are_made_in_one_commit_and_share_one_body() -> None:
     for owner in (1, 2, 3):
         [copy] = place.rows(owner)
         assert place.body(copy) == b"a:body"
-        taken = place.at(owner).take(owner << OWNER_BITS, 1, place.now)
+        taken = place.at(owner).take(subqueue_of(owner), 1, place.now)
         assert taken is not None and taken[1] == b"a:body"
 
 
@@ -205,7 +199,7 @@ def test_what_a_removed_subscription_leaves_is_purged_though_the_process_dies(
     monkeypatch.setattr(chores, "SLICE", 2)
     place = topic_with(1, 2, checkpoint_every=checkpoint_every)
     place.publish(*"abcde")
-    taken = place.turn(lambda: place.at(1).take(1 << OWNER_BITS, 1, place.now))
+    taken = place.turn(lambda: place.at(1).take(subqueue_of(1), 1, place.now))
     assert taken is not None and taken[0].token is not None
     token = taken[0].token
     place.turn(lambda: place.at(1).dead_letter(token, place.now))
@@ -224,7 +218,7 @@ def test_what_a_removed_subscription_leaves_is_purged_though_the_process_dies(
     place.crash()
     assert not place.engine.removed
     with pytest.raises(EntityNotFound):
-        place.engine.at(1 << OWNER_BITS)
+        place.engine.at(subqueue_of(1))
 
 
 def test_a_purge_that_another_has_finished_is_finished_too() -> None:
@@ -243,7 +237,7 @@ def test_bodies_that_are_copied_forward_stay_shared() -> None:
     place.commit(checkpoint=True)
     head = place.queue.ledger.head
     pages = Pages()
-    lanes = [place.store.load_lane(place.fragment, n << OWNER_BITS, 0, 0, 9) for n in (1, 2, 3)]
+    lanes = [place.store.load_lane(place.fragment, subqueue_of(n), 0, 0, 9) for n in (1, 2, 3)]
     pages.add(PinnedPage(head, 9), [row for lane in lanes for row in lane])
     place.paged(lambda pages: chores.copy_forward(place.engine, head, 9, pages), pages)
     place.crash()
@@ -357,7 +351,7 @@ def test_records_say_which_subscription_they_are_about() -> None:
     place.publish("a")
     [stored] = place.store.read(place.fragment, 0, 1 << 20)
     read = [records.decode(data) for _, data in batch.records(stored.data)]
-    assert [(record.kind, record.message.subqueue >> OWNER_BITS) for record in read] == [
+    assert [(record.kind, owner_of(record.message.subqueue)) for record in read] == [
         (RecordKind.PUBLISHED, 0),
         (RecordKind.DISTRIBUTED, 5),
     ]
@@ -400,7 +394,7 @@ def test_the_windows_of_many_subscriptions_are_filled_no_further_than_their_shar
     place.spread()
     place.commit(checkpoint=True)
     place.crash()
-    main = 1 << OWNER_BITS
+    main = subqueue_of(1)
     place.paged(lambda pages: chores.refill(place.at(1), main, pages))
     assert len(place.at(1).windows[main].live) <= 64
 

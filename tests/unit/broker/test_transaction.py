@@ -5,17 +5,9 @@ from __future__ import annotations
 import pytest
 
 from postbus.broker import forwarding
-from postbus.broker.message import (
-    DEAD_LETTER,
-    DEFERRED,
-    MAIN,
-    OWNER_BITS,
-    SCHEDULED,
-    TRANSFER_DEAD_LETTER,
-    Message,
-    NewProperties,
-)
+from postbus.broker.message import DEFERRED, SCHEDULED, Message, NewProperties
 from postbus.broker.policy import Policy
+from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, subqueue_of
 from postbus.broker.transaction import (
     MESSAGES_MAX,
     SETTLEMENTS_MAX,
@@ -229,9 +221,9 @@ def test_settlements_in_several_subscriptions_and_a_send_to_their_topic_are_one(
     place.publish("a")
     transaction = Transaction()
     for owner in (1, 2):
-        found = place.at(owner).take(owner << OWNER_BITS, 1, place.now)
+        found = place.at(owner).take(subqueue_of(owner), 1, place.now)
         assert found is not None and found[0].token is not None
-        settlement = Settlement(owner << OWNER_BITS, found[0].token, Verdict.COMPLETE)
+        settlement = Settlement(subqueue_of(owner), found[0].token, Verdict.COMPLETE)
         enlist(place, transaction, settlement)
     place.turn(lambda: transaction.send(place.engine, made("b")))
     assert (place.names(1), place.names(2)) == (["a"], ["a"])

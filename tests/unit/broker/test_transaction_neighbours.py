@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from postbus.broker.message import MAIN, TRANSFER_DEAD_LETTER, Message
+from postbus.broker.message import Message
 from postbus.broker.policy import Policy
+from postbus.broker.subqueue import MAIN, TRANSFER_DEAD_LETTER
 from postbus.broker.transaction import Settlement, Transaction, Verdict
 from postbus.errors import InvalidOperation, SessionLockLost
 from postbus.store.memory.store import MemoryStore

@@ -63,6 +63,8 @@ def test_every_setting_has_a_flag_that_serve_understands(started: list[Settings]
         "tls_key": Path("a.key"),
         "log_level": "debug",
         "log_format": "json",
+        "queue": ("orders", "bills"),
+        "topic": ("news/audit",),
     }
     skipped = {"config"}
     arguments = ["serve"]
@@ -74,7 +76,9 @@ def test_every_setting_has_a_flag_that_serve_understands(started: list[Settings]
         if field.annotation is bool:
             arguments.append(flag_of(name))
         else:
-            arguments += [flag_of(name), str(given[name])]
+            values = given[name] if isinstance(given[name], tuple) else (given[name],)
+            for value in values:
+                arguments += [flag_of(name), str(value)]
 
     result = postbus(*arguments)
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from postbus.config.content import Queue, Subscription, Topic
-from postbus.config.emulator_reading import LOCK_DURATION_MS
+from postbus.config.emulator import LOCK_DURATION_MS
 from postbus.config.places import ConfigError
-from postbus.model.description import QueueDescription
+from postbus.model.description import QueueDescription, SubscriptionDescription, TopicDescription
 from postbus.model.rule import (
     CorrelationFilter,
     FalseFilter,
@@ -20,8 +20,6 @@ from postbus.model.rule import (
     SqlFilter,
     TrueFilter,
 )
-from postbus.model.subscription import SubscriptionDescription
-from postbus.model.topic import TopicDescription
 from postbus.model.values import TypedValue, ValueType
 from tests.unit.config.files import QUEUE_PROPERTIES, emulator, load, with_rule, with_subscription
 

@@ -13,10 +13,13 @@ from postbus.config.places import ConfigMistake
 from postbus.config.planning import Limits, Plan, make_plan
 from postbus.config.steps import Change, StepReport, Verb
 from postbus.model.authorization import AuthorizationRule, Right
-from postbus.model.description import EntityStatus, QueueDescription
+from postbus.model.description import (
+    EntityStatus,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from postbus.model.rule import RuleDescription, SqlAction, SqlFilter
-from postbus.model.subscription import SubscriptionDescription
-from postbus.model.topic import TopicDescription
 from tests.unit.config.files import emulator, load, load_toml
 
 LIMITS = Limits(100, 10, 10, 10)

@@ -9,7 +9,12 @@ import pytest
 from postbus.config.content import Content, Queue, Subscription, Topic
 from postbus.config.places import ConfigError
 from postbus.model.authorization import AuthorizationRule, Right
-from postbus.model.description import EntityStatus, QueueDescription
+from postbus.model.description import (
+    EntityStatus,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from postbus.model.rule import (
     CorrelationFilter,
     FalseFilter,
@@ -18,8 +23,6 @@ from postbus.model.rule import (
     SqlFilter,
     TrueFilter,
 )
-from postbus.model.subscription import SubscriptionDescription
-from postbus.model.topic import TopicDescription
 from postbus.model.values import TypedValue, ValueType
 from postbus.ops.config_file import NamespaceConfig, load_config
 from tests.unit.config.files import load, load_toml

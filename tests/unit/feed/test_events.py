@@ -16,20 +16,11 @@ from postbus.amqp.sections import (
     encode_properties,
 )
 from postbus.broker import records
-from postbus.broker.message import (
-    ACTIVE,
-    DEAD_LETTER,
-    OWNER_BITS,
-    SCHEDULED,
-    STATE,
-    TRANSFER_DEAD_LETTER,
-    ForwardingInfo,
-    Message,
-)
-from postbus.broker.records import BRINGS_BODY, RecordKind
+from postbus.broker.message import ACTIVE, SCHEDULED, STATE, ForwardingInfo, Message
+from postbus.broker.record_kinds import BRINGS_BODY, OPERATIONS, RecordKind
+from postbus.broker.subqueue import DEAD_LETTER, TRANSFER_DEAD_LETTER, subqueue_of
 from postbus.feed.events import COLUMNS, Event, JournalOrigin, event
 from postbus.feed.lines import line
-from postbus.feed.operations import HOUSEKEEPING, OPERATIONS
 
 T0 = 1_700_000_000_123
 PLACE = JournalOrigin("orders", 0, {3: "audit"})
@@ -76,12 +67,11 @@ def event_of(kind: RecordKind, about: Message, raw: bytes = b"") -> Event:
 
 
 def test_every_kind_of_record_has_a_name_or_is_housekeeping() -> None:
-    assert set(OPERATIONS) | HOUSEKEEPING == set(RecordKind)
-    assert not set(OPERATIONS) & HOUSEKEEPING
+    assert set(OPERATIONS) | {RecordKind.COPIED, RecordKind.REPLACED} == set(RecordKind)
     assert len(set(OPERATIONS.values())) == len(OPERATIONS)
 
 
-@pytest.mark.parametrize("kind", sorted(HOUSEKEEPING))
+@pytest.mark.parametrize("kind", sorted(set(RecordKind) - set(OPERATIONS)))
 def test_housekeeping_is_no_event(kind: RecordKind) -> None:
     about = message(sent())
     if kind in BRINGS_BODY:
@@ -172,7 +162,7 @@ def test_a_time_to_live_is_told_with_its_end() -> None:
 
 def test_a_dead_letter_of_a_subscription_names_it_and_says_why() -> None:
     about = message()
-    about.subqueue = 3 << OWNER_BITS | DEAD_LETTER
+    about.subqueue = subqueue_of(3, DEAD_LETTER)
     about.reason, about.description, about.source = "broken", "no total", "orders"
     found = event_of(RecordKind.DEAD_LETTERED, about)
     assert (found["subscription"], found["subQueue"]) == ("audit", "deadletter")
@@ -183,7 +173,7 @@ def test_a_dead_letter_of_a_subscription_names_it_and_says_why() -> None:
 
 def test_a_subscription_that_is_no_more_has_no_name() -> None:
     about = message()
-    about.subqueue = 9 << OWNER_BITS | TRANSFER_DEAD_LETTER
+    about.subqueue = subqueue_of(9, TRANSFER_DEAD_LETTER)
     found = event_of(RecordKind.EXPIRED, about)
     assert (found["subscription"], found["subQueue"]) == (None, "transferdeadletter")
 

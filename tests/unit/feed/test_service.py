@@ -15,7 +15,7 @@ import pytest
 from postbus.amqp.sections import encode_data
 from postbus.broker import records
 from postbus.broker.message import Message
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import RecordKind
 from postbus.errors import (
     ConnectionForced,
     EntityNotFound,

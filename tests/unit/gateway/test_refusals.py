@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from postbus.errors import EntityNotFound, InvalidArgument, Unauthorized
 from postbus.gateway.refusals import Refusals
-from postbus.observe.tracking import TrackingIds
+from postbus.observe.logs import TrackingIds
 
 T0 = 1_700_000_000_000
 

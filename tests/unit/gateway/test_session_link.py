@@ -10,8 +10,8 @@ import pytest
 
 from postbus.amqp.frames.terminus import Source
 from postbus.amqp.sections import Properties, encode_data, encode_properties
-from postbus.broker.message import MAIN
 from postbus.broker.policy import Policy
+from postbus.broker.subqueue import MAIN
 from postbus.errors import ServiceBusError, SessionLockLost, StoreUnavailable
 from postbus.gateway.session_filter import SessionFilter
 from postbus.gateway.session_link import ClientSessionReceiver

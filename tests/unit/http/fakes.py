@@ -14,16 +14,16 @@ from starlette.applications import Starlette
 from postbus.auth.authority import Authority
 from postbus.auth.keyring import AccessKey
 from postbus.auth.sas import create_sas
-from postbus.http.app import build_app
+from postbus.http.app import Front
+from postbus.http.atom import ATOM, INSTANCE, SERVICE_BUS
 from postbus.http.feed import FeedPages
-from postbus.http.notation import ATOM, INSTANCE, SERVICE_BUS
 from postbus.model.authorization import Right, Rules
 from postbus.model.description import QueueDescription
-from postbus.model.instant import Instant
-from postbus.observe.tracking import TrackingIds
+from postbus.model.times import Instant
+from postbus.observe.logs import TrackingIds
 from tests.unit.http.mailbox import MemoryMailbox
 from tests.unit.http.memory import T0, MemoryNamespace
-from tests.unit.http.undertaker import MemoryUndertaker
+from tests.unit.http.resubmission import MemoryResubmission
 from tests.unit.http.usage import MemoryUsage
 
 KEY_NAME = "RootManageSharedAccessKey"
@@ -50,7 +50,7 @@ def application(
     health: Health | None = None,
     defaults: QueueDescription | None = None,
     mailbox: MemoryMailbox | None = None,
-    undertaker: MemoryUndertaker | None = None,
+    resubmission: MemoryResubmission | None = None,
     usage: MemoryUsage | None = None,
 ) -> Starlette:
     mailbox = mailbox or MemoryMailbox()
@@ -65,7 +65,7 @@ def application(
     namespace.on_rules = learn
     for name in mailbox.entities:
         authority.learn(name, [])
-    return build_app(
+    return Front(
         namespace=namespace,
         authority=authority,
         clock=lambda: namespace.now,
@@ -76,10 +76,10 @@ def application(
         defaults=defaults or QueueDescription(),
         mailbox=mailbox,
         feeds=cast("FeedPages", None),  # needs a whole server: tests/unit/feed/test_service.py
-        undertaker=undertaker or MemoryUndertaker(),
+        resubmission=resubmission or MemoryResubmission(),
         usage=usage or MemoryUsage(),
         wait_max_ms=240_000,
-    )
+    ).app()
 
 
 def token(uri: str = "https://localhost:5300", now: Instant = T0) -> str:

@@ -16,7 +16,7 @@ ROOM = 1_000
 
 @dataclass
 class MemoryMailbox:
-    """What `postbus.http.messages.Mailbox` asks for: keeps what it was asked."""
+    """Stands in for `postbus.http.mailbox.Mailbox`, and keeps what it was asked."""
 
     entities: set[str] = field(default_factory=lambda: {"orders"})
     sent: list[tuple[str, list[PlainMessage]]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""A namespace in memory: what `postbus.http.namespace` asks for, and nothing behind it."""
+"""A namespace in memory, in the place of `postbus.namespace.namespace.Namespace`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import TypeVar
 
 from postbus.errors import EntityAlreadyExists, EntityNotFound
 from postbus.model.authorization import Rules, settle_rules
-from postbus.model.description import QueueCounts, QueueDescription
-from postbus.model.instant import Instant
+from postbus.model.description import (
+    QueueCounts,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from postbus.model.rule import CorrelationFilter, RuleDescription
-from postbus.model.subscription import SubscriptionDescription
-from postbus.model.topic import TopicDescription
+from postbus.model.times import Instant
 
 T0: Instant = 1_700_000_000_123
 NAMESPACE = "test-namespace"

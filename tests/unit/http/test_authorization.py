@@ -9,7 +9,7 @@ from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
 from azure.servicebus.management import AuthorizationRule, ServiceBusAdministrationClient
 
 from postbus.auth.sas import create_sas
-from postbus.http.notation import INSTANCE, SERVICE_BUS
+from postbus.http.atom import INSTANCE, SERVICE_BUS
 from postbus.model.authorization import Right
 from tests.support.administration import administration_client
 from tests.unit.http.conftest import connection_string

@@ -15,24 +15,24 @@ from postbus.errors import EntityNotFound, StoreUnavailable
 from postbus.http import deadletters
 from postbus.http.deadletters import REQUEST_MAX_BYTES, Ask, find_ask
 from postbus.model.authorization import Right
-from postbus.model.edits import Edits
+from postbus.model.plain_message import Edits
 from tests.unit.http import fakes
 from tests.unit.http.fakes import KEY, KEY_NAME, LISTENER, T0, Client, MemoryNamespace, Reply
-from tests.unit.http.undertaker import MemoryUndertaker
+from tests.unit.http.resubmission import MemoryResubmission
 
 DEAD = "/orders/$DeadLetterQueue"
 RESUBMIT = f"{DEAD}/$resubmit"
 
 
-def client_of(undertaker: MemoryUndertaker, authorization: str | None = None) -> Client:
-    return Client(fakes.application(MemoryNamespace(), undertaker=undertaker), authorization)
+def client_of(resubmission: MemoryResubmission, authorization: str | None = None) -> Client:
+    return Client(fakes.application(MemoryNamespace(), resubmission=resubmission), authorization)
 
 
 async def ask(
-    undertaker: MemoryUndertaker, body: object, path: str = RESUBMIT, method: str = "POST"
+    resubmission: MemoryResubmission, body: object, path: str = RESUBMIT, method: str = "POST"
 ) -> Reply:
     sent = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return await client_of(undertaker).send(method, path, sent)
+    return await client_of(resubmission).send(method, path, sent)
 
 
 def messages(*edits: dict[str, Any] | None) -> dict[str, Any]:
@@ -67,10 +67,10 @@ def test_a_path_asks_for_dead_letters(path: str, found: Ask | None) -> None:
 
 async def test_each_message_has_an_outcome_of_its_own() -> None:
     """R-DLQ-08."""
-    undertaker = MemoryUndertaker(
+    resubmission = MemoryResubmission(
         outcomes={1: ("not found", ""), 2: ("locked", ""), 3: ("refused", "too large")}
     )
-    reply = await ask(undertaker, messages(None, None, None, None))
+    reply = await ask(resubmission, messages(None, None, None, None))
     assert reply.status == 200 and reply.headers["content-type"] == "application/json"
     assert json.loads(reply.body) == {
         "results": [
@@ -80,13 +80,13 @@ async def test_each_message_has_an_outcome_of_its_own() -> None:
             {"sequenceNumber": 3, "outcome": "refused", "detail": "too large"},
         ]
     }
-    [(verb, source, to, asked)] = undertaker.asked
+    [(verb, source, to, asked)] = resubmission.asked
     assert (verb, source, to) == ("resubmit", "orders/$DeadLetterQueue", None)
     assert asked == [(place, Edits()) for place in range(4)]
 
 
 async def test_edits_are_read_as_they_are_meant() -> None:
-    undertaker = MemoryUndertaker()
+    resubmission = MemoryResubmission()
     edits = {
         "body": b64encode(b"tea").decode(),
         "properties": {"a": 1, "b": None, "c": "text", "d": 2.5, "e": True},
@@ -96,9 +96,9 @@ async def test_edits_are_read_as_they_are_meant() -> None:
         "timeToLive": 60_000,
         "scheduledEnqueueTime": None,
     }
-    reply = await ask(undertaker, {"to": "other/queue", **messages(edits, {})})
+    reply = await ask(resubmission, {"to": "other/queue", **messages(edits, {})})
     assert reply.status == 200
-    [(_, _, to, asked)] = undertaker.asked
+    [(_, _, to, asked)] = resubmission.asked
     assert to == "other/queue"
     assert asked == [
         (
@@ -115,14 +115,14 @@ async def test_edits_are_read_as_they_are_meant() -> None:
 
 
 async def test_numbers_are_thrown_away() -> None:
-    undertaker = MemoryUndertaker(outcomes={7: ("locked", "")})
+    resubmission = MemoryResubmission(outcomes={7: ("locked", "")})
     path = "/news/subscriptions/all/$DeadLetterQueue/$discard"
-    reply = await ask(undertaker, {"sequenceNumbers": [5, 7]}, path)
+    reply = await ask(resubmission, {"sequenceNumbers": [5, 7]}, path)
     assert json.loads(reply.body)["results"] == [
         {"sequenceNumber": 5, "outcome": "removed"},
         {"sequenceNumber": 7, "outcome": "locked"},
     ]
-    assert undertaker.asked == [
+    assert resubmission.asked == [
         ("discard", "news/Subscriptions/all/$DeadLetterQueue", [5, 7]),
     ]
 
@@ -171,31 +171,31 @@ async def test_numbers_are_thrown_away() -> None:
 async def test_a_request_that_cannot_be_meant_is_refused_and_says_where(
     body: object, text: str
 ) -> None:
-    undertaker = MemoryUndertaker()
-    reply = await ask(undertaker, body)
+    resubmission = MemoryResubmission()
+    reply = await ask(resubmission, body)
     assert reply.status == 400 and text in reply.detail, reply.detail
-    assert undertaker.asked == []
+    assert resubmission.asked == []
 
 
 @pytest.mark.parametrize("numbers", [None, [], [1.5], ["1"], {}])
 async def test_what_is_no_list_of_numbers_is_not_thrown_away(numbers: object) -> None:
-    undertaker = MemoryUndertaker()
-    reply = await ask(undertaker, {"sequenceNumbers": numbers}, f"{DEAD}/$discard")
+    resubmission = MemoryResubmission()
+    reply = await ask(resubmission, {"sequenceNumbers": numbers}, f"{DEAD}/$discard")
     assert reply.status == 400 and "sequenceNumbers" in reply.detail
-    assert undertaker.asked == []
+    assert resubmission.asked == []
 
 
 async def test_only_dead_letter_queues_are_asked_and_only_by_post() -> None:
-    undertaker = MemoryUndertaker()
-    reply = await ask(undertaker, messages(None), "/orders/$resubmit")
+    resubmission = MemoryResubmission()
+    reply = await ask(resubmission, messages(None), "/orders/$resubmit")
     assert reply.status == 400 and "'orders' is no dead-letter queue" in reply.detail
-    reply = await ask(undertaker, messages(None), method="PUT")
+    reply = await ask(resubmission, messages(None), method="PUT")
     assert (reply.status, reply.headers["allow"]) == (405, "POST")
 
 
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_a_request_larger_than_allowed_is_not_read(chunked: bool) -> None:
-    client = client_of(MemoryUndertaker())
+    client = client_of(MemoryResubmission())
     pieces = [b" " * (1 << 20)] * 6
     headers = {} if chunked else {"content-length": str(REQUEST_MAX_BYTES + 1)}
     reply = await client.send("POST", RESUBMIT, pieces, headers)
@@ -209,7 +209,7 @@ async def test_no_more_requests_are_held_than_there_is_room_for(
     monkeypatch.setattr(deadletters, "UNDER_WAY_MAX", 1)
     waits = asyncio.Event()
 
-    class Slow(MemoryUndertaker):
+    class Slow(MemoryResubmission):
         async def resubmit(self, *asked: Any) -> list[tuple[str, str]]:
             await waits.wait()
             return await super().resubmit(*asked)
@@ -231,8 +231,8 @@ async def test_no_more_requests_are_held_than_there_is_room_for(
 async def test_what_cannot_be_done_at_all_is_refused_as_a_whole(
     failure: Exception, status: int
 ) -> None:
-    undertaker = MemoryUndertaker(failure=failure)  # type: ignore[arg-type]
-    assert (await ask(undertaker, messages(None))).status == status
+    resubmission = MemoryResubmission(failure=failure)  # type: ignore[arg-type]
+    assert (await ask(resubmission, messages(None))).status == status
 
 
 # -- rights ------------------------------------------------------------------------------------
@@ -244,11 +244,11 @@ def signed(key: AccessKey, uri: str = "http://localhost:5300") -> str:
 
 @pytest.mark.parametrize("verb", ["$resubmit", "$discard"])
 async def test_who_may_only_listen_or_send_may_not_do_it(verb: str) -> None:
-    undertaker = MemoryUndertaker()
-    client = client_of(undertaker, signed(LISTENER))
+    resubmission = MemoryResubmission()
+    client = client_of(resubmission, signed(LISTENER))
     reply = await client.send("POST", f"{DEAD}/{verb}", json.dumps(messages(None)).encode())
     assert reply.status == 401 and "'Manage' claim(s) are required" in reply.detail
-    assert undertaker.asked == []
+    assert resubmission.asked == []
 
 
 @pytest.mark.parametrize(
@@ -265,10 +265,10 @@ async def test_who_may_only_listen_or_send_may_not_do_it(verb: str) -> None:
 async def test_a_token_must_be_for_the_entity_and_for_where_they_go(
     resource: str, to: str | None, status: int
 ) -> None:
-    undertaker = MemoryUndertaker()
+    resubmission = MemoryResubmission()
     root = AccessKey(KEY_NAME, (KEY,), Right.MANAGE)
-    client = client_of(undertaker, signed(root, f"http://localhost:5300/{resource}"))
+    client = client_of(resubmission, signed(root, f"http://localhost:5300/{resource}"))
     body = json.dumps({"to": to, **messages(None)}).encode()
     reply = await client.send("POST", RESUBMIT, body)
     assert reply.status == status, reply.text
-    assert len(undertaker.asked) == (1 if status == 200 else 0)
+    assert len(resubmission.asked) == (1 if status == 200 else 0)

@@ -6,9 +6,7 @@ import pytest
 
 from postbus.auth.sas import create_sas
 from postbus.model.authorization import AuthorizationRule, Right
-from postbus.model.description import QueueDescription
-from postbus.model.subscription import SubscriptionDescription
-from postbus.model.topic import TopicDescription
+from postbus.model.description import QueueDescription, SubscriptionDescription, TopicDescription
 from tests.unit.http.fakes import KEY, KEY_NAME, LISTENER, Client, application, entry, token
 from tests.unit.http.memory import T0, MemoryNamespace
 

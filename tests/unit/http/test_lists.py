@@ -8,11 +8,14 @@ from xml.etree.ElementTree import Element
 import pytest
 
 from postbus.errors import EntityNotFound
-from postbus.http.notation import ATOM, SERVICE_BUS
-from postbus.model.description import QueueCounts, QueueDescription
+from postbus.http.atom import ATOM, SERVICE_BUS
+from postbus.model.description import (
+    QueueCounts,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from postbus.model.rule import RuleDescription
-from postbus.model.subscription import SubscriptionDescription
-from postbus.model.topic import TopicDescription
 from tests.unit.http.fakes import Client, Reply, application
 from tests.unit.http.memory import MemoryNamespace
 

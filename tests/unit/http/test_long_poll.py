@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from postbus.amqp.sections import Properties, encode_data, encode_properties
-from postbus.broker.message import DEAD_LETTER, MAIN, Message
+from postbus.broker.message import Message
+from postbus.broker.subqueue import DEAD_LETTER, MAIN
 from postbus.errors import (
     ConnectionForced,
     EntityNotFound,

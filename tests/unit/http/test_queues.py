@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from postbus.http.notation import ATOM, COUNTS, SERVICE_BUS
+from postbus.http.atom import ATOM, COUNTS, SERVICE_BUS
 from postbus.model.description import EntityStatus, QueueCounts, QueueDescription
-from postbus.model.duration import INFINITE
+from postbus.model.times import INFINITE
 from tests.unit.http.fakes import Client, application, entry
 from tests.unit.http.memory import T0, MemoryNamespace, Queue
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from postbus.errors import InvalidArgument
-from postbus.http.notation import ATOM, SERVICE_BUS
+from postbus.http.atom import ATOM, SERVICE_BUS
+from postbus.model.description import SubscriptionDescription, TopicDescription
 from postbus.model.rule import (
     CorrelationFilter,
     FalseFilter,
@@ -14,8 +15,6 @@ from postbus.model.rule import (
     SqlFilter,
     TrueFilter,
 )
-from postbus.model.subscription import SubscriptionDescription
-from postbus.model.topic import TopicDescription
 from postbus.model.values import TypedValue, ValueType
 from tests.unit.http.fakes import Client, Reply, application, entry, token
 from tests.unit.http.memory import T0, MemoryNamespace

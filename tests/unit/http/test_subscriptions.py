@@ -6,12 +6,16 @@ import pytest
 
 from postbus.auth.sas import create_sas
 from postbus.errors import InvalidArgument, QuotaExceeded
-from postbus.http.notation import ATOM, INSTANCE, SERVICE_BUS
-from postbus.model.description import EntityStatus, QueueCounts, QueueDescription
-from postbus.model.duration import INFINITE
+from postbus.http.atom import ATOM, INSTANCE, SERVICE_BUS
+from postbus.model.description import (
+    EntityStatus,
+    QueueCounts,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from postbus.model.rule import FalseFilter, RuleDescription, SqlAction, SqlFilter, TrueFilter
-from postbus.model.subscription import SubscriptionDescription
-from postbus.model.topic import TopicDescription
+from postbus.model.times import INFINITE
 from tests.unit.http.fakes import LISTENER, Client, application, entry, token
 from tests.unit.http.memory import T0, MemoryNamespace, Subscription
 

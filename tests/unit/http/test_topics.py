@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from postbus.http.notation import ATOM, SERVICE_BUS
-from postbus.model.description import QueueCounts, QueueDescription
-from postbus.model.duration import INFINITE
+from postbus.http.atom import ATOM, SERVICE_BUS
+from postbus.model.description import (
+    QueueCounts,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from postbus.model.rule import CorrelationFilter, RuleDescription
-from postbus.model.subscription import SubscriptionDescription
-from postbus.model.topic import TopicDescription
+from postbus.model.times import INFINITE
 from tests.unit.http.fakes import Client, Reply, application, entry
 from tests.unit.http.memory import T0, MemoryNamespace
 

@@ -10,7 +10,7 @@ from postbus.model.address import Address
 
 @dataclass
 class MemoryUsage:
-    """What `postbus.http.usage.Usage` asks for."""
+    """Stands in for `postbus.namespace.usage.Usage`."""
 
     entities: set[str] = field(default_factory=lambda: {"orders"})
     counted: list[str] = field(default_factory=list)

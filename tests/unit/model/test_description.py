@@ -10,10 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postbus.errors import InvalidArgument
-from postbus.model.description import Description, EntityStatus, QueueCounts, QueueDescription
-from postbus.model.duration import INFINITE
-from postbus.model.subscription import SubscriptionDescription
-from postbus.model.topic import TopicDescription
+from postbus.model.description import (
+    Description,
+    EntityStatus,
+    QueueCounts,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from postbus.model.times import INFINITE
 
 
 def test_what_a_queue_is_by_default() -> None:

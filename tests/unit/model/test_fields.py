@@ -12,8 +12,13 @@ from azure.servicebus.management import (
 )
 
 from postbus.errors import InvalidArgument, NotSupported
-from postbus.model.description import Description, EntityStatus, QueueDescription
-from postbus.model.duration import MAX_TICKS, TICKS_PER_MINUTE, TICKS_PER_MS, parse_iso
+from postbus.model.description import (
+    Description,
+    EntityStatus,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from postbus.model.fields import (
     QUEUE,
     SUBSCRIPTION,
@@ -27,8 +32,7 @@ from postbus.model.fields import (
     read_value,
     refuse_changes,
 )
-from postbus.model.subscription import SubscriptionDescription
-from postbus.model.topic import TopicDescription
+from postbus.model.times import MAX_TICKS, TICKS_PER_MINUTE, TICKS_PER_MS, parse_iso
 
 
 def described(**values: Value) -> QueueDescription:

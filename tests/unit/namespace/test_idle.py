@@ -10,9 +10,12 @@ from uuid import UUID
 import pytest
 
 from postbus.errors import EntityNotFound
-from postbus.model.description import QueueCounts, QueueDescription
-from postbus.model.subscription import SubscriptionDescription
-from postbus.model.topic import TopicDescription
+from postbus.model.description import (
+    QueueCounts,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from postbus.namespace.entities import Entity, QueueEntity, SubscriptionEntity, TopicEntity
 from postbus.namespace.idle import IdleDeletion
 from postbus.namespace.rule_matcher import TopicRuleMatcher

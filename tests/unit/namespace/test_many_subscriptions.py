@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from postbus.broker import chores, session_operations
-from postbus.broker.message import MAIN, OUTBOX, OWNER_BITS, Message
+from postbus.broker.message import OUTBOX, Message
 from postbus.broker.policy import Policy
+from postbus.broker.subqueue import MAIN, subqueue_of
 from postbus.runtime import dispatch, sessions
 from postbus.runtime.dispatch import serve
 from postbus.runtime.fragment import LoadedFragment, Output
@@ -41,7 +42,7 @@ class Crowd:
 
     def receive_everywhere(self) -> None:
         for owner in self.place.engine.queues:
-            self.place.engine.set_receivers(owner << OWNER_BITS, 1)
+            self.place.engine.set_receivers(subqueue_of(owner), 1)
 
     def turn(self) -> list[str]:
         """Returns the chores that have come up."""
@@ -81,7 +82,7 @@ def test_a_turn_with_one_message_costs_the_same_in_a_crowd(policy: Policy) -> No
         crowd.turn()
         for owner in crowd.place.engine.queues:
             if owner:
-                crowd.place.at(owner).take(owner << OWNER_BITS, 1, crowd.place.now)
+                crowd.place.at(owner).take(subqueue_of(owner), 1, crowd.place.now)
         crowd.turn()
         crowd.only(2)
         crowd.place.publish("b", ttl=60_000)
@@ -93,25 +94,25 @@ def test_a_courier_is_told_of_an_outbox_when_something_was_added_and_not_in_ever
     crowd = Crowd(3, Policy(forward_to=END))
     crowd.place.publish("a")
     crowd.turn()
-    assert crowd.told == [owner << OWNER_BITS for owner in (1, 2, 3)]
+    assert crowd.told == [subqueue_of(owner) for owner in (1, 2, 3)]
     crowd.turn()
     assert len(crowd.told) == 3
     crowd.only(2)
     crowd.place.publish("b")
     crowd.turn()
-    assert crowd.told[3:] == [2 << OWNER_BITS]
+    assert crowd.told[3:] == [subqueue_of(2)]
     crowd.place.crash()
     crowd.fragment.engine = crowd.place.engine
     crowd.told.clear()
     crowd.turn()
-    assert sorted(crowd.told) == [owner << OWNER_BITS for owner in (1, 2, 3)], "none is left behind"
+    assert sorted(crowd.told) == [subqueue_of(owner) for owner in (1, 2, 3)], "none is left behind"
 
 
 def test_every_queue_with_expired_messages_is_swept_when_somebody_receives_from_it() -> None:
     crowd = Crowd(3, Policy())
     crowd.place.publish("a", ttl=10)
     crowd.receive_everywhere()
-    crowd.place.engine.set_receivers(3 << OWNER_BITS, 0)
+    crowd.place.engine.set_receivers(subqueue_of(3), 0)
     assert crowd.turn() == []
     assert crowd.place.engine.next_deadline() == crowd.place.now + 10
     crowd.place.now += 10
@@ -123,7 +124,7 @@ def test_every_queue_with_expired_messages_is_swept_when_somebody_receives_from_
     crowd.fragment.chores.clear()
     assert crowd.turn() == []
     assert [crowd.place.names(owner) for owner in (1, 2, 3)] == [[], [], ["a"]]
-    crowd.place.engine.set_receivers(3 << OWNER_BITS, 1)
+    crowd.place.engine.set_receivers(subqueue_of(3), 1)
     assert crowd.turn() == ["sweep 3"]
 
 
@@ -131,7 +132,7 @@ def test_locks_end_wherever_they_are() -> None:
     crowd = Crowd(3, Policy(lock_ms=1_000))
     crowd.place.publish("a")
     for owner in (1, 3):
-        assert crowd.place.at(owner).take(owner << OWNER_BITS, 1, crowd.place.now)
+        assert crowd.place.at(owner).take(subqueue_of(owner), 1, crowd.place.now)
         crowd.place.now += 100
     assert crowd.place.engine.next_deadline() == crowd.place.now + 800
     crowd.place.now += 800
@@ -152,7 +153,7 @@ def test_what_becomes_ready_in_a_queue_that_forwards_sets_out_later_too() -> Non
     assert crowd.turn() == [] and crowd.turn() == []
     # It was for somebody who had gone.
     place.turn(lambda: queue.put_back(*taken))
-    assert crowd.turn() == [f"divert {1 << OWNER_BITS}"]
+    assert crowd.turn() == [f"divert {subqueue_of(1)}"]
     place.divert(1)
     assert place.names(1, MAIN, OUTBOX) == ["a"]
 
@@ -188,8 +189,8 @@ def test_a_turn_hands_out_so_many_over_all_lines_and_all_have_their_turn(
     crowd.place.publish(*(str(number) for number in range(25)))
     receivers = {owner: Greedy() for owner in range(1, 5)}
     for owner, receiver in receivers.items():
-        crowd.fragment.receivers_of(owner << OWNER_BITS).join(receiver)
-        crowd.fragment.receivers_of(owner << OWNER_BITS).wants(receiver)
+        crowd.fragment.receivers_of(subqueue_of(owner)).join(receiver)
+        crowd.fragment.receivers_of(subqueue_of(owner)).wants(receiver)
     totals: list[int] = []
     while not totals or totals[-1] < 100:
         crowd.turn()

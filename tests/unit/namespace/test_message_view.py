@@ -22,8 +22,8 @@ from postbus.amqp.sections import (
 )
 from postbus.broker.message import ACTIVE, NO_TTL, PUBLISHING, SCHEDULED, ForwardingInfo, Message
 from postbus.messages.envelope import read_message
-from postbus.model.duration import MAX_TICKS
 from postbus.model.rule import RuleDescription, SqlAction, TrueFilter
+from postbus.model.times import MAX_TICKS
 from postbus.model.values import DATE_TIME_MAX_TICKS, DateTime, TimeSpan
 from postbus.namespace import message_view
 from postbus.namespace.message_view import MessageFacts, Rewritten, write_changes

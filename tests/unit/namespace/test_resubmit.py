@@ -8,17 +8,16 @@ from typing import Any
 
 import pytest
 
-from postbus.broker.message import DEAD_LETTER, MAIN, Message
+from postbus.broker.message import Message
 from postbus.broker.pages import Pages
-from postbus.broker.placing import choose_dead_letter_place
 from postbus.broker.queue import Queue
-from postbus.broker.records import RecordKind
+from postbus.broker.record_kinds import RecordKind
+from postbus.broker.subqueue import DEAD_LETTER, MAIN
 from postbus.errors import OutcomeUnknown, StoreUnavailable
 from postbus.messages.translation import to_message
 from postbus.model.address import resolve_path
-from postbus.model.edits import Edits
-from postbus.model.instant import Instant
-from postbus.model.plain_message import PlainMessage
+from postbus.model.plain_message import Edits, PlainMessage
+from postbus.model.times import Instant
 from postbus.namespace import resubmit
 from postbus.namespace.entities import QueueEntity
 from postbus.namespace.resubmit import Resubmission
@@ -63,7 +62,7 @@ class Cemetery:
         assert raw is not None
         message.number = message.enqueue_number = queue.ledger.next_number()
         message.enqueued_at = now
-        choose_dead_letter_place(queue, message, "broken", "in a test")
+        queue.route_dead_letter(message, "broken", "in a test")
         queue.ledger.add(RecordKind.ENQUEUED, message, raw)
         queue.placed(message)
         return message.number

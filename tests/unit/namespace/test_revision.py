@@ -26,7 +26,7 @@ from postbus.amqp.sections import (
 from postbus.broker.message import NO_TTL, ForwardingInfo, Message
 from postbus.errors import InvalidOperation, MessageSizeExceeded
 from postbus.messages.envelope import read_message
-from postbus.model.edits import Edits
+from postbus.model.plain_message import Edits
 from postbus.namespace.revision import Revision
 
 FOOTER = b"\x00\x53\x78\xc1\x01\x00"

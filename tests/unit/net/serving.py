@@ -13,8 +13,8 @@ from postbus.net.budgets import Bounds, Budgets
 from postbus.net.http_protocol import HttpHost, HttpLimits
 from postbus.net.listener import Listener
 from postbus.net.places import Place, Places
+from postbus.observe.logs import TrackingIds
 from postbus.observe.meters import ConnectionMeter
-from postbus.observe.tracking import TrackingIds
 from postbus.tls.certificates import Certificates
 
 AMQP_OPENING = b"AMQP\x00\x01\x00\x00"

@@ -113,6 +113,32 @@ async def test_the_first_start_makes_everything_that_is_in_the_file(start: Any) 
     assert await bed.reload() == Outcome()
 
 
+async def test_named_entities_are_kept_by_a_reload_that_prunes(start: Any) -> None:
+    bed = await start("[queues.orders]\n", queue=["bills"], topic=["news/audit"])
+    await bed.namespace.update_queue("bills", QueueDescription(max_delivery_count=7))
+    await bed.namespace.create_queue("old", QueueDescription())
+    outcome = await bed.reload("[queues.new]\n", prune=True)
+    assert lines(outcome) == [
+        "+ create queue new",
+        "- delete queue old",
+        "- delete queue orders",
+    ]
+    assert bed.namespace.queue("bills").description.max_delivery_count == 7
+    assert bed.namespace.topic("news").subscription("audit") is not None
+
+
+async def test_a_file_without_entities_prunes_nothing_though_options_name_some(start: Any) -> None:
+    bed = await start("[queues.orders]\n", queue=["bills"])
+    with pytest.raises(ConfigError, match="has no entities"):
+        await bed.reload("", prune=True)
+
+
+async def test_a_file_that_makes_a_named_queue_a_topic_is_refused_by_the_option(start: Any) -> None:
+    bed = await start("", queue=["bills"])
+    with pytest.raises(ConfigError, match=r"^--queue bills: 'bills' is a topic already"):
+        await bed.reload("[topics.bills]\n")
+
+
 async def test_a_restart_undoes_no_change_but_tells_of_it(tmp_path: Path) -> None:
     first = Bed(tmp_path, NEWS)
     async with first.running():

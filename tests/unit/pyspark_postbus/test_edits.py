@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import Row
 
-from postbus.http.edits import read_resubmission
+from postbus.http.deadletters import read_resubmission
 from pyspark_postbus.pipelines import deadletters
 from pyspark_postbus.pipelines.deadletters import chunks
 from pyspark_postbus.pipelines.edits import BadEdit, _planning, load_function, parse_edits

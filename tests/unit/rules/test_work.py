@@ -13,8 +13,9 @@ from postbus.amqp.sections import (
     encode_data,
     encode_properties,
 )
-from postbus.broker.message import DEAD_LETTER, Message
+from postbus.broker.message import Message
 from postbus.broker.policy import Policy
+from postbus.broker.subqueue import DEAD_LETTER
 from postbus.broker.topic import COPIES_AT_ONCE, Copy
 from postbus.messages.envelope import read_message
 from postbus.model.rule import (

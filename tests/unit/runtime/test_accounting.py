@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from postbus.broker import records
-from postbus.broker.message import OWNER_BITS, Message
-from postbus.broker.records import RecordKind
+from postbus.broker.message import Message
+from postbus.broker.record_kinds import RecordKind
+from postbus.broker.subqueue import subqueue_of
 from postbus.observe.meters import EntityMeter
 from postbus.runtime.accounting import account
 
@@ -74,7 +75,7 @@ def test_dead_letters_are_counted_by_reason_among_other_records() -> None:
 
 def test_records_of_a_subscription_are_its_own() -> None:
     copy = Message(None, "m")
-    copy.subqueue = 3 << OWNER_BITS
+    copy.subqueue = subqueue_of(3)
     topic, subscription = EntityMeter(), EntityMeter()
     fragment: Any = SimpleNamespace(meters={3: subscription}, meter=topic)
     account(fragment, [records.encode(RecordKind.COMPLETED, copy, copy.subqueue, 0, 1)])

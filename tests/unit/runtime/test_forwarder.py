@@ -10,8 +10,9 @@ import pytest
 
 from postbus.broker import forwarding
 from postbus.broker.forwarding import outbox_id
-from postbus.broker.message import DEAD_LETTER, MAIN, OUTBOX, OWNER_BITS, Message
+from postbus.broker.message import OUTBOX, Message
 from postbus.broker.policy import Policy
+from postbus.broker.subqueue import DEAD_LETTER, MAIN, subqueue_of
 from postbus.errors import StoreUnavailable
 from postbus.runtime import forwarder as forwarders
 from postbus.runtime.forwarder import Forwarder
@@ -58,7 +59,7 @@ class Town:
         """Of all subscriptions."""
         engine = self.topic.engine
         assert engine is not None
-        return sum(engine.ledger.count(n << OWNER_BITS | kind, lane) for n in self.owners)
+        return sum(engine.ledger.count(subqueue_of(n, kind), lane) for n in self.owners)
 
     @property
     def arrived(self) -> int:
@@ -155,7 +156,7 @@ async def test_the_mark_of_a_subscription_goes_with_it_and_stays_away(town: Town
     await town.publish(1)
     await until(lambda: town.arrived == 12)
     await town.bed.runtime.quiet()
-    everyone = {outbox_id(TOPIC, owner << OWNER_BITS) for owner in town.owners}
+    everyone = {outbox_id(TOPIC, subqueue_of(owner)) for owner in town.owners}
     await look(town)
     assert marks(town) == everyone, "they may all send again"
     town.topic.subscriptions.pop(3)
@@ -167,7 +168,7 @@ async def test_the_mark_of_a_subscription_goes_with_it_and_stays_away(town: Town
     await until(lambda: town.arrived == 23)
     await town.bed.runtime.quiet()
     await look(town)
-    left = everyone - {outbox_id(TOPIC, 3 << OWNER_BITS)}
+    left = everyone - {outbox_id(TOPIC, subqueue_of(3))}
     assert marks(town) == left
     # and the next engine knows no more than this one
     town.bed.runtime.discard(town.end, StoreUnavailable("for the test"))
@@ -182,14 +183,14 @@ async def test_the_marks_of_an_entity_that_is_gone_stay_while_a_shipment_is_unde
     await town.publish(1)
     await until(lambda: town.arrived == 12)
     await town.bed.runtime.quiet()
-    first = outbox_id(TOPIC, 1 << OWNER_BITS)
+    first = outbox_id(TOPIC, subqueue_of(1))
     del town.fragments[TOPIC]
-    town.forwarder._under_way.add((town.topic, 1 << OWNER_BITS))
+    town.forwarder._under_way.add((town.topic, subqueue_of(1)))
     assert town.end.engine is not None
     town.forwarder.forget_marks(town.end)
     assert town.end.engine.ledger.outdated == marks(town) - {first}
     # One that comes late all the same keeps its mark.
-    late = outbox_id(TOPIC, 2 << OWNER_BITS)
+    late = outbox_id(TOPIC, subqueue_of(2))
     assert forwarding.accept(town.end.engine, late, [], 0) == (0, None)
     town.forwarder._under_way.clear()
     town.end.engine.ledger.make_checkpoint()

@@ -10,12 +10,13 @@ import pytest
 
 from postbus.broker import forwarding
 from postbus.broker.engine import Engine
-from postbus.broker.message import MAIN, OUTBOX, TRANSFER_DEAD_LETTER, Message
+from postbus.broker.message import OUTBOX, Message
 from postbus.broker.pages import Pages
 from postbus.broker.policy import Policy
 from postbus.broker.send_via import send_through
+from postbus.broker.subqueue import MAIN, TRANSFER_DEAD_LETTER
 from postbus.errors import InternalError, ServiceBusError, StoreUnavailable
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.runtime import forwarder as forwarders
 from postbus.runtime.forwarder import Forwarder
 from postbus.runtime.fragment import LoadedFragment

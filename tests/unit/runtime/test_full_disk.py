@@ -15,13 +15,14 @@ import pytest
 
 from postbus.broker import browse
 from postbus.broker.engine import Engine
-from postbus.broker.message import DEAD_LETTER, MAIN, OUTBOX, Message
+from postbus.broker.message import OUTBOX, Message
 from postbus.broker.pages import Pages
 from postbus.broker.policy import Policy
+from postbus.broker.subqueue import DEAD_LETTER, MAIN
 from postbus.broker.transaction import Settlement, Transaction, Verdict
 from postbus.broker.window import WindowLimits
 from postbus.errors import ServiceBusError, StoreFull, TransactionRolledBack
-from postbus.model.edits import Edits
+from postbus.model.plain_message import Edits
 from postbus.observe.meters import StoreMeter
 from postbus.runtime import forwarder as forwarders
 from postbus.runtime import upkeep as upkeeps

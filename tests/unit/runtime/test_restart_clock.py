@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from postbus.broker import browse
-from postbus.broker.message import MAIN, Message
+from postbus.broker.message import Message
+from postbus.broker.subqueue import MAIN
 from postbus.config.content import Content, Queue
 from postbus.model.description import QueueDescription
 from postbus.ops.config_file import NamespaceConfig

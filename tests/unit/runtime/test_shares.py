@@ -16,7 +16,8 @@ from postbus.amqp.sections import (
     encode_message_annotations,
     encode_properties,
 )
-from postbus.broker.message import MAIN, ForwardingInfo, Message
+from postbus.broker.message import ForwardingInfo, Message
+from postbus.broker.subqueue import MAIN
 from postbus.gateway.browsing import _look
 from postbus.gateway.peeking import peek
 from postbus.gateway.response_writer import RESPONSE_TOIL_MAX, ResponseWriter

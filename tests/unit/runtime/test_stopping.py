@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from postbus.broker import topic as topics
-from postbus.broker.message import MAIN, OUTBOX, PUBLISHING, Message
+from postbus.broker.message import OUTBOX, PUBLISHING, Message
 from postbus.broker.policy import Policy
+from postbus.broker.subqueue import MAIN
 from postbus.runtime.forwarder import Forwarder
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.requests import Call

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from postbus.broker.message import (
-    ACTIVE,
-    DEAD_LETTER,
-    MAIN,
-    OUTBOX,
-    OWNER_BITS,
-    TRANSFER_DEAD_LETTER,
-    Message,
-)
+from postbus.broker.message import ACTIVE, OUTBOX, Message
 from postbus.broker.policy import Policy
 from postbus.broker.send_via import send_through
+from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, subqueue_of
 from postbus.runtime.engine_cache import at_rest
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.requests import Call
@@ -115,7 +108,7 @@ def test_what_a_subscription_has_left_is_purged_after_a_start() -> None:
     bed = started(before.store, topic({}))
     engine = bed.fragment.engine
     assert engine is not None
-    assert engine.ledger.count(1 << OWNER_BITS) == engine.ledger.size_bytes == 0
+    assert engine.ledger.count(subqueue_of(1)) == engine.ledger.size_bytes == 0
 
 
 def test_an_engine_that_was_not_looked_at_yet_is_not_forgotten_with_work_to_do() -> None:

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from postbus.broker.engine import Engine
-from postbus.broker.message import MAIN, Message
+from postbus.broker.message import Message
 from postbus.broker.pages import Pages
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
+from postbus.broker.subqueue import MAIN
 from postbus.broker.window import WindowLimits
 from postbus.observe.meters import StoreMeter
 from postbus.runtime.engine_cache import EngineCache

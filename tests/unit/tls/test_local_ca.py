@@ -11,9 +11,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from postbus.tls import local_ca
 from postbus.tls.certificates import CertificateError
-from postbus.tls.local_ca import make_certificate
+from postbus.tls.local_ca import make_certificate, told
 from postbus.tls.pem import read_certificate
-from postbus.tls.trust import told
 
 NAMES = ("localhost", "127.0.0.1", "::1")
 

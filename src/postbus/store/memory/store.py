@@ -6,7 +6,7 @@ from itertools import islice, takewhile
 from typing import Any, Final, NamedTuple, NoReturn
 
 from postbus.errors import NotSupported
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.store import checks as rules
 from postbus.store.ports import (
     BatchOutline,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from postbus.errors import EntityAlreadyExists, EntityNotFound, QuotaExceeded
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.store.sqlite.database import MEMORY, Database, Layout, name_folder
 from postbus.store.sqlite.deleted_prefixes import DeletedPrefixes
 from postbus.store.sqlite.reader_offsets import ReaderOffsets

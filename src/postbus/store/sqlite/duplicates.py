@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import apsw
 
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.store.damage import Damaged, check_numbers
 from postbus.store.ports import SeenIds
 from postbus.store.sqlite.database import Database

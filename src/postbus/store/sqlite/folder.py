@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.store.sqlite.catalog import Catalog, new_folder_id
 from postbus.store.sqlite.database import BackupFailed, Database, sync
 from postbus.store.sqlite.reserve import Reserve, fitting

@@ -13,7 +13,7 @@ from typing import Any, Final
 import apsw
 
 from postbus.errors import StoreFailed, StoreUnavailable
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.store.batch import HEADER_SIZE
 from postbus.store.checks import check_within
 from postbus.store.damage import Damaged, check_batch, check_header, check_numbers

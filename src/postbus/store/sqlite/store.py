@@ -6,7 +6,7 @@ from functools import cache, partial
 from typing import Final
 
 from postbus.errors import StoreFailed, StoreFull, StoreUnavailable
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.store import checks as rules
 from postbus.store.damage import check_batch, check_blob, check_numbers
 from postbus.store.ports import FragmentPosition, Lease, Part, Row, RowKey, StoredBatch, Trimmed

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from postbus.errors import EntityAlreadyExists, EntityNotFound
-from postbus.model.instant import Instant
+from postbus.model.times import Instant
 from postbus.store.sqlite.database import Database
 
 
