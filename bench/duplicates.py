@@ -30,7 +30,7 @@ from postbus.broker.duplicate_history import History
 from postbus.broker.ledger import Layout, Ledger
 from postbus.runtime.fragment import CHECKPOINT_RECORDS
 from postbus.store import batch
-from postbus.store.ports import Part
+from postbus.store.ports.journal import Part
 from postbus.store.sqlite.folder import DataFolder
 
 SEEN, PLAIN = "seen", "plain"
@@ -78,7 +78,7 @@ class Detecting(Postbus):
         with closing(DataFolder(self.folder / "data", now)) as folder:
             [entity] = [each for each in folder.catalog.entities() if each.name == SEEN]
             [fragment] = entity.fragments
-            store = folder.store(fragment.store)
+            store = folder.stores[fragment.store]
             lease = store.acquire(fragment.id, "bench", 0)
             layout = Layout(batch.HEADER_SIZE, batch.RECORD_PREFIX_SIZE)
             history = History(WINDOW_MS)

@@ -37,7 +37,7 @@ from postbus.broker.message import Message
 from postbus.broker.record_kinds import RecordKind
 from postbus.broker.subqueue import DEAD_LETTER
 from postbus.store import batch
-from postbus.store.ports import Part
+from postbus.store.ports.journal import Part
 from postbus.store.sqlite.folder import DataFolder
 
 SOURCE, OTHER = "source", "other"
@@ -60,7 +60,7 @@ class Cemetery(Postbus):
         with closing(DataFolder(self.folder / "data", now)) as folder:
             [entity] = [each for each in folder.catalog.entities() if each.name == SOURCE]
             [fragment] = entity.fragments
-            store = folder.store(fragment.store)
+            store = folder.stores[fragment.store]
             lease = store.acquire(fragment.id, "bench", 0)
             layout = Layout(batch.HEADER_SIZE, batch.RECORD_PREFIX_SIZE)
             ledger = Ledger(layout, fragment.index << 48, lease.head, lease.state)

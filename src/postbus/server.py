@@ -6,7 +6,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -61,11 +61,14 @@ from postbus.runtime.runtime import Runtime
 from postbus.runtime.store_thread import StoreThread
 from postbus.runtime.upkeep import Upkeep, keep_up
 from postbus.settings import Settings
-from postbus.store.memory.store import MemoryStore
-from postbus.store.ports import MessageStore
-from postbus.store.sqlite.catalog import Catalog
-from postbus.store.sqlite.database import FormatUnknown
-from postbus.store.sqlite.folder import DataFolder, FolderDamaged, FolderInUse
+from postbus.store.opening import open_data
+from postbus.store.ports.namespace_data import (
+    DataDamaged,
+    DataInUse,
+    FormatUnknown,
+    NamespaceData,
+)
+from postbus.store.ports.store import Store
 from postbus.tls.certificates import (
     Certificate,
     CertificateError,
@@ -91,8 +94,8 @@ _NO_START: Final = (
     CertificateError,
     ClockWrong,
     ConfigError,
-    FolderDamaged,
-    FolderInUse,
+    DataDamaged,
+    DataInUse,
     FormatUnknown,
     KeyFileError,
     OSError,
@@ -120,20 +123,16 @@ async def _serve(settings: Settings) -> int:
     config = _config(settings)
     if config.name is not None and "namespace_name" not in settings.model_fields_set:
         settings = settings.model_copy(update={"namespace_name": config.name})
-    folder = None
-    if not settings.ephemeral:
-        reserve = settings.disk_reserve_mb << 20
-        folder = DataFolder(settings.data, SystemClock().now(), reserve_bytes=reserve)
+    data = open_data(settings, SystemClock().now())
     try:
-        for file, was, is_now in folder.upgraded if folder is not None else ():
+        for file, was, is_now in data.upgraded:
             # There is no way back but a copy that was made before: docs/operations.md.
             log.warning("data format upgraded", file=file, was=was, is_now=is_now)
-        server = Server(settings, config, folder)
+        server = Server(settings, config, data)
         await server.start()
         return await server.serve()
     finally:
-        if folder is not None:
-            folder.close()
+        data.close()
 
 
 def _config(settings: Settings) -> NamespaceConfig:
@@ -173,13 +172,13 @@ def _take_turns() -> None:
     sys.setswitchinterval(SWITCH_S)
 
 
-def _newest(folder: DataFolder, wall: Instant, behind_max_ms: int) -> Instant:
+def _newest(data: NamespaceData, wall: Instant, behind_max_ms: int) -> Instant:
     """A wall clock that was set back while nothing ran must not take time back either.
 
     Where it is very far behind, either it is wrong or it once was: going on in the time of the
     folder would let every schedule come due, and locks and expiry would take twice as long.
     """
-    newest = folder.newest()
+    newest = data.newest()
     behind_ms = newest - wall
     if behind_ms > behind_max_ms:
         raise ClockWrong(
@@ -198,22 +197,18 @@ class Server:
         self,
         settings: Settings,
         config: NamespaceConfig,
-        folder: DataFolder | None,
+        data: NamespaceData,
         new_clock: Callable[[Instant], SystemClock] = SystemClock,
     ) -> None:
         """`new_clock` makes a clock that starts at an instant, or later."""
         loop = asyncio.get_running_loop()
         self._settings = settings
         self._config = config
-        newest = 0
-        if folder is not None:
-            newest = _newest(folder, new_clock(0).now(), settings.clock_behind_max_ms)
-        clock = new_clock(newest)
+        clock = new_clock(_newest(data, new_clock(0).now(), settings.clock_behind_max_ms))
         self._clock, self._wall = clock.now, clock.wall
         self._metrics = Metrics(version("postbus"))
         self._key = choose_key(settings)
-        catalog = Catalog(None, self._clock()) if folder is None else folder.catalog
-        stores: list[MessageStore] = [MemoryStore()] if folder is None else [folder.store(0)]
+        catalog, stores = data.catalog, data.stores
         self._threads = [StoreThread("catalog", loop)]
         runtimes: list[Runtime] = []
         upkeeps: list[Upkeep] = []
@@ -258,34 +253,36 @@ class Server:
         self._mailbox = Mailbox(self.namespace, self._clock)
         self._feed = self._make_feed(stores, loop)
         self._feed_readers = FeedReaders(
-            self.namespace, catalog.reader_marks, self._threads[0], self._clock
+            self.namespace, catalog.reader_offsets, self._threads[0], self._clock
         )
         self._service.on_claims_lost = self._review
         self._certificates.start()
         self._plaintext = settings.on_loopback or settings.allow_plaintext
         self._listener = self._make_listener(authority, tracking)
-        self._control = None if folder is None else self._make_control(folder, len(stores))
+        self._control = self._make_control(data)
         self._stop = asyncio.Event()
         self._upkeep: asyncio.Task[None] | None = None
         self._ticking = Ticking(self._metrics.turns, loop)
 
-    def _make_control(self, folder: DataFolder, stores: int) -> Control:
-        catalog, *copied = self._threads[: 1 + stores]
+    def _make_control(self, data: NamespaceData) -> Control | None:
+        if data.folder is None:
+            return None
+        catalog, *copied = self._threads[: 1 + len(data.stores)]
         asked: dict[str, Handler] = {
-            BACKUP: partial(back_up_running, folder, catalog, copied),
+            BACKUP: partial(back_up_running, data, catalog, copied),
             RELOAD: self._reloading.asked,
-            EXPORT: partial(export_running, folder.catalog, catalog, self.namespace.name),
+            EXPORT: partial(export_running, data.catalog, catalog, self.namespace.name),
         }
-        return Control(folder.path, asked)
+        return Control(data.folder, asked)
 
-    def _loader(self, store: MessageStore, thread: StoreThread) -> Loader:
+    def _loader(self, store: Store, thread: StoreThread) -> Loader:
         settings = self._settings
         window = WindowLimits(settings.window_messages_max, settings.window_bodies_max_bytes)
         broker = f"{os.getpid()}-{secrets.token_hex(4)}"
         filter_bytes = settings.duplicate_filter_kb << 10
         return Loader(store, thread, broker, window, partial(secrets.randbits, 64), filter_bytes)
 
-    def _make_feed(self, stores: list[MessageStore], loop: asyncio.AbstractEventLoop) -> Feed:
+    def _make_feed(self, stores: Sequence[Store], loop: asyncio.AbstractEventLoop) -> Feed:
         readers = [store.journal_reader() for store in stores]
         threads = self._threads[1:]
         for number, reader in enumerate(readers):

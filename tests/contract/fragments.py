@@ -3,8 +3,11 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from postbus.model.rows import Checkpoint, Row, RowKey
 from postbus.store import batch
-from postbus.store.ports import Checkpoint, Lease, MessageStore, Part, Row, RowKey, StoredBatch
+from postbus.store.batch import StoredBatch
+from postbus.store.ports.journal import Lease, Part
+from postbus.store.ports.store import Store
 
 T0 = 1_700_000_000_000
 
@@ -23,7 +26,7 @@ class Dump(NamedTuple):
 class Writer:
     """Holds the lease of one fragment and keeps track of where it stands."""
 
-    def __init__(self, store: MessageStore, fragment: int = 1, seen_epoch: int = 0) -> None:
+    def __init__(self, store: Store, fragment: int = 1, seen_epoch: int = 0) -> None:
         self.store = store
         self.fragment = fragment
         self.lease = store.acquire(fragment, "broker-a", seen_epoch)
@@ -66,14 +69,14 @@ def key_of(row: Row) -> RowKey:
     return RowKey(row.subqueue, row.lane, row.number)
 
 
-def body_of(store: MessageStore, fragment: int, row: Row) -> bytes | None:
+def body_of(store: Store, fragment: int, row: Row) -> bytes | None:
     return store.read_slice(fragment, row.base, row.position, row.length)
 
 
-def dump(store: MessageStore, fragment: int, lanes: Iterable[tuple[int, int]] = ((0, 0),)) -> Dump:
+def dump(store: Store, fragment: int, lanes: Iterable[tuple[int, int]] = ((0, 0),)) -> Dump:
     """Takes the fragment over to see where it stands, so earlier leases are fenced."""
     lease: Lease = store.acquire(fragment, "inspector", 0)
-    rows = [row for lane in lanes for row in store.load_lane(fragment, *lane, 0, 1_000_000)]
+    rows = [row for lane in lanes for row in store.index.load_lane(fragment, *lane, 0, 1_000_000)]
     return Dump(
         lease.head,
         lease.checkpoint,

@@ -3,8 +3,9 @@
 import copy
 from collections.abc import Callable
 
+from postbus.model.rows import Row
 from postbus.store.memory.store import MemoryStore
-from postbus.store.ports import MessageStore, Row
+from postbus.store.ports.store import Store
 from tests.contract.fragments import T0, Dump, Writer, change, dump
 
 FRAGMENTS = (1, 2)
@@ -15,7 +16,7 @@ EVER = 1 << 60
 class Life:
     """The steps in order. Each makes at most one durable change, and can be tried again."""
 
-    def __init__(self, store: MessageStore) -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
         self.writers: dict[int, Writer] = {}
         self.rows: dict[str, Row] = {}
@@ -100,7 +101,7 @@ class Life:
             pass
 
 
-def seen(store: MessageStore) -> list[Dump]:
+def seen(store: Store) -> list[Dump]:
     """All of it, without touching it: what is only known by taking a fragment over is left out."""
     return [
         Dump(
@@ -109,7 +110,7 @@ def seen(store: MessageStore) -> list[Dump]:
             b"",
             store.tail(fragment),
             store.read(fragment, 0, EVER),
-            [row for lane in LANES for row in store.load_lane(fragment, *lane, 0, 1_000)],
+            [row for lane in LANES for row in store.index.load_lane(fragment, *lane, 0, 1_000)],
         )
         for fragment in FRAGMENTS
     ]
@@ -119,7 +120,7 @@ def as_seen(dump: Dump) -> Dump:
     return dump._replace(head=0, checkpoint=0, state=b"")
 
 
-def taken_over(store: MessageStore) -> list[Dump]:
+def taken_over(store: Store) -> list[Dump]:
     return [dump(store, fragment, LANES) for fragment in FRAGMENTS]
 
 

@@ -16,15 +16,18 @@ from unittest.mock import ANY, patch
 
 import apsw
 
+from postbus.store.memory.catalog import MemoryCatalog
 from postbus.store.memory.store import MemoryStore
-from postbus.store.ports import Lease, MessageStore, Part, Trimmed
+from postbus.store.ports.catalog import Catalog
+from postbus.store.ports.journal import Lease, Part, Trimmed
+from postbus.store.ports.store import Store
 from postbus.store.sqlite import folder as folders
-from postbus.store.sqlite.catalog import Catalog
+from postbus.store.sqlite.catalog import SqliteCatalog
 from postbus.store.sqlite.folder import DataFolder
 from postbus.store.sqlite.store import SqliteStore
 from tests.contract.fragments import T0, Dump, Writer, dump
 from tests.contract.history import Life
-from tests.contract.test_store_alike import Engine
+from tests.contract.test_alike import Engine
 
 FRAGMENTS = (1, 2)
 LANES = tuple((subqueue, lane) for subqueue in (0, 1) for lane in (0, 1, 2))
@@ -53,7 +56,7 @@ class Story(ABC):
         Calls `shown` when all of it has been seen, before anything is closed."""
 
 
-def standing(store: MessageStore) -> list[tuple[int, Dump]]:
+def standing(store: Store) -> list[tuple[int, Dump]]:
     """Each fragment with the epoch that the next holder gets. Takes them over."""
     dumps = [dump(store, fragment, LANES) for fragment in FRAGMENTS]
     epochs = [store.acquire(fragment, "inspector", 0).epoch for fragment in FRAGMENTS]
@@ -120,7 +123,7 @@ class Twin:
     def tail(self, fragment: int) -> int:
         return self.file.tail(fragment)
 
-    def _both(self, call: Callable[[MessageStore], Any]) -> Any:
+    def _both(self, call: Callable[[Store], Any]) -> Any:
         answer = call(self.file)
         assert call(self.shadow.store) == answer
         self._answered()
@@ -220,9 +223,9 @@ class CatalogStory(Story):
 
     def play(self, folder: Path, vfs: str, answered: Answered) -> None:
         chance = random.Random(self._seed)
-        self.states = [listing(Catalog(None, LATER))]
-        file = Catalog(str(folder / "catalog.db"), T0, vfs=vfs)
-        memory = Catalog(None, T0)
+        self.states = [listing(MemoryCatalog(LATER))]
+        file = SqliteCatalog(str(folder / "catalog.db"), T0, vfs=vfs)
+        memory = MemoryCatalog(T0)
         self._tell(memory, answered)
         with closing(file):
             for step in range(self._steps):
@@ -258,7 +261,7 @@ class CatalogStory(Story):
 
     def look(self, folder: Path, vfs: str, shown: Answered = lambda: None) -> Found:
         path = folder / "catalog.db"
-        with closing(Catalog(str(path), LATER, vfs=vfs)) as catalog:
+        with closing(SqliteCatalog(str(path), LATER, vfs=vfs)) as catalog:
             found = listing(catalog)
             shown()
             assert_sound(path, vfs)
@@ -278,8 +281,8 @@ class FolderStory(Story):
     """A whole data folder: what the catalog promises, the store must have."""
 
     def play(self, folder: Path, vfs: str, answered: Answered) -> None:
-        catalog, shadow = Catalog(None, T0), Shadow()
-        self.states = [(listing(Catalog(None, LATER)), shadow.standing())]
+        catalog, shadow = MemoryCatalog(T0), Shadow()
+        self.states = [(listing(MemoryCatalog(LATER)), shadow.standing())]
 
         def both() -> None:
             self.states.append((listing(catalog), shadow.standing()))
@@ -287,7 +290,7 @@ class FolderStory(Story):
 
         with open_folder(folder, T0, vfs) as opened:
             both()
-            twin: Any = Twin(opened.store(0), shadow, both)
+            twin: Any = Twin(opened.stores[0], shadow, both)
             for name in ("one", "two"):
                 for each in (catalog, opened.catalog):
                     [fragment] = each.create(name, "queue", {}, T0, [0]).fragments
@@ -307,7 +310,7 @@ class FolderStory(Story):
 
     def look(self, folder: Path, vfs: str, shown: Answered = lambda: None) -> Found:
         with open_folder(folder, LATER, vfs) as opened:
-            found = listing(opened.catalog), standing(opened.store(0))
+            found = listing(opened.catalog), standing(opened.stores[0])
             shown()
             for name in ("catalog.db", "store-0.db"):
                 assert_sound(folder / name, vfs)
@@ -316,5 +319,5 @@ class FolderStory(Story):
 
 def open_folder(path: Path, now: int, vfs: str) -> "closing[DataFolder]":
     store = partial(SqliteStore, vfs=vfs, wal_pages_max=WAL_PAGES)
-    with patch.multiple(folders, SqliteStore=store, Catalog=partial(Catalog, vfs=vfs)):
+    with patch.multiple(folders, SqliteStore=store, SqliteCatalog=partial(SqliteCatalog, vfs=vfs)):
         return closing(DataFolder(path, now))

@@ -20,7 +20,7 @@ from pathlib import Path
 import apsw
 
 from postbus.errors import StoreFailed
-from postbus.store.sqlite.database import FormatUnknown
+from postbus.store.ports.namespace_data import FormatUnknown
 from postbus.store.sqlite.store import SqliteStore
 from tests.contract.disk import SYNC, WRITE, Operation, PowerCut
 from tests.contract.forgetting import Change, ForgettingDisk, Medium, put

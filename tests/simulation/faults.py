@@ -22,7 +22,7 @@ from postbus.runtime import commits, engine_cache
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.runtime import Output, Runtime
 from postbus.store.memory.store import MemoryStore
-from postbus.store.ports import Trimmed
+from postbus.store.ports.journal import Trimmed
 from tests.simulation.history import STAYS, Violation
 from tests.simulation.run import run_seed
 from tests.simulation.simulation import TOLD, Simulation, WatchedRuntime
@@ -132,12 +132,12 @@ def _blind_trim(trim: Any) -> Any:
     def faulty(
         store: MemoryStore, fragment_id: int, older_than: int, bytes_max: int, limit: int
     ) -> Trimmed:
-        kept = store._find(fragment_id)
-        bodies, kept.bodies = kept.bodies, {}
+        index = store.index.of(fragment_id)
+        bodies, index.bodies = index.bodies, {}
         try:
             trimmed: Trimmed = trim(store, fragment_id, older_than, bytes_max, limit)
         finally:
-            kept.bodies = bodies
+            index.bodies = bodies
         return trimmed
 
     return faulty

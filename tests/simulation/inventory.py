@@ -19,7 +19,9 @@ from postbus.broker.subqueue import DEAD_LETTER, MAIN
 from postbus.broker.window import WindowLimits
 from postbus.runtime.loading import load_page
 from postbus.store import batch
-from postbus.store.ports import Lease, MessageStore, StoredBatch
+from postbus.store.batch import StoredBatch
+from postbus.store.ports.journal import Lease
+from postbus.store.ports.store import Store
 from tests.simulation.history import Violation
 from tests.simulation.model import Entry, entry_of
 
@@ -36,7 +38,7 @@ Seen = dict[str, Found]
 Read = Callable[[Page], Loaded]
 
 
-def read_from(store: MessageStore) -> Read:
+def read_from(store: Store) -> Read:
     return lambda page: load_page(store, FRAGMENT, page)
 
 
@@ -69,7 +71,7 @@ def _peek(queue: Queue, subqueue: int, start: int, read: Read) -> browse.Found:
     raise AssertionError("the engine never has enough")
 
 
-def from_index_and_tail(store: MessageStore, lease: Lease, policy: Policy) -> Queue:
+def from_index_and_tail(store: Store, lease: Lease, policy: Policy) -> Queue:
     """A second engine, as a restart would load it."""
     ledger = _ledger(lease.checkpoint, lease.state)
     while ledger.head < lease.head:

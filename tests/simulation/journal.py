@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from postbus.store.ports import Lease, MessageStore, Part, StoredBatch
+from postbus.store.batch import StoredBatch
+from postbus.store.ports.journal import Lease, Part
+from postbus.store.ports.store import Store
 from tests.simulation.history import STAYS, Violation
 from tests.simulation.inventory import FRAGMENT
 from tests.simulation.model import Model
@@ -14,7 +16,7 @@ from tests.simulation.model import Model
 class Journal:
     """Passes every call on; what a commit made durable, the model learns from its bytes."""
 
-    def __init__(self, store: MessageStore, model: Model) -> None:
+    def __init__(self, store: Store, model: Model) -> None:
         self.store: Any = store
         self._model = model
         self.batches: list[StoredBatch] = []
@@ -55,7 +57,7 @@ class Journal:
             checkpoint, state = part.checkpoint.offset, part.checkpoint.state
         return Lease(FRAGMENT, 0, part.base + part.count, checkpoint, state)
 
-    def reopened(self, store: MessageStore) -> None:
+    def reopened(self, store: Store) -> None:
         """All that was committed is there, and what was under way is there wholly or not."""
         self.store = store
         found = store.acquire(FRAGMENT, "inspector", 0)._replace(epoch=0)

@@ -9,7 +9,9 @@ from typing import Any
 from postbus.broker import records
 from postbus.broker.records import Record
 from postbus.store import batch
-from postbus.store.ports import Lease, MessageStore, Part, StoredBatch
+from postbus.store.batch import StoredBatch
+from postbus.store.ports.journal import Lease, Part
+from postbus.store.ports.store import Store
 from tests.simulation.history import STAYS, History, Violation
 
 Written = list[tuple[Record, bytes]]
@@ -19,7 +21,7 @@ Written = list[tuple[Record, bytes]]
 class Kept(ABC):
     """Passes every call on."""
 
-    def __init__(self, store: MessageStore, history: History, gone: Collection[int]) -> None:
+    def __init__(self, store: Store, history: History, gone: Collection[int]) -> None:
         self.store: Any = store
         self._history = history
         self._gone = gone
@@ -58,7 +60,7 @@ class Kept(ABC):
             checkpoint, state = part.checkpoint.offset, part.checkpoint.state
         return Lease(fragment, 0, part.base + part.count, checkpoint, state)
 
-    def reopened(self, store: MessageStore) -> None:
+    def reopened(self, store: Store) -> None:
         """All that was committed is there, and what was under way is there wholly or not."""
         self.store = store
         parts, self._under_way = self._under_way, ()
@@ -73,7 +75,7 @@ class Kept(ABC):
                 raise Violation(STAYS, None, f"found {self._found(fragment)}, must be {stands}")
 
     def _found(self, fragment: int) -> Lease:
-        standing = self.store.standing(fragment)
+        standing = self.store.position(fragment)
         if standing is None:
             return Lease(fragment, 0, 0, 0, b"")
         return Lease(fragment, 0, standing.head, standing.checkpoint, standing.state)

@@ -13,7 +13,7 @@ from postbus.broker.message import Message
 from postbus.broker.policy import Policy
 from postbus.model.rows import Row
 from postbus.store import batch
-from postbus.store.ports import StoredBatch
+from postbus.store.batch import StoredBatch
 from tests.simulation.history import Violation
 
 ALL = 1 << 20
@@ -68,7 +68,7 @@ def compare(stage: Any, fragment_id: int) -> list[tuple[Message, bytes]]:
     told = [_told(row, body) for row, body in zip(rows, bodies, strict=True)]
 
     def load(subqueue: int, lane: int) -> list[Row]:
-        return list(store.load_lane(fragment_id, subqueue, lane, 0, ALL))
+        return list(store.index.load_lane(fragment_id, subqueue, lane, 0, ALL))
 
     others = [(FULL, index_and_tail(stage, fragment_id))]
     engine = stage.fragments[fragment_id].engine

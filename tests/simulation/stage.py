@@ -26,7 +26,7 @@ from postbus.runtime.receivers import OutgoingMessage
 from postbus.runtime.requests import Call, GiveBack
 from postbus.runtime.runtime import Runtime
 from postbus.store.memory.store import MemoryStore
-from postbus.store.ports import MessageStore
+from postbus.store.ports.store import Store
 from tests.simulation.disk import SimDisk
 from tests.simulation.history import History, fault_of
 from tests.simulation.machine import Machine, Thread
@@ -125,7 +125,7 @@ class Stage(ABC):
     # -- for those who know what is on it ------------------------------------------------------
 
     @abstractmethod
-    def keep_records(self, store: MessageStore) -> Any:
+    def keep_records(self, store: Store) -> Any:
         """The store, with a memory of all that was written to it."""
 
     @abstractmethod

@@ -22,7 +22,8 @@ from postbus.broker.window import WindowLimits
 from postbus.runtime.loading import load_page
 from postbus.store import batch
 from postbus.store.memory.store import MemoryStore
-from postbus.store.ports import Lease, MessageStore, Part
+from postbus.store.ports.journal import Lease, Part
+from postbus.store.ports.store import Store
 
 T = TypeVar("T")
 T0 = 1_700_000_000_000
@@ -38,14 +39,14 @@ class Engine:
         self,
         policy: Policy | None = None,
         limits: WindowLimits | None = None,
-        store: MessageStore | None = None,
+        store: Store | None = None,
         checkpoint_every: int = 0,
         fragment: int = FRAGMENT,
     ) -> None:
         self.fragment = fragment
         self.policy = policy or Policy()
         self.limits = limits or WindowLimits()
-        self.store: MessageStore = store or MemoryStore()
+        self.store: Store = store or MemoryStore()
         self.checkpoint_every = checkpoint_every
         self.now = T0
         self.queue: Queue

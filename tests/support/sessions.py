@@ -12,7 +12,7 @@ from postbus.broker.session_chores import fetch_session_bodies, refill_session
 from postbus.broker.session_list import Listing
 from postbus.broker.subqueue import MAIN
 from postbus.broker.window import WindowLimits
-from postbus.store.ports import MessageStore
+from postbus.store.ports.store import Store
 from tests.support.engine import Engine
 
 LOCK_MS = 30_000
@@ -25,7 +25,7 @@ class SessionEngine(Engine):
         self,
         policy: Policy | None = None,
         limits: WindowLimits | None = None,
-        store: MessageStore | None = None,
+        store: Store | None = None,
         checkpoint_every: int = 0,
     ) -> None:
         policy = (policy or Policy(lock_ms=LOCK_MS))._replace(requires_session=True)

@@ -26,7 +26,7 @@ LIMITS: Final[dict[str, dict[str, int]]] = {
     "postbus.store.sqlite.journal_reader": {"RAW_MAX": 1_000, "SPARE_BUFFERS": 1},
     "postbus.http.feed": {"BYTES_DEFAULT": 1_500},
     # copies, and what is let go
-    "postbus.store.sqlite.database": {"BACKUP_PAGES": 1},
+    "postbus.store.sqlite.files": {"BACKUP_PAGES": 1},
     "postbus.store.sqlite.retention": {
         "SLICE_BYTES_MAX": 1_000,
         "PINNED_ROWS_MAX": 3,

@@ -14,7 +14,7 @@ from postbus.broker.queue import Queue
 from postbus.broker.subqueue import MAIN, subqueue_of
 from postbus.broker.topic import Copy, Sorted, fan_out
 from postbus.errors import ServiceBusError
-from postbus.store.ports import MessageStore
+from postbus.store.ports.store import Store
 from tests.support.engine import Engine
 
 Rule = Callable[[Message], Sequence[Copy]]
@@ -40,7 +40,7 @@ class Place(Engine):
 
     def __init__(
         self,
-        store: MessageStore | None = None,
+        store: Store | None = None,
         fragment: int = 7,
         policy: Policy | None = None,
         matcher: Sorter | None = None,
@@ -104,7 +104,7 @@ class Place(Engine):
 
     def rows(self, owner: int = 0, kind: int = MAIN, lane: int = ACTIVE) -> list[Message]:
         subqueue = subqueue_of(owner, kind)
-        stored = self.store.load_lane(self.fragment, subqueue, lane, 0, 100_000)
+        stored = self.store.index.load_lane(self.fragment, subqueue, lane, 0, 100_000)
         found, _ = self.queue.ledger.delta.over_lane(stored, subqueue, lane, 0, 100_000)
         return found
 

@@ -18,7 +18,7 @@ from postbus.namespace.namespace import Namespace
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.store_thread import StoreThread
 from postbus.runtime.upkeep import RetainedEntity
-from postbus.store.sqlite.reader_offsets import MarkKey, ReaderOffsets
+from postbus.store.ports.catalog import ReaderKey, ReaderOffsets
 
 KEPT_MS: Final = 7 * 86_400_000
 """A reader that was not heard of for so long is forgotten."""
@@ -57,7 +57,7 @@ class FeedReaders:
         self._clock = clock
         self._known: dict[int, dict[str, Progress]] = {}
         """By the entity's first fragment, and by name."""
-        self._changed: dict[MarkKey, str | None] = {}
+        self._changed: dict[ReaderKey, str | None] = {}
         """Not durable yet."""
         self._saving = asyncio.Lock()
 
@@ -97,7 +97,7 @@ class FeedReaders:
             full = f"The feed of '{entity.name}' has {PER_ENTITY_MAX} readers."
             self._make_room([fragment_id], PER_ENTITY_MAX, full)
         self._known.setdefault(fragment_id, {})[name] = told
-        self._changed[MarkKey(fragment_id, name)] = _to_text(told)
+        self._changed[ReaderKey(fragment_id, name)] = _to_text(told)
         await self._save()
 
     async def remove(self, entity: QueueEntity | TopicEntity, name: str) -> None:
@@ -152,7 +152,7 @@ class FeedReaders:
         del self._known[fragment_id][name]
         if not self._known[fragment_id]:
             del self._known[fragment_id]
-        self._changed[MarkKey(fragment_id, name)] = None
+        self._changed[ReaderKey(fragment_id, name)] = None
 
     async def _save(self) -> None:
         """Write what has changed, and what others have changed meanwhile with it."""

@@ -34,7 +34,8 @@ from postbus.namespace.namespace import Namespace
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.store_thread import StoreThread
 from postbus.store import batch
-from postbus.store.ports import RAW_MAX, BatchOutline, Extent, JournalReader, StoredBatch
+from postbus.store.batch import StoredBatch
+from postbus.store.ports.journal_reader import RAW_MAX, BatchOutline, Extent, JournalReader
 
 FORMAT: Final = batch.VERSION
 BATCHES_MAX: Final = 8_192

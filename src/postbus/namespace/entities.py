@@ -23,8 +23,7 @@ from postbus.namespace.rule_matcher import TopicRuleMatcher
 from postbus.observe.meters import EntityMeter
 from postbus.runtime.fragment import LoadedFragment
 from postbus.settings import Settings
-from postbus.store.sqlite.catalog import EntityRecord
-from postbus.store.sqlite.subscriptions import SubscriptionRecord
+from postbus.store.ports.catalog import EntityRecord, SubscriptionRecord
 
 log = structlog.get_logger("namespace")
 

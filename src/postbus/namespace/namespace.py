@@ -39,7 +39,7 @@ from postbus.runtime.runtime import Runtime
 from postbus.runtime.store_thread import StoreThread
 from postbus.runtime.upkeep import Upkeep
 from postbus.settings import Settings
-from postbus.store.sqlite.catalog import Catalog, EntityRecord
+from postbus.store.ports.catalog import Catalog, EntityRecord
 
 QUEUE: Final = "queue"
 TOPIC: Final = "topic"
@@ -90,7 +90,7 @@ class Namespace(Subscriptions):
             entity = self._add(record)
             if isinstance(entity, TopicEntity):
                 await self.open_subscriptions(entity)
-        self.on_former(await self._thread.run(self._catalog.former))
+        self.on_former(await self._thread.run(self._catalog.deleted_prefixes))
         for received in self.received():
             self.resolve_forwarding(received)
         for fragment_id in await self._thread.run(self._catalog.dropped):
@@ -448,7 +448,7 @@ def _unheard(names: list[str]) -> None:
 def _delete(catalog: Catalog, name: str) -> list[str]:
     """On the catalog's thread. Returns the former names from then on."""
     catalog.delete(name)
-    return catalog.former()
+    return catalog.deleted_prefixes()
 
 
 def _with_keys(description: D, previous: Rules, now: Instant) -> D:

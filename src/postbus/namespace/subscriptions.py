@@ -23,7 +23,7 @@ from postbus.namespace.entities import Entity, ReceivableEntity, SubscriptionEnt
 from postbus.namespace.notices import detach_all
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.store_thread import StoreThread
-from postbus.store.sqlite.subscriptions import SubscriptionCatalog
+from postbus.store.ports.catalog import SubscriptionCatalog
 
 SUBSCRIPTIONS_MAX: Final = 2_000
 """Of one topic (semantics A §1.5)."""

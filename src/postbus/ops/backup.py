@@ -1,12 +1,12 @@
 """Copy a data folder into one that opens as a folder of its own.
 
-A folder in use is copied by the server that uses it, through the writer's own connections, in
-slices between commits: nobody else can copy it without holding up the log or starting again at
-every commit (`postbus.store.sqlite.database`). A folder at rest is copied here.
+The server that uses a folder copies it, in slices between commits. No other process could copy it
+without holding up the server's writes (`postbus.store.sqlite.database`). A folder at rest is copied
+here.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -16,15 +16,21 @@ from postbus.errors import ServiceBusError
 from postbus.ops.control import ControlError, ask
 from postbus.runtime.store_thread import StoreThread
 from postbus.settings import MADE_CERTIFICATE
-from postbus.store.sqlite.database import BackupFailed, FormatUnknown
-from postbus.store.sqlite.folder import DataFolder, FolderDamaged, FolderInUse
+from postbus.store.opening import holds_data, open_at_rest
+from postbus.store.ports.namespace_data import (
+    BackupFailed,
+    DataDamaged,
+    DataInUse,
+    FormatUnknown,
+    NamespaceData,
+)
 
 BACKUP: Final = "backup"
 """The name of the request to a running server."""
 SECRETS: Final = (KEY_FILE, str(MADE_CERTIFICATE.parent))
 """Clients of the copy have the key of the original, and trust the same certificate."""
 
-_REFUSALS = (BackupFailed, ControlError, FolderDamaged, FormatUnknown, ServiceBusError, OSError)
+_REFUSALS = (BackupFailed, ControlError, DataDamaged, FormatUnknown, ServiceBusError, OSError)
 
 
 class BackupRefused(Exception):
@@ -33,50 +39,57 @@ class BackupRefused(Exception):
 
 def back_up(source: Path, target: Path) -> None:
     """Copy `source`, in use or not, to `target`, which must not be there yet."""
-    if not (source / "catalog.db").exists():
+    if not holds_data(source):
         raise BackupRefused(f"{source} is not a data folder")
     try:
         try:
             # In the format it has: before an upgrade is when a copy is wanted most.
-            folder = DataFolder(source, time.time_ns() // 1_000_000, upgrade=False)
-        except FolderInUse:
+            data = open_at_rest(source, time.time_ns() // 1_000_000)
+        except DataInUse:
             ask(source, BACKUP, str(target.absolute()))
             return
         try:
-            folder.backup(target, SECRETS)
+            copy_data(data, target)
         finally:
-            folder.close()
+            data.close()
     except _REFUSALS as error:
         raise BackupRefused(str(error)) from error
 
 
+def copy_data(data: NamespaceData, target: Path) -> None:
+    """Copy data that nobody else uses, at once."""
+    backup = data.begin_backup(target)
+    try:
+        for number in range(len(data.stores)):
+            for _ in backup.steps(number):
+                pass
+        backup.finish(SECRETS)
+    except BaseException:
+        backup.abandon()
+        raise
+
+
 async def back_up_running(
-    folder: DataFolder, catalog: StoreThread, stores: Sequence[StoreThread], target: str
+    data: NamespaceData, catalog: StoreThread, stores: Sequence[StoreThread], target: str
 ) -> None:
     """The same inside the server: each slice is one call on the thread of its store."""
-    backup = folder.begin_backup(target)
+    backup = data.begin_backup(Path(target))
     try:
         for number, thread in enumerate(stores):
-            steps = folder.store(number).backup_steps(backup.store_path(number))
+            steps = backup.steps(number)
             try:
                 while await thread.run(partial(_step, steps)):
                     pass
             finally:
                 # On its thread too: ending a copy half-way closes its connections.
-                await thread.run(partial(_end, steps))
+                await thread.run(steps.close)
         await catalog.run(partial(backup.finish, SECRETS))
     except BaseException:
         backup.abandon()
         raise
 
 
-def _step(steps: Iterator[None]) -> bool:
+def _step(steps: Generator[None, None, None]) -> bool:
     for _ in steps:
         return True
     return False
-
-
-def _end(steps: Iterator[None]) -> None:
-    close = getattr(steps, "close", None)
-    if close is not None:
-        close()

@@ -17,11 +17,10 @@ from statistics import median
 from tempfile import TemporaryFile
 from typing import Final, NamedTuple
 
-import apsw
-
 import postbus
 from postbus.net.listener import OTHER_FILES
 from postbus.settings import Settings
+from postbus.store.opening import store_library
 from postbus.tls.certificates import EXPIRES_SOON_DAYS, CertificateError, certificate_files
 from postbus.tls.pem import load_certificate
 
@@ -47,7 +46,7 @@ def examine(settings: Settings) -> list[Finding]:
         Finding("postbus", version("postbus")),
         Finding("python", f"{platform.python_implementation()} {platform.python_version()}"),
         _build(),
-        Finding("sqlite", apsw.sqlite_lib_version()),
+        Finding(*store_library()),
         _files(settings.connections_max),
         _tls(settings),
     ]

@@ -16,16 +16,16 @@ from postbus.model.rule import RuleDescription
 from postbus.namespace.namespace import TOPIC
 from postbus.ops.control import ControlError, ask
 from postbus.runtime.store_thread import StoreThread
-from postbus.store.sqlite.catalog import Catalog
-from postbus.store.sqlite.database import FormatUnknown
-from postbus.store.sqlite.folder import DataFolder, FolderDamaged, FolderInUse
+from postbus.store.opening import holds_data, open_at_rest
+from postbus.store.ports.catalog import Catalog
+from postbus.store.ports.namespace_data import DataDamaged, DataInUse, FormatUnknown
 
 EXPORT: Final = "export"
 """The name of the request to a running server."""
 EMULATOR: Final = "emulator"
 
 _KEYS_LEFT_OUT: Final = "the keys of authorization rules; --keys writes them"
-_REFUSALS = (ControlError, FolderDamaged, FormatUnknown, ServiceBusError, OSError)
+_REFUSALS = (ControlError, DataDamaged, FormatUnknown, ServiceBusError, OSError)
 
 
 class ExportRefused(Exception):
@@ -43,20 +43,20 @@ def export_folder(source: Path, name: str, form: str, *, keys: bool) -> Exported
 
     Raises ExportRefused.
     """
-    if not (source / "catalog.db").exists():
+    if not holds_data(source):
         raise ExportRefused(f"{source} is not a data folder")
     try:
         try:
-            folder = DataFolder(source, time.time_ns() // 1_000_000, upgrade=False)
-        except FolderInUse:
+            data = open_at_rest(source, time.time_ns() // 1_000_000)
+        except DataInUse:
             text, lost = ask(source, EXPORT, json.dumps({"format": form, "keys": keys}))
             return Exported(text, lost)
         try:
-            if folder.is_outdated:
+            if data.is_outdated:
                 raise ExportRefused(f"{source} is of an older format: start the server on it once")
-            return _write(content_of(folder.catalog), name, form, keys=keys)
+            return _write(content_of(data.catalog), name, form, keys=keys)
         finally:
-            folder.close()
+            data.close()
     except _REFUSALS as error:
         raise ExportRefused(str(error)) from error
 

@@ -26,7 +26,7 @@ from postbus.ops.export import content_of
 from postbus.rules.matching import CORRELATION_FILTERS_MAX, SQL_FILTERS_MAX
 from postbus.runtime.store_thread import StoreThread
 from postbus.settings import Settings, SettingsError
-from postbus.store.sqlite.catalog import Catalog
+from postbus.store.ports.catalog import Catalog
 
 _UNSAID: Final = "not set"
 

@@ -14,7 +14,7 @@ from postbus.model.times import Instant
 from postbus.runtime.accounting import account
 from postbus.runtime.fragment import LoadedFragment, Output, Request
 from postbus.store import batch
-from postbus.store.ports import Lease, Part
+from postbus.store.ports.journal import Lease, Part
 
 NO_ROOM: Final = (
     "The disk of the broker has no room for new messages. They are taken again once messages were "

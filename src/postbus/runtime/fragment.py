@@ -24,7 +24,7 @@ from postbus.model.rows import Checkpoint
 from postbus.model.times import NEVER, Instant
 from postbus.runtime.receivers import ReceiverQueue
 from postbus.runtime.session_waiters import SessionWaiters
-from postbus.store.ports import Lease
+from postbus.store.ports.journal import Lease
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle

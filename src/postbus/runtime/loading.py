@@ -43,7 +43,9 @@ from postbus.runtime.engine_cache import all_counts
 from postbus.runtime.fragment import LoadedFragment, Request
 from postbus.runtime.store_thread import StoreThread
 from postbus.store import batch
-from postbus.store.ports import FragmentPosition, Lease, MessageStore, StoredBatch
+from postbus.store.batch import StoredBatch
+from postbus.store.ports.journal import FragmentPosition, Lease
+from postbus.store.ports.store import Store
 
 REPLAY_BYTES: Final = 256 * 1024
 """Journal that is replayed between two turns of the event loop."""
@@ -63,7 +65,7 @@ class Loader:
 
     def __init__(
         self,
-        store: MessageStore,
+        store: Store,
         thread: StoreThread,
         broker: str,
         limits: WindowLimits,
@@ -159,15 +161,15 @@ class Loader:
         self._thread.submit(read, found, partial(_refuse, "(all)", done))
 
     def _stands(self, fragment_id: int) -> tuple[FragmentPosition | None, int | None]:
-        standing = self._store.standing(fragment_id)
+        standing = self._store.position(fragment_id)
         due = None
         if standing is not None and standing.head == standing.checkpoint:
-            due = self._store.next_due(fragment_id, MAIN, SCHEDULED, -1)
+            due = self._store.index.next_due(fragment_id, MAIN, SCHEDULED, -1)
         return standing, due
 
     async def first_part(self, fragment: LoadedFragment, now: Instant) -> int:
         """Return the first part of a duplicate history inside its window, without an engine."""
-        standing = await self._thread.run(partial(self._store.standing, fragment.id))
+        standing = await self._thread.run(partial(self._store.position, fragment.id))
         if standing is None or standing.head > standing.checkpoint:
             # The replay will add ids to the last part, however old that is.
             return 0
@@ -199,29 +201,29 @@ class Loader:
         self._thread.submit(read, loaded, partial(_refuse, request.fragment.name, done))
 
 
-def load_page(store: MessageStore, fragment: int, page: Page) -> Loaded:
+def load_page(store: Store, fragment: int, page: Page) -> Loaded:
     """Read one page from a store."""
     match page:
         case LanePage():
-            return store.load_lane(fragment, *page)
+            return store.index.load_lane(fragment, *page)
         case GroupPage():
-            return store.load_group(fragment, *page)
+            return store.index.load_group(fragment, *page)
         case GroupsPage():
-            return store.load_groups(fragment, *page)
+            return store.index.load_groups(fragment, *page)
         case DuePage():
-            return store.load_due(fragment, *page)
+            return store.index.load_due(fragment, *page)
         case NextDue():
-            return store.next_due(fragment, *page)
+            return store.index.next_due(fragment, *page)
         case RowPage():
-            return store.load_rows(fragment, page.keys)
+            return store.index.load_rows(fragment, page.keys)
         case BatchPage():
             return store.read_batch(fragment, page.base)
         case BodyPage():
             return store.read_slice(fragment, *page)
         case SeenPage():
-            return store.load_seen(fragment, *page)
+            return store.index.load_seen(fragment, *page)
         case SeenSlice():
-            return store.load_seen_digests(fragment, *page)
+            return store.index.load_seen_digests(fragment, *page)
     return store.load_pinned(fragment, page.below, LIVE_SHARE_MAX, page.limit)
 
 

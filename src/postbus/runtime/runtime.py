@@ -44,7 +44,8 @@ from postbus.runtime.loading import Loader
 from postbus.runtime.reads import PageReader
 from postbus.runtime.store_thread import StoreThread
 from postbus.runtime.timers import FragmentTimers
-from postbus.store.ports import MessageStore, Part
+from postbus.store.ports.journal import Part
+from postbus.store.ports.store import Store
 
 REQUESTS_PER_TURN: Final = 128
 """Requests of one turn; an eighth of the inbox if that is more. If a turn took a client's whole
@@ -73,7 +74,7 @@ class Runtime:
 
     def __init__(
         self,
-        store: MessageStore,
+        store: Store,
         thread: StoreThread,
         clock: Callable[[], Instant],
         loader: Loader,
@@ -342,9 +343,8 @@ class Runtime:
         """Write all parts. Runs on the store's thread."""
         passed = self._store.commit(parts)
         for part in parts:
-            fragment_id = part.lease.fragment
-            if part.checkpoint is not None and fragment_id in passed:
-                self._loader.checkpoints[fragment_id] = part.checkpoint.offset
+            if part.checkpoint is not None and part.lease.fragment in passed:
+                self._loader.checkpoints[part.lease.fragment] = part.checkpoint.offset
         return passed
 
     def discard(self, fragment: LoadedFragment, refusal: ServiceBusError) -> None:

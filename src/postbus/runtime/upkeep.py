@@ -17,7 +17,7 @@ from postbus.runtime.fragment import Chore, LoadedFragment
 from postbus.runtime.loading import Loader
 from postbus.runtime.runtime import Runtime
 from postbus.runtime.store_thread import StoreThread
-from postbus.store.ports import MessageStore
+from postbus.store.ports.store import Store
 
 LOOK_S: Final = 1.0
 THOROUGH_EVERY: Final = 10
@@ -44,7 +44,7 @@ class Upkeep:
 
     def __init__(
         self,
-        store: MessageStore,
+        store: Store,
         thread: StoreThread,
         runtime: Runtime,
         loader: Loader,
@@ -125,7 +125,7 @@ class Upkeep:
         below = await self._first_kept(fragment, now)
         if below <= self._dropped_below.get(fragment.id, 0):
             return
-        drop = partial(self._store.drop_seen, fragment.id, below, SEEN_SLICE)
+        drop = partial(self._store.index.drop_seen, fragment.id, below, SEEN_SLICE)
         while fragment.gone is None and not await self._thread.run(drop):
             pass
         self._dropped_below[fragment.id] = below

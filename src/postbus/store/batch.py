@@ -51,6 +51,13 @@ class Header(NamedTuple):
     """Bytes after the header."""
 
 
+class StoredBatch(NamedTuple):
+    """A batch as a journal gives it back."""
+
+    base: int
+    data: bytes
+
+
 def pack(
     fragment: int, epoch: int, base: int, at: int, records: Sequence[bytes]
 ) -> tuple[bytes, list[int]]:

@@ -1,7 +1,7 @@
 """What every store demands of what it is asked to write, and to read. A breach is a fault of the
 caller."""
 
-from postbus.store.ports import Part
+from postbus.store.ports.journal import Part
 
 
 def check(part: Part, head: int, checkpoint: int) -> None:

@@ -42,7 +42,7 @@ def drop_expired(engine: Engine) -> None:
     """As upkeep does, whether a checkpoint has it or not."""
     ids = engine.queue.ledger.history
     assert ids is not None
-    engine.store.drop_seen(engine.fragment, ids.expire(engine.now), 3)
+    engine.store.index.drop_seen(engine.fragment, ids.expire(engine.now), 3)
 
 
 def read_some(engine: Engine) -> None:

@@ -31,7 +31,9 @@ def told(ledger: Ledger, place: Place | None) -> list[tuple[object, ...]]:
     found: list[tuple[object, ...]] = [(ledger.size_bytes, sorted(ledger.marks.items()))]
     size = 0
     for (subqueue, lane), count in sorted(ledger.counts.items()):
-        stored = place.store.load_lane(place.fragment, subqueue, lane, 0, _ALL) if place else []
+        stored = (
+            place.store.index.load_lane(place.fragment, subqueue, lane, 0, _ALL) if place else []
+        )
         messages, _ = ledger.delta.over_lane(stored, subqueue, lane, 0, _ALL)
         assert len(messages) == count
         size += sum(message.weight for message in messages)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from postbus.broker.message import STATE as STATE_LANE
 from postbus.broker.record_kinds import RecordKind
 from postbus.model.times import NEVER
-from postbus.store.ports import MessageStore, Part
+from postbus.store.ports.journal import Part
+from postbus.store.ports.store import Store
 from tests.simulation.history import History, Violation
 from tests.simulation.kept import Kept, Written
 from tests.simulation.sessions.letters import Letters
@@ -71,7 +72,7 @@ class Book(Kept):
     """Knows what became of every letter."""
 
     def __init__(
-        self, store: MessageStore, history: History, letters: Letters, windows: dict[int, Window]
+        self, store: Store, history: History, letters: Letters, windows: dict[int, Window]
     ) -> None:
         super().__init__(store, history, ())
         self._letters = letters

@@ -16,7 +16,7 @@ from postbus.errors import MessageLockLost, ServiceBusError, SessionLockLost
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.receivers import OutgoingMessage
 from postbus.runtime.requests import GiveBack
-from postbus.store.ports import MessageStore
+from postbus.store.ports.store import Store
 from tests.simulation.sessions.book import Book, Window
 from tests.simulation.sessions.deals import Deal
 from tests.simulation.sessions.guests import WatchedLine
@@ -87,7 +87,7 @@ class World(Stage):
         self.on_restart: Callable[[], None] = lambda: None
         super().__init__(chance, on_disk, policies, set())
 
-    def keep_records(self, store: MessageStore) -> Book:
+    def keep_records(self, store: Store) -> Book:
         self.book = Book(store, self.history, self.letters, self.windows)
         return self.book
 
@@ -185,7 +185,9 @@ class World(Stage):
             below, limit = history.expire(self.now), self.chance.choice([1, 2, 100])
             store, fragment_id = self.book, fragment.id
             self.thread.submit(
-                lambda: store.drop_seen(fragment_id, below, limit), lambda _: None, lambda _: None
+                lambda: store.index.drop_seen(fragment_id, below, limit),
+                lambda _: None,
+                lambda _: None,
             )
 
 

@@ -7,7 +7,8 @@ from collections import Counter
 from postbus.broker.record_kinds import RecordKind
 from postbus.broker.records import Record
 from postbus.broker.subqueue import owner_of
-from postbus.store.ports import MessageStore, Part
+from postbus.store.ports.journal import Part
+from postbus.store.ports.store import Store
 from tests.simulation.history import History, Violation
 from tests.simulation.kept import Kept, Written
 from tests.simulation.topics.plan import TOPIC, Plan
@@ -18,7 +19,7 @@ CONSUMED = frozenset({RecordKind.COMPLETED, RecordKind.RECEIVED})
 class Records(Kept):
     """Holds each record against the plan."""
 
-    def __init__(self, store: MessageStore, plan: Plan, history: History) -> None:
+    def __init__(self, store: Store, plan: Plan, history: History) -> None:
         super().__init__(store, history, plan.gone)
         self._plan = plan
         self.consumed: Counter[str] = Counter()

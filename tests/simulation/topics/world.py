@@ -6,7 +6,7 @@ import random
 
 from postbus.broker.policy import Policy
 from postbus.errors import EntityNotFound
-from postbus.store.ports import MessageStore
+from postbus.store.ports.store import Store
 from tests.simulation.stage import Stage
 from tests.simulation.topics.plan import END, NAMES, ROUTE, TOPIC, Plan, PlanSorter
 from tests.simulation.topics.records import Records
@@ -24,7 +24,7 @@ class World(Stage):
         policies = {TOPIC: Policy(default_ttl_ms=ttl), ROUTE: keeping, END: keeping}
         super().__init__(chance, on_disk, policies, self.plan.gone)
 
-    def keep_records(self, store: MessageStore) -> Records:
+    def keep_records(self, store: Store) -> Records:
         return Records(store, self.plan, self.history)
 
     def set_up(self) -> None:

@@ -349,7 +349,7 @@ def test_ids_that_arrive_while_old_ones_are_being_dropped_stay_known(crash: bool
     if crash:
         target.crash()
     target.commit(checkpoint=True)
-    assert store.drop_seen(2, below, 100)
+    assert store.index.drop_seen(2, below, 100)
     target.publish("a")
     assert target.names().count("a") == 1
 

@@ -87,7 +87,7 @@ def test_many_changes_between_two_checkpoints_leave_one_row() -> None:
         engine.set_state("a", b"%d" % n)
         engine.set_state("b", b"%d" % -n)
     engine.commit(checkpoint=True)
-    rows = engine.store.load_lane(engine.fragment, MAIN, STATE, 0, 100)
+    rows = engine.store.index.load_lane(engine.fragment, MAIN, STATE, 0, 100)
     assert sorted(row.group or b"" for row in rows) == [b"a", b"b"]
     assert engine.get_state("a") == b"19"
 
@@ -137,10 +137,10 @@ def test_the_state_of_a_session_is_copied_forward_with_the_messages() -> None:
     engine.commit(checkpoint=True)
     store.trim(engine.fragment, engine.now + 1, 0, 1_000)
     head = engine.queue.ledger.head
-    before = store.load_lane(engine.fragment, MAIN, STATE, 0, 9)[0].base
+    before = store.index.load_lane(engine.fragment, MAIN, STATE, 0, 9)[0].base
     engine.paged(lambda pages: chores.copy_forward(engine.engine, head, 100, pages))
     engine.commit(checkpoint=True)
-    assert store.load_lane(engine.fragment, MAIN, STATE, 0, 9)[0].base > before
+    assert store.index.load_lane(engine.fragment, MAIN, STATE, 0, 9)[0].base > before
     engine.crash()
     engine.accept("a")
     assert engine.get_state("a") == b"kept"

@@ -237,7 +237,9 @@ def test_bodies_that_are_copied_forward_stay_shared() -> None:
     place.commit(checkpoint=True)
     head = place.queue.ledger.head
     pages = Pages()
-    lanes = [place.store.load_lane(place.fragment, subqueue_of(n), 0, 0, 9) for n in (1, 2, 3)]
+    lanes = [
+        place.store.index.load_lane(place.fragment, subqueue_of(n), 0, 0, 9) for n in (1, 2, 3)
+    ]
     pages.add(PinnedPage(head, 9), [row for lane in lanes for row in lane])
     place.paged(lambda pages: chores.copy_forward(place.engine, head, 9, pages), pages)
     place.crash()

@@ -31,15 +31,15 @@ from postbus.feed import service as feed_module
 from postbus.feed.readers import KEPT_MS, SILENT_MS, FeedReaders, Progress
 from postbus.feed.service import Feed, Query
 from postbus.model.address import resolve_path
+from postbus.model.rows import Row
 from postbus.namespace.entities import QueueEntity
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.store_thread import StoreThread
 from postbus.settings import Settings
 from postbus.store import batch
+from postbus.store.memory.catalog import MemoryCatalog, MemoryReaderOffsets
 from postbus.store.memory.store import MemoryStore
-from postbus.store.ports import Row
-from postbus.store.sqlite.catalog import Catalog, EntityRecord, FragmentRecord
-from postbus.store.sqlite.reader_offsets import ReaderOffsets
+from postbus.store.ports.catalog import EntityRecord, FragmentRecord
 from postbus.store.sqlite.store import SqliteStore
 from tests.contract.fragments import T0, Writer
 from tests.unit.runtime.test_runtime import Bed
@@ -397,13 +397,13 @@ async def test_a_commit_of_the_runtime_tells_readers_and_its_head() -> None:
 class Register:
     def __init__(self, desk: Desk) -> None:
         self.now = T0
-        self.catalog = Catalog(None, T0)
+        self.catalog = MemoryCatalog(T0)
         self.desk = desk
         self.readers = self.opened()
 
     def opened(self) -> FeedReaders:
         thread = self.desk.threads[0]
-        marks = self.catalog.reader_marks
+        marks = self.catalog.reader_offsets
         return FeedReaders(self.desk.namespace, marks, thread, lambda: self.now)
 
     async def put(self, name: str, offset: int) -> None:
@@ -423,7 +423,7 @@ async def test_progress_is_there_after_a_start(desk: Desk) -> None:
 async def test_progress_that_comes_together_is_written_together(desk: Desk) -> None:
     register = Register(desk)
     writes: list[int] = []
-    write = register.catalog.reader_marks.write
+    write = register.catalog.reader_offsets.write
 
     def counting(changed: Any) -> None:
         writes.append(len(changed))
@@ -437,11 +437,11 @@ async def test_progress_that_comes_together_is_written_together(desk: Desk) -> N
 
 async def test_progress_that_cannot_be_written_is_refused_and_written_later(desk: Desk) -> None:
     register = Register(desk)
-    full = mock.patch.object(ReaderOffsets, "write", side_effect=StoreUnavailable("full"))
+    full = mock.patch.object(MemoryReaderOffsets, "write", side_effect=StoreUnavailable("full"))
     with full, pytest.raises(StoreUnavailable):
         await register.put("a", 1)
     await register.put("b", 2)
-    assert {key.name for key in register.catalog.reader_marks.all()} == {"a", "b"}
+    assert {key.name for key in register.catalog.reader_offsets.all()} == {"a", "b"}
 
 
 async def test_a_reader_that_was_not_heard_of_for_a_week_is_forgotten(desk: Desk) -> None:
@@ -450,15 +450,15 @@ async def test_a_reader_that_was_not_heard_of_for_a_week_is_forgotten(desk: Desk
     register.now += KEPT_MS + 1
     assert register.readers.of(desk.entity) == {}
     await register.put("new", 2)
-    assert {key.name for key in register.catalog.reader_marks.all()} == {"new"}
+    assert {key.name for key in register.catalog.reader_offsets.all()} == {"new"}
 
 
 async def test_a_start_on_a_full_disk_forgets_readers_later(desk: Desk) -> None:
     register = Register(desk)
     await register.put("old", 1)
     register.now += KEPT_MS + 1
-    register.readers, marks = register.opened(), register.catalog.reader_marks
-    with mock.patch.object(ReaderOffsets, "write", side_effect=StoreUnavailable("full")):
+    register.readers, marks = register.opened(), register.catalog.reader_offsets
+    with mock.patch.object(MemoryReaderOffsets, "write", side_effect=StoreUnavailable("full")):
         await register.readers.open()
     await register.put("new", 2)
     assert {key.name for key in marks.all()} == {"new"}
@@ -471,7 +471,7 @@ async def test_readers_of_an_entity_that_is_gone_are_forgotten_at_the_next_start
     await register.put("a", 1)
     desk.delete()
     await register.opened().open()
-    assert register.catalog.reader_marks.all() == {}
+    assert register.catalog.reader_offsets.all() == {}
 
 
 @pytest.mark.parametrize("bound", ["READERS_MAX", "PER_ENTITY_MAX"])

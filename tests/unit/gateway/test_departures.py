@@ -30,8 +30,10 @@ from postbus.amqp.sections import (
 from postbus.config.content import Content, Queue
 from postbus.model.description import QueueDescription
 from postbus.ops.config_file import NamespaceConfig
+from postbus.runtime.clock import SystemClock
 from postbus.server import Server
 from postbus.settings import Settings
+from postbus.store.memory.namespace_data import MemoryData
 from tests.support.carriers import CARRIERS, make_local_ca
 from tests.support.raw_client import RawClient
 from tests.support.raw_socket import connect
@@ -133,7 +135,7 @@ def test_what_a_connection_was_made_of_goes_with_it(tmp_path: Path, carrier: str
             data=tmp_path, ephemeral=False, port=0, admin_port=0, shutdown_grace_ms=0
         )
         config = NamespaceConfig(content=Content((Queue("orders", QueueDescription()),)))
-        server = Server(settings, config, None)
+        server = Server(settings, config, MemoryData(SystemClock().now()))
         await server.start()
         try:
             await visited(server)

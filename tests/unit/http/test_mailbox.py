@@ -30,7 +30,7 @@ from postbus.model.plain_message import PlainMessage, ReceivedMessage
 from postbus.namespace.entities import QueueEntity
 from postbus.runtime import runtime
 from postbus.settings import Settings
-from postbus.store.sqlite.catalog import EntityRecord, FragmentRecord
+from postbus.store.ports.catalog import EntityRecord, FragmentRecord
 from tests.unit.runtime.test_runtime import Bed, settled
 
 ORDERS = resolve_path("orders")

@@ -20,8 +20,7 @@ from postbus.namespace.entities import Entity, QueueEntity, SubscriptionEntity, 
 from postbus.namespace.idle import IdleDeletion
 from postbus.namespace.rule_matcher import TopicRuleMatcher
 from postbus.settings import Settings
-from postbus.store.sqlite.catalog import EntityRecord, FragmentRecord
-from postbus.store.sqlite.subscriptions import SubscriptionRecord
+from postbus.store.ports.catalog import EntityRecord, FragmentRecord, SubscriptionRecord
 
 MINUTE = 60_000
 IDLE = 5 * MINUTE

@@ -22,7 +22,7 @@ from postbus.namespace import resubmit
 from postbus.namespace.entities import QueueEntity
 from postbus.namespace.resubmit import Resubmission
 from postbus.settings import Settings
-from postbus.store.sqlite.catalog import EntityRecord, FragmentRecord
+from postbus.store.ports.catalog import EntityRecord, FragmentRecord
 from tests.unit.runtime.test_runtime import Bed
 
 DEAD = resolve_path("orders/$DeadLetterQueue")

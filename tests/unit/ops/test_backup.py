@@ -57,7 +57,7 @@ def test_a_folder_in_use_is_copied_by_the_server_that_uses_it(run: Any, tmp_path
         folder = make_folder(tmp_path / "data")
         threads = [StoreThread("catalog", loop), StoreThread("store-0", loop)]
         copying = partial(back_up_running, folder, threads[0], threads[1:])
-        control = Control(folder.path, {BACKUP: copying})
+        control = Control(folder.folder, {BACKUP: copying})
         await control.open()
         await asyncio.to_thread(back_up, tmp_path / "data", tmp_path / "copy")
         with pytest.raises(BackupRefused, match="there already"):

@@ -185,7 +185,7 @@ def test_an_engine_that_nobody_uses_is_forgotten_after_a_while() -> None:
     bed.wait(10_000)
     assert bed.fragment.engine is None
     assert bed.runtime.loaded == 0
-    standing = bed.store.standing(bed.fragment.id)
+    standing = bed.store.position(bed.fragment.id)
     assert standing is not None
     assert standing.head == standing.checkpoint == 1
     assert bed.send() == [2]
@@ -370,7 +370,7 @@ def test_a_new_queue_is_surveyed_as_empty() -> None:
     assert bed.fragment.counts is not None
     assert bed.fragment.counts[0].active == bed.fragment.counts[0].size_bytes == 0
     assert bed.fragment.wakes_at == NEVER
-    assert bed.store.standing(bed.fragment.id) is None
+    assert bed.store.position(bed.fragment.id) is None
 
 
 @pytest.mark.parametrize("trouble", ["commit", "survey"])

@@ -23,24 +23,22 @@ from postbus.runtime.reads import FORESEEN_MAX, OrderedRequest
 from postbus.runtime.requests import Call
 from postbus.runtime.runtime import REQUESTS_PER_TURN, Runtime
 from postbus.runtime.store_thread import StoreThread
+from postbus.store.memory.index import MemoryIndex
 from postbus.store.memory.store import MemoryStore
-from postbus.store.ports import Part
+from postbus.store.ports.journal import Part
 from tests.unit.runtime.test_forwarder import until
 
 # A class of the tests inherits from a compiled one there.
 pytestmark = pytest.mark.interpreted_only
 
 
-class Library(MemoryStore):
-    """A store that counts what is looked up, lets it wait, and fails when told to."""
-
+class _CountedIndex(MemoryIndex):
     def __init__(self) -> None:
         super().__init__()
         self.open = threading.Event()
         self.open.set()
         self.reads: list[int] = []
         self.failure: Exception | None = None
-        self.commit_failure: Exception | None = None
 
     def load_seen(
         self, fragment: int, segments: Sequence[int], digests: Sequence[bytes]
@@ -51,6 +49,17 @@ class Library(MemoryStore):
             failure, self.failure = self.failure, None
             raise failure
         return super().load_seen(fragment, segments, digests)
+
+
+class Library(MemoryStore):
+    """A store that counts what is looked up, lets it wait, and fails when told to."""
+
+    index: _CountedIndex
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.index = _CountedIndex()
+        self.commit_failure: Exception | None = None
 
     def commit(self, parts: Sequence[Part]) -> frozenset[int]:
         if self.commit_failure is not None:
@@ -111,7 +120,7 @@ class Bed:
         ledger = self.fragment.engine.ledger
         await until(lambda: ledger.head == ledger.checkpoint)
         await self.quiet()
-        self.store.reads.clear()
+        self.store.index.reads.clear()
 
     async def quiet(self) -> None:
         await until(lambda: not self.fragment.chores and self.runtime.idle)
@@ -132,34 +141,34 @@ class Bed:
 async def bed() -> AsyncIterator[Bed]:
     bed = Bed()
     yield bed
-    bed.store.open.set()
+    bed.store.index.open.set()
     await bed.thread.stop()
 
 
 async def test_a_send_behind_one_that_reads_does_not_overtake_it(bed: Bed) -> None:
     await bed.know("a")
-    bed.store.open.clear()
+    bed.store.index.open.clear()
     first = bed.send("a", "b")
     await until(lambda: bed.fragment.loads > 0)
     second, third = bed.send("c"), bed.send("d")
     await until(lambda: bed.behind == 2)
     assert not (first.done() or second.done() or third.done())
     assert bed.runtime.congested is False
-    bed.store.open.set()
+    bed.store.index.open.set()
     await asyncio.gather(first, second, third)
     assert bed.there() == ["a", "b", "c", "d"]
 
 
 async def test_what_is_no_send_is_not_held_back(bed: Bed) -> None:
     await bed.know("a")
-    bed.store.open.clear()
+    bed.store.index.open.clear()
     held = bed.send("a")
     done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     count = lambda engine, now, pages: engine.ledger.count(MAIN)  # noqa: E731
     bed.runtime.submit(Call(bed.fragment, count, done.set_result, done.set_exception))
     assert await asyncio.wait_for(done, 5) == 1
     assert not held.done()
-    bed.store.open.set()
+    bed.store.index.open.set()
     await held
 
 
@@ -167,33 +176,33 @@ async def test_the_possible_duplicates_of_a_turn_cost_one_read(bed: Bed) -> None
     ids = [f"{n}" for n in range(REQUESTS_PER_TURN)]
     await bed.know(*ids)
     await asyncio.gather(*(bed.send(each, f"new {each}") for each in ids))
-    assert bed.store.reads == [REQUESTS_PER_TURN]
+    assert bed.store.index.reads == [REQUESTS_PER_TURN]
     assert bed.there() == [*ids, *(f"new {each}" for each in ids)]
     # those are known exactly, and no read is needed for them
     await asyncio.gather(*(bed.send(f"new {each}") for each in ids))
-    assert len(bed.store.reads) == 1
+    assert len(bed.store.index.reads) == 1
 
 
 async def test_one_read_is_not_without_bounds(bed: Bed) -> None:
     ids = [f"{n}" for n in range(3 * FORESEEN_MAX)]
     await bed.know(*ids)
     await asyncio.gather(*(bed.send(*ids[n : n + 64]) for n in range(0, len(ids), 64)))
-    assert len(bed.store.reads) >= 2
-    assert max(bed.store.reads) <= FORESEEN_MAX + 128
+    assert len(bed.store.index.reads) >= 2
+    assert max(bed.store.index.reads) <= FORESEEN_MAX + 128
     assert len(bed.there()) <= len(ids)
 
 
 async def test_what_was_read_is_kept_only_by_those_it_was_read_for(bed: Bed) -> None:
     """Or the answers of every lookup would be in memory until there is a moment without sends."""
     await bed.know("a", "b", "c")
-    bed.store.open.clear()
+    bed.store.index.open.clear()
     first, with_it = bed.submit("a"), bed.submit("b")
     await until(lambda: bed.fragment.loads > 0)
     later = bed.submit("c")
     await until(lambda: bed.behind == 2)
-    bed.store.open.set()
+    bed.store.index.open.set()
     await asyncio.gather(first.done, with_it.done, later.done)
-    assert bed.store.reads == [2, 1]
+    assert bed.store.index.reads == [2, 1]
     assert first.pages is with_it.pages is not None
     assert first.pages.seen.keys().isdisjoint(later.pages.seen if later.pages else {})
     assert bed.there() == ["a", "b", "c"]
@@ -201,7 +210,7 @@ async def test_what_was_read_is_kept_only_by_those_it_was_read_for(bed: Bed) -> 
 
 async def test_whoever_waits_for_a_read_that_fails_is_refused(bed: Bed) -> None:
     await bed.know("a")
-    bed.store.failure = StoreUnavailable("no")
+    bed.store.index.failure = StoreUnavailable("no")
     sends = [bed.send("a"), bed.send("b")]
     for each in sends:
         with pytest.raises(StoreUnavailable):
@@ -214,11 +223,11 @@ async def test_whoever_waits_for_a_read_that_fails_is_refused(bed: Bed) -> None:
 async def test_whoever_waits_while_the_engine_is_thrown_away_is_refused(bed: Bed) -> None:
     """Those that came later may be stored by then, so these could not keep their order."""
     await bed.know("a")
-    bed.store.open.clear()
+    bed.store.index.open.clear()
     waiting = [bed.send("a"), bed.send("b")]
     await until(lambda: bed.fragment.loads > 0 and bed.behind == 1)
     bed.runtime.discard(bed.fragment, StoreUnavailable("gone"))
-    bed.store.open.set()
+    bed.store.index.open.set()
     for each in waiting:
         with pytest.raises(StoreUnavailable, match="loaded anew"):
             await each
@@ -229,13 +238,13 @@ async def test_whoever_waits_while_the_engine_is_thrown_away_is_refused(bed: Bed
 
 async def test_sends_that_wait_count_as_waiting(bed: Bed) -> None:
     await bed.know("a")
-    bed.store.open.clear()
+    bed.store.index.open.clear()
     bed.send("a")
     await until(lambda: bed.fragment.loads > 0)
     waiting = [bed.send("b") for _ in range(20_100)]
     await until(lambda: not bed.runtime._inbox)
     assert bed.runtime.congested
-    bed.store.open.set()
+    bed.store.index.open.set()
     await asyncio.gather(*waiting)
     assert not bed.runtime.congested
     await bed.quiet()

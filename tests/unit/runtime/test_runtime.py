@@ -27,7 +27,7 @@ from postbus.runtime.requests import Call, Lose
 from postbus.runtime.runtime import AHEAD_REQUESTS_MIN, QUEUED_REQUESTS_MAX, Runtime
 from postbus.runtime.store_thread import StoreThread
 from postbus.store.memory.store import MemoryStore
-from postbus.store.ports import Part
+from postbus.store.ports.journal import Part
 
 
 class Gate(MemoryStore):

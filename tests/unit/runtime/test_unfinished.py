@@ -76,7 +76,7 @@ def test_what_was_sent_through_a_queue_goes_on_after_a_start() -> None:
     before.fragment.checkpoint_wanted = True
     before.runtime.wake(before.fragment)
     before.run()
-    assert before.store.standing(1) is not None
+    assert before.store.position(1) is not None
 
     bed = started(before.store, LoadedFragment(1, 0, 0, "q1", Policy()))
     engine = bed.fragment.engine

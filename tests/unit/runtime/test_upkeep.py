@@ -123,15 +123,15 @@ async def test_a_deleted_entity_leaves_nothing_behind(bed: Bed) -> None:
         await seen(bed, f"{number}")
     await bed.forget()
     await bed.upkeep.drop(1)
-    assert bed.store.standing(1) is None
+    assert bed.store.position(1) is None
     assert bed.batches == 0
-    assert bed.store.load_lane(1, MAIN, 0, 0, 100) == []
-    assert bed.store.load_seen_digests(1, 1, b"", 10) == []
+    assert bed.store.index.load_lane(1, MAIN, 0, 0, 100) == []
+    assert bed.store.index.load_seen_digests(1, 1, b"", 10) == []
 
 
 async def test_an_engine_that_cannot_be_loaded_is_left_alone(bed: Bed) -> None:
     await bed.upkeep.tidy(bed.fragment, NOW + 1, 0)
-    assert bed.store.standing(1) is None
+    assert bed.store.position(1) is None
 
 
 async def seen(bed: Bed, message_id: str) -> None:
@@ -155,11 +155,11 @@ async def test_ids_past_the_window_leave_the_store(bed: Bed, in_memory: bool) ->
         await seen(bed, f"{number}")
     if not in_memory:
         await bed.forget()
-    assert len(bed.store.load_seen_digests(1, 1, b"", 10)) == 7
+    assert len(bed.store.index.load_seen_digests(1, 1, b"", 10)) == 7
     await bed.upkeep.forget_ids(bed.fragment, NOW + 59_999)
-    assert len(bed.store.load_seen_digests(1, 1, b"", 10)) == 7
+    assert len(bed.store.index.load_seen_digests(1, 1, b"", 10)) == 7
     await bed.upkeep.forget_ids(bed.fragment, NOW + 60_000)
-    assert bed.store.load_seen_digests(1, 1, b"", 10) == []
+    assert bed.store.index.load_seen_digests(1, 1, b"", 10) == []
     assert (bed.fragment.engine is not None) is in_memory
     await bed.upkeep.forget_ids(bed.fragment, NOW + 60_000)
 
@@ -176,4 +176,4 @@ async def test_ids_are_kept_while_the_journal_has_more_than_the_checkpoint(bed: 
     await bed.ask(lambda queue, now, _: queue.send([Message(b"body", "b")], now))
     bed.fragment.engine = None
     await bed.upkeep.forget_ids(bed.fragment, NOW + 60_000)
-    assert len(bed.store.load_seen_digests(1, 1, b"", 10)) == 1
+    assert len(bed.store.index.load_seen_digests(1, 1, b"", 10)) == 1

@@ -11,7 +11,7 @@ import pytest
 from postbus.observe.meters import StoreMeter
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.upkeep import GROWTH_SHARE, Upkeep
-from postbus.store.ports import Trimmed
+from postbus.store.ports.journal import Trimmed
 
 KEPT = 1 << 20
 

@@ -6,7 +6,8 @@ import apsw
 import pytest
 
 from postbus.errors import OutcomeUnknown, StoreFailed, StoreUnavailable
-from postbus.store.sqlite.database import Database, FormatUnknown, Layout
+from postbus.store.ports.namespace_data import FormatUnknown
+from postbus.store.sqlite.database import Database, Layout
 from tests.contract.disk import WRITE, Operation, disk
 
 LAYOUT = Layout("thing", 1, ("CREATE TABLE t (a INTEGER PRIMARY KEY)",))

@@ -2,18 +2,18 @@
 
 import json
 import secrets
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, Final
 
 from postbus.errors import EntityAlreadyExists, EntityNotFound, QuotaExceeded
 from postbus.model.times import Instant
-from postbus.store.sqlite.database import MEMORY, Database, Layout, name_folder
+from postbus.store.ports import journal
+from postbus.store.ports.catalog import EntityRecord, FragmentRecord, key_of, to_json
+from postbus.store.sqlite.database import Database, Layout, name_folder
 from postbus.store.sqlite.deleted_prefixes import DeletedPrefixes
-from postbus.store.sqlite.reader_offsets import ReaderOffsets
+from postbus.store.sqlite.reader_offsets import SqliteReaderOffsets
 from postbus.store.sqlite.reserve import Reserve
-from postbus.store.sqlite.schema import FRAGMENT_MAX
-from postbus.store.sqlite.subscriptions import SubscriptionCatalog, key_of, to_json
+from postbus.store.sqlite.subscriptions import SqliteSubscriptions
 
 # `key` is the name as it compares; `name` as it was given when the entity was created.
 _ENTITY: Final = """
@@ -71,36 +71,15 @@ _NEXT_FRAGMENT: Final = "next fragment"
 _CREATED_AT: Final = "created at"
 
 
-@dataclass(frozen=True, slots=True)
-class FragmentRecord:
-    id: int
-    """Never used twice: a new entity of an old name has new fragments."""
-    index: int
-    """Its place among the fragments of the entity."""
-    store: int
-    """The number of the store it lives in; decided when the entity is created."""
-
-
-@dataclass(frozen=True, slots=True)
-class EntityRecord:
-    name: str
-    """As it was given at creation; names compare without regard to case."""
-    kind: str
-    description: dict[str, Any]
-    created_at: Instant
-    updated_at: Instant
-    fragments: tuple[FragmentRecord, ...]
-
-
-class Catalog:
-    """The list of entities, durable with every call. Without a path it lives in memory only.
+class SqliteCatalog:
+    """A Catalog in one file. See `postbus.store.ports.catalog` for what the methods promise.
 
     Its `now` is the time a new namespace was created.
     """
 
     def __init__(
         self,
-        path: str | None,
+        path: str,
         now: Instant,
         *,
         vfs: str | None = None,
@@ -109,7 +88,7 @@ class Catalog:
     ) -> None:
         """A file of an older format is upgraded, or may only be copied."""
         folder = new_folder_id()
-        self._database = Database(path or MEMORY, CATALOG, vfs, folder=folder, reserve=reserve)
+        self._database = Database(path, CATALOG, vfs, folder=folder, reserve=reserve)
         if upgrade:
             self._database.upgrade(folder)
         with self._database.reading():
@@ -120,22 +99,20 @@ class Catalog:
                 self._database.set_meta(_CREATED_AT, now)
                 self._database.set_meta(_NEXT_FRAGMENT, 1)
         self.namespace_created_at: Instant = created_at
-        self.subscriptions = SubscriptionCatalog(self._database)
-        self.reader_marks = ReaderOffsets(self._database)
-        self._former = DeletedPrefixes(self._database)
+        self.subscriptions = SqliteSubscriptions(self._database)
+        self.reader_offsets = SqliteReaderOffsets(self._database)
+        self._deleted_prefixes = DeletedPrefixes(self._database)
 
     @property
     def file(self) -> Database:
         return self._database
 
     def entities(self) -> list[EntityRecord]:
-        """All of them, by name."""
         with self._database.reading():
             rows = self._database.run("SELECT * FROM entity ORDER BY key")
             return [self._record(row) for row in rows]
 
     def newest(self) -> Instant:
-        """The latest change of an entity that is there; the namespace's own beginning at least."""
         with self._database.reading():
             [(updated_at,)] = self._database.run("SELECT max(updated_at) FROM entity")
             subscribed_at = self.subscriptions.newest()
@@ -149,22 +126,22 @@ class Catalog:
         now: Instant,
         stores: Sequence[int],
     ) -> EntityRecord:
-        """Add an entity with one new fragment in each of `stores`."""
         key = key_of(name)
         with self._database.transaction():
             if self._database.run("SELECT 1 FROM entity WHERE key = ?", (key,)):
                 raise EntityAlreadyExists(name)
             first = int(self._database.get_meta(_NEXT_FRAGMENT))
-            if first + len(stores) - 1 > FRAGMENT_MAX:
+            most = journal.FRAGMENT_MAX
+            if first + len(stores) - 1 > most:
                 raise QuotaExceeded(
-                    f"The namespace has had {FRAGMENT_MAX} fragments, and none is used twice."
+                    f"The namespace has had {most} fragments, and none is used twice."
                 )
             self._database.set_meta(_NEXT_FRAGMENT, first + len(stores))
             self._database.run(
                 "INSERT INTO entity VALUES (?, ?, ?, ?, ?, ?)",
                 (key, name, kind, to_json(description), now, now),
             )
-            self._former.created(key)
+            self._deleted_prefixes.created(key)
             for place, store in enumerate(stores):
                 self._database.run(
                     "INSERT INTO fragment VALUES (?, ?, ?, ?)", (first + place, key, place, store)
@@ -181,34 +158,29 @@ class Catalog:
             return self._find(name)
 
     def delete(self, name: str) -> EntityRecord:
-        """Take the entity out; its fragments are listed as dropped from then on."""
         with self._database.transaction():
             record = self._find(name)
             self._database.run("DELETE FROM entity WHERE key = ?", (key_of(name),))
-            self._former.deleted(key_of(name))
+            self._deleted_prefixes.deleted(key_of(name))
             self.subscriptions.drop_topic(name)
             self._database.run(
                 "UPDATE fragment SET entity = NULL WHERE entity = ?", (key_of(name),)
             )
             return record
 
-    def former(self) -> list[str]:
-        """Names that are an entity's no longer, and the beginning of others."""
+    def deleted_prefixes(self) -> list[str]:
         with self._database.reading():
-            return self._former.all()
+            return self._deleted_prefixes.all()
 
     def dropped(self) -> list[FragmentRecord]:
-        """Fragments of deleted entities that their stores may still hold."""
         with self._database.reading():
             return self._fragments("entity IS NULL", ())
 
     def forget(self, fragment: int) -> None:
-        """The store has nothing of this dropped fragment any more."""
         with self._database.transaction():
             self._database.run("DELETE FROM fragment WHERE id = ? AND entity IS NULL", (fragment,))
 
     def get(self, key: str) -> str | None:
-        """A small value kept with the namespace, such as its generated key."""
         with self._database.reading():
             value = self._database.get_meta(f"value {key}")
         return None if value is None else str(value)
@@ -217,11 +189,8 @@ class Catalog:
         with self._database.transaction():
             self._database.set_meta(f"value {key}", value)
 
-    def backup_steps(self, target: str) -> Iterator[None]:
-        return self._database.backup_steps(target)
-
     def backup(self, target: str) -> None:
-        for _ in self.backup_steps(target):
+        for _ in self._database.backup_steps(target):
             pass
 
     def close(self) -> None:

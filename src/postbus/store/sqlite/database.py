@@ -1,10 +1,9 @@
 """One SQLite file, opened the way a file that must not lose anything is opened.
 
-Shared by the message store and the catalog: settings, format check, transactions, what each error
-means, care of the write-ahead log, and the copy of a file in use.
+Shared by the store and the catalog: settings, format check, transactions, and care of the
+write-ahead log.
 """
 
-import errno
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -14,9 +13,11 @@ import apsw
 
 from postbus.errors import OutcomeUnknown, StoreFailed, StoreFull, StoreUnavailable
 from postbus.store.damage import Damaged
+from postbus.store.ports.namespace_data import FormatUnknown
+from postbus.store.sqlite.failures import Failures
+from postbus.store.sqlite.files import copy_steps, create_private
 from postbus.store.sqlite.reserve import Reserve
 
-MEMORY: Final = ":memory:"
 PAGE_SIZE: Final = 8192
 """Measured with 1 KB records: within 15 % of 4096 for a commit of one record, a third faster than
 it for a commit of 500; 16384 writes twice the bytes for small commits."""
@@ -29,36 +30,12 @@ BUSY_MS: Final = 5_000
 _INCREMENTAL: Final = 2
 FREE_SHARE: Final = 12
 """One page in so many of a file may be free without being given back."""
-BACKUP_PAGES: Final = 512
-"""4 MB a step: commits wait for one step of a backup, not for the backup."""
 
 _FOLDER: Final = "folder"
-
-_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-_GROWTH: Final = frozenset({apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE})
-"""What fails where a full disk is not reported as such: a quota, and the log's index."""
-_WAIT: Final = (apsw.BusyError, apsw.LockedError)
-_BROKEN: Final = (
-    apsw.IOError,
-    apsw.CorruptError,
-    apsw.NotADBError,
-    apsw.CantOpenError,
-    apsw.ReadOnlyError,
-    apsw.ProtocolError,
-    apsw.PermissionsError,
-)
 
 T = TypeVar("T")
 Values = Sequence[Any]
 Rows = list[tuple[Any, ...]]
-
-
-class FormatUnknown(Exception):
-    """The file is not ours, or was written by a newer Postbus, or by one that is too old."""
-
-
-class BackupFailed(Exception):
-    """The copy could not be finished; what there was of it has been removed."""
 
 
 class Layout(NamedTuple):
@@ -108,13 +85,12 @@ class Database:
         self._vfs = vfs
         self._wal_pages = 0
         self._wal_pages_max = wal_pages_max
-        self._failed: str | None = None
-        if path != MEMORY:
-            _create_private(path)
-        with self._translated(None):
+        self._failures = Failures(self.name)
+        create_private(path)
+        with self._failures.translated(None):
             self._connection = apsw.Connection(path, vfs=vfs)
         try:
-            with self._translated(self._connection):
+            with self._failures.translated(self._connection):
                 self._configure()
             self._prepare(layout, folder)
             self.move_log()
@@ -203,7 +179,7 @@ class Database:
                     raise
 
     def _checkpoint(self) -> None:
-        with self._translated(self._connection):
+        with self._failures.translated(self._connection):
             self._connection.wal_checkpoint()
             self._note_wal(self._connection, "main", 0)
 
@@ -250,29 +226,29 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        self._refuse_if_failed()
-        with self._translated(self._connection):
+        self._failures.refuse()
+        with self._failures.translated(self._connection):
             yield
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """For a single statement, which commits by itself."""
-        self._refuse_if_failed()
-        with self._translated(self._connection, commits=True):
+        self._failures.refuse()
+        with self._failures.translated(self._connection, commits=True):
             yield
         self._care_for_wal()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Everything inside, or nothing of it. Durable when it ends without an exception."""
-        self._refuse_if_failed()
+        self._failures.refuse()
         if self.reserve is not None and not self.reserve.has_room:
             self.reserve.ease()  # so that there is room for what is not tried again
-        with self._translated(self._connection):
+        with self._failures.translated(self._connection):
             self.run("BEGIN IMMEDIATE")
             try:
                 yield
-                with self._translated(self._connection, commits=True):
+                with self._failures.translated(self._connection, commits=True):
                     self.run("COMMIT")
             except BaseException:
                 # SQLite has rolled back by itself after some errors and not after others.
@@ -311,7 +287,7 @@ class Database:
         with self.reading():
             return self.run(statement)
 
-    def backup_steps(self, target: str) -> Iterator[None]:
+    def backup_steps(self, target: str) -> Generator[None, None, None]:
         """Copy the file into `target`, a slice between two yields; other calls may come between.
 
         The copy is made through the writer's own connection, for SQLite carries what that
@@ -319,33 +295,12 @@ class Database:
         read snapshot to the end (the log grows for as long) or start again at each commit; so
         would VACUUM INTO.
         """
-        self._refuse_if_failed()
-        if os.path.exists(target):
-            raise BackupFailed(f"{target} is there already")
-        try:
-            _create_private(target)
-            copy = apsw.Connection(target, vfs=self._vfs)
-            try:
-                # A copy cut short is thrown away, so it needs no journal; it is synced once, below.
-                copy.execute("PRAGMA journal_mode=OFF").fetchall()
-                copy.execute("PRAGMA synchronous=OFF")
-                with copy.backup("main", self._connection, "main") as backup:
-                    while not backup.step(BACKUP_PAGES):
-                        yield
-                        self._refuse_if_failed()
-            finally:
-                copy.close()
-            sync(target)
-        except BaseException as error:
-            with suppress(FileNotFoundError):
-                os.remove(target)
-            if isinstance(error, apsw.Error | OSError):
-                raise BackupFailed(f"copying {self.name} to {target}: {error}") from error
-            raise
+        self._failures.refuse()
+        yield from copy_steps(self._connection, target, self._vfs, self._failures.refuse)
 
     def close(self) -> None:
         self._connection.set_wal_hook(None)
-        if self._failed is not None:
+        if self._failures.reason is not None:
             # Leave the files as they are: recovery decides what of the log is whole.
             self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         self._connection.close()
@@ -364,66 +319,7 @@ class Database:
         with suppress(StoreUnavailable):
             self.with_reserve(self._checkpoint)
 
-    def _refuse_if_failed(self) -> None:
-        if self._failed is not None:
-            raise StoreFailed(self._failed)
-
-    @contextmanager
-    def _translated(
-        self, connection: apsw.Connection | None, commits: bool = False
-    ) -> Iterator[None]:
-        """What each error means. Where the log is written and synced (`commits`), only one that
-        had no room for the write says that the next start will not find it there."""
-        try:
-            yield
-        except apsw.FullError as error:
-            raise StoreFull(f"{self.name} has no room: {error}") from error
-        except _WAIT as error:
-            raise StoreUnavailable(f"{self.name} takes no writes now: {error}") from error
-        except Damaged as error:
-            self._failed = f"{self.name} is damaged and is stopped: {error}"
-            raise StoreFailed(self._failed) from error
-        except _BROKEN as error:
-            if connection is not None and _is_no_space(error, connection):
-                if commits and _code(error) == apsw.SQLITE_IOERR_SHMSIZE:
-                    # The index of the log has no room; the log itself has the commit by then.
-                    raise OutcomeUnknown(f"{self.name} may not keep it: {error}") from error
-                raise StoreFull(f"{self.name} has no room: {error}") from error
-            # Not to be retried on this file: after a failed sync the kernel may hold the pages for
-            # clean and the next sync succeeds although they never reached the disk.
-            self._failed = f"{self.name} failed and is stopped: {error}"
-            if commits:
-                raise OutcomeUnknown(f"{self.name} may have the write, or not: {error}") from error
-            raise StoreFailed(self._failed) from error
-
-
-def sync(path: str | os.PathLike[str]) -> None:
-    """Have the disk keep a file as it is, or the names in a folder."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
 
 def name_folder(database: Database, folder: str) -> None:
     """An upgrade: from then on a file says which data folder it is part of."""
     database.set_meta(_FOLDER, folder)
-
-
-def _create_private(path: str) -> None:
-    """Messages and keys are for the owner's eyes; the log gets the permissions of its file.
-
-    Only a new file is touched: closing a descriptor of one that is in use would drop the locks
-    that SQLite holds on it in this process.
-    """
-    with suppress(FileExistsError):
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-
-
-def _is_no_space(error: apsw.Error, connection: apsw.Connection) -> bool:
-    return _code(error) in _GROWTH and connection.system_errno in _NO_SPACE
-
-
-def _code(error: apsw.Error) -> int | None:
-    return getattr(error, "extendedresult", None)

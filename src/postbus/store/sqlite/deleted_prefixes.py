@@ -1,7 +1,7 @@
-"""Names of entities that are gone while others lie below them, as `a` above `a/b`.
+"""Names of deleted entities while other entities lie below them, as `a` above `a/b`.
 
-A token that was made for the entity may look like one for a folder, and there is a folder now. So
-the name is kept as long as there is: it must not open more by being deleted.
+A token that was made for the entity looks like a token for the folder of the same name. The name is
+kept as long as that folder exists, so that the token opens no more than it did.
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ _END_OF_FOLDER: Final = chr(ord("/") + 1)
 
 
 class DeletedPrefixes:
-    """Kept in the catalog; each call is part of the caller's transaction."""
+    """Kept in the catalog; each call is part of a transaction of the caller."""
 
     __slots__ = ("_database",)
 
@@ -28,11 +28,11 @@ class DeletedPrefixes:
         return [str(key).removeprefix(_FORMER) for (key,) in rows]
 
     def created(self, key: str) -> None:
-        """There is an entity of this name."""
+        """An entity has this name."""
         self._forget(key)
 
     def deleted(self, key: str) -> None:
-        """There is none any more."""
+        """No entity has this name any more."""
         if self._is_folder(key):
             self._database.set_meta(f"{_FORMER}{key}", "")
         above = key.rpartition("/")[0]

@@ -14,12 +14,18 @@ import apsw
 
 from postbus.errors import StoreFailed, StoreUnavailable
 from postbus.model.times import Instant
-from postbus.store.batch import HEADER_SIZE
+from postbus.store.batch import HEADER_SIZE, StoredBatch
 from postbus.store.checks import check_within
 from postbus.store.damage import Damaged, check_batch, check_header, check_numbers
-from postbus.store.ports import RAW_MAX, BatchOutline, Extent, JournalView, StoredBatch
+from postbus.store.ports.journal import OFFSET_MAX
+from postbus.store.ports.journal_reader import (
+    RAW_MAX,
+    BatchOutline,
+    Extent,
+    JournalView,
+)
 from postbus.store.sqlite.database import BUSY_MS
-from postbus.store.sqlite.schema import OFFSET_MAX, first_id
+from postbus.store.sqlite.schema import first_id
 from postbus.store.sqlite.spare_buffers import SpareBuffers
 
 CACHE_KIB: Final = 2_048
@@ -27,7 +33,7 @@ CACHE_KIB: Final = 2_048
 SPARE_BUFFERS: Final = 4
 """Enough for the two slices of each of two readers, which is what two cores can serve."""
 
-_STANDING: Final = "SELECT checkpoint, tail FROM fragment WHERE id = ?"
+_POSITION: Final = "SELECT checkpoint, tail FROM fragment WHERE id = ?"
 _OUTLINE: Final = "SELECT id, count, at, total, length(data) FROM journal WHERE id BETWEEN ? AND ?"
 _OLDEST: Final = f"{_OUTLINE} ORDER BY id LIMIT 1"
 _NEWEST: Final = f"{_OUTLINE} ORDER BY id DESC LIMIT 1"
@@ -37,7 +43,7 @@ _RANGE: Final = "SELECT id, count, data FROM journal WHERE id BETWEEN ? AND ? OR
 
 
 class SqliteReader:
-    """A JournalReader of one store file. See `postbus.store.ports` for what the methods promise."""
+    """A JournalReader of one store file. See `postbus.store.ports.journal_reader`."""
 
     own_thread = True
 
@@ -145,10 +151,10 @@ class SqliteReader:
         self._connection.close()
 
     def _extent(self, fragment: int) -> Extent:
-        standing = self._run(_STANDING, (fragment,))
-        if not standing:
+        position = self._run(_POSITION, (fragment,))
+        if not position:
             return Extent(0, 0, None, None, 0)
-        [(checkpoint, tail)] = standing
+        [(checkpoint, tail)] = position
         check_numbers((checkpoint, tail), f"fragment {fragment}")
         first = first_id(fragment)
         newest = self._one(_NEWEST, first, first + OFFSET_MAX)

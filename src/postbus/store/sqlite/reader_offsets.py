@@ -1,44 +1,35 @@
-"""How far readers of change feeds have come, by their own word. Kept in the catalog.
-
-A mark belongs to the fragment that an entity began with, and not to its name: a new entity of an
-old name has new offsets.
-"""
+"""Offsets of change feed readers, in the catalog's table of values."""
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
+from postbus.store.ports.catalog import ReaderKey
 from postbus.store.sqlite.database import Database
 
 _READER: Final = "reader "
 
 
-class MarkKey(NamedTuple):
-    fragment: int
-    name: str
-
-
-class ReaderOffsets:
-    """Texts by fragment and reader; durable with every call."""
+class SqliteReaderOffsets:
+    """ReaderOffsets in the catalog's file. See `postbus.store.ports.catalog`."""
 
     __slots__ = ("_database",)
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def all(self) -> dict[MarkKey, str]:
+    def all(self) -> dict[ReaderKey, str]:
         with self._database.reading():
             rows = self._database.run(
                 "SELECT key, value FROM meta WHERE key >= ? AND key < ?",
                 (_READER, _READER[:-1] + "!"),
             )
-        found: dict[MarkKey, str] = {}
+        found: dict[ReaderKey, str] = {}
         for key, value in rows:
             fragment, _, name = str(key).removeprefix(_READER).partition(" ")
-            found[MarkKey(int(fragment), name)] = str(value)
+            found[ReaderKey(int(fragment), name)] = str(value)
         return found
 
-    def write(self, changed: Mapping[MarkKey, str | None]) -> None:
-        """Set these; None removes one."""
+    def write(self, changed: Mapping[ReaderKey, str | None]) -> None:
         with self._database.transaction():
             for (fragment, name), value in changed.items():
                 key = f"{_READER}{fragment} {name}"

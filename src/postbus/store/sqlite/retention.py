@@ -7,11 +7,13 @@ from typing import Final, NamedTuple
 
 import apsw
 
+from postbus.model.rows import Checkpoint, Row, RowKey
 from postbus.store.damage import check_numbers
-from postbus.store.ports import Checkpoint, Row, RowKey, Trimmed
-from postbus.store.sqlite import duplicates, rows
+from postbus.store.ports.journal import OFFSET_MAX, Trimmed
+from postbus.store.sqlite import rows
 from postbus.store.sqlite.database import Database
-from postbus.store.sqlite.schema import OFFSET_MAX, first_id
+from postbus.store.sqlite.index import SqliteIndex
+from postbus.store.sqlite.schema import first_id
 from postbus.store.trim import TrimCursor, TrimRule
 
 SLICE_BYTES_MAX: Final = 64 << 20
@@ -21,7 +23,7 @@ PINNED_ROWS_MAX: Final = 4_096
 SHRINK_PAGES: Final = 1_024
 FREE_PAGES_KEPT: Final = 2_048
 
-_STANDING: Final = "SELECT checkpoint, tail FROM fragment WHERE id = ?"
+_POSITION: Final = "SELECT checkpoint, tail FROM fragment WHERE id = ?"
 _NEWEST: Final = "SELECT total FROM journal WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT 1"
 _PINNED: Final = """
 EXISTS (SELECT 1 FROM message INDEXED BY message_body
@@ -45,9 +47,6 @@ SELECT * FROM message INDEXED BY message_body WHERE fragment = ? AND base = ?
 ORDER BY subqueue, lane, number LIMIT ?""")
 
 _FENCE: Final = "UPDATE fragment SET epoch = epoch + 1 WHERE id = ?"
-_DROP_ROWS: Final = """
-DELETE FROM message WHERE (fragment, subqueue, lane, number) IN
-    (SELECT fragment, subqueue, lane, number FROM message WHERE fragment = ? LIMIT ?)"""
 _SIZES: Final = "SELECT id, length(data) FROM journal WHERE id BETWEEN ? AND ? ORDER BY id"
 _DROP_FRAGMENT: Final = "DELETE FROM fragment WHERE id = ?"
 
@@ -63,15 +62,16 @@ class _Slice(NamedTuple):
 
 
 class Retention:
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, index: SqliteIndex) -> None:
         self._database = database
+        self._index = index
         self._cursors: dict[int, TrimCursor] = {}
         self._searched: dict[int, int] = {}
         """Where the next search for copy-forward starts, for each fragment."""
 
     def tail(self, fragment: int) -> int:
         with self._database.reading():
-            for _, tail in self._database.run(_STANDING, (fragment,)):
+            for _, tail in self._database.run(_POSITION, (fragment,)):
                 check_numbers((tail,), f"fragment {fragment}")
                 return int(tail)
         return 0
@@ -94,10 +94,10 @@ class Retention:
         cursor = self._cursor(fragment)
         first = first_id(fragment)
         with self._database.reading():
-            standing = self._database.run(_STANDING, (fragment,))
-            if not standing:
+            position = self._database.run(_POSITION, (fragment,))
+            if not position:
                 return Trimmed(0, 0, False)
-            [(checkpoint, tail)] = standing
+            [(checkpoint, tail)] = position
             check_numbers((checkpoint, tail), f"fragment {fragment}")
             candidates, again = self._look_again(first, cursor.candidates(limit))
             room = limit - len(candidates)
@@ -193,10 +193,7 @@ class Retention:
         done = False
         with self._database.transaction():
             self._database.run(_FENCE, (fragment,))
-            self._database.run(_DROP_ROWS, (fragment, limit))
-            room = limit - self._database.changes()
-            if room > 0:
-                room -= duplicates.drop(self._database, fragment, duplicates.PART_MAX, room)
+            room = limit - self._index.drop(fragment, limit)
             if room > 0:
                 self._delete(self._oldest(first, room))
                 [(left,)] = self._database.run(

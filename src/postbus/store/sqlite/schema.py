@@ -8,11 +8,11 @@ fragment  who may write, and where index, journal and retention stand
 
 from typing import Final
 
+from postbus.store.ports.journal import FRAGMENT_MAX, OFFSET_MAX
 from postbus.store.sqlite.database import Layout, name_folder
 
-OFFSET_BITS: Final = 40
-OFFSET_MAX: Final = (1 << OFFSET_BITS) - 1
-FRAGMENT_MAX: Final = (1 << (63 - OFFSET_BITS)) - 1
+OFFSET_BITS: Final = OFFSET_MAX.bit_length()
+"""A journal row's id is the fragment, and behind it the offset in so many bits."""
 
 # An ordinary rowid table: batches are appended at the end of their fragment's range, and large
 # values live on overflow pages that a scan of the small columns never touches.

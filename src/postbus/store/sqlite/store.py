@@ -1,21 +1,30 @@
 """The default store: journals and indexes of many fragments in one SQLite file."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from collections.abc import Generator, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from typing import Final
 
 from postbus.errors import StoreFailed, StoreFull, StoreUnavailable
+from postbus.model.rows import Row
 from postbus.model.times import Instant
 from postbus.store import checks as rules
-from postbus.store.damage import check_batch, check_blob, check_numbers
-from postbus.store.ports import FragmentPosition, Lease, Part, Row, RowKey, StoredBatch, Trimmed
-from postbus.store.sqlite import duplicates, rows
+from postbus.store.batch import StoredBatch
+from postbus.store.damage import check_blob, check_numbers
+from postbus.store.ports.journal import (
+    OFFSET_MAX,
+    FragmentPosition,
+    Lease,
+    Part,
+    Trimmed,
+)
+from postbus.store.sqlite import batches
 from postbus.store.sqlite.database import WAL_PAGES_MAX, Database
+from postbus.store.sqlite.index import SqliteIndex
 from postbus.store.sqlite.journal_reader import SqliteReader
 from postbus.store.sqlite.reserve import Reserve
 from postbus.store.sqlite.retention import Retention
-from postbus.store.sqlite.schema import OFFSET_BITS, OFFSET_MAX, STORE, first_id
+from postbus.store.sqlite.schema import OFFSET_BITS, STORE, first_id
 
 _PARTS_MAX: Final = 16
 """Batches in one statement. A commit of so many needs no other, and no explicit transaction."""
@@ -23,7 +32,7 @@ _PARTS_MAX: Final = 16
 _ACQUIRE: Final = """
 INSERT INTO fragment (id, epoch, broker, checkpoint, tail, state) VALUES (?, ?, ?, 0, 0, x'')
 ON CONFLICT (id) DO UPDATE SET epoch = excluded.epoch, broker = excluded.broker"""
-_STANDING: Final = "SELECT epoch, checkpoint, state FROM fragment WHERE id = ?"
+_POSITION: Final = "SELECT epoch, checkpoint, state FROM fragment WHERE id = ?"
 _RELEASE: Final = "UPDATE fragment SET epoch = epoch + 1, broker = '' WHERE id = ? AND epoch = ?"
 _HEAD: Final = "SELECT epoch, checkpoint FROM fragment WHERE id = ?"
 _LAST: Final = """
@@ -34,28 +43,8 @@ SELECT max((SELECT at FROM journal WHERE journal.id BETWEEN
     fragment.id << {OFFSET_BITS} AND (fragment.id << {OFFSET_BITS}) + {OFFSET_MAX}
     ORDER BY journal.id DESC LIMIT 1)) FROM fragment"""
 _NEWEST_CHECKPOINT: Final = "newest checkpoint"
-_CHECKPOINT: Final = "UPDATE fragment SET checkpoint = ?, state = ? WHERE id = ? AND epoch = ?"
 
 _BATCH: Final = "SELECT epoch, count, data FROM journal WHERE id = ?"
-_HOLDING: Final = """
-SELECT id, count FROM journal WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT 1"""
-_SIZES: Final = "SELECT id, length(data) FROM journal WHERE id BETWEEN ? AND ? ORDER BY id"
-_RANGE: Final = "SELECT id, count, data FROM journal WHERE id BETWEEN ? AND ? ORDER BY id"
-
-_LANE: Final = rows.page_of("""
-SELECT * FROM message WHERE fragment = ? AND subqueue = ? AND lane = ? AND number >= ?
-ORDER BY number LIMIT ?""")
-_DUE: Final = rows.page_of("""
-SELECT * FROM message INDEXED BY message_due
-WHERE fragment = ? AND subqueue = ? AND lane = ? AND wake_at <= ?
-ORDER BY wake_at, number LIMIT ?""")
-_GROUP: Final = rows.page_of("""
-SELECT * FROM message INDEXED BY message_group
-WHERE fragment = ? AND subqueue = ? AND lane = ? AND grp = ? AND number >= ?
-ORDER BY number LIMIT ?""")
-_NEXT_DUE: Final = """
-SELECT min(wake_at) FROM message INDEXED BY message_due
-WHERE fragment = ? AND subqueue = ? AND lane = ? AND wake_at > ?"""
 
 
 @cache
@@ -86,7 +75,11 @@ class _Head:
 
 
 class SqliteStore:
-    """A MessageStore in one file. See `postbus.store.ports` for what the methods promise."""
+    """A Store in one file. See `postbus.store.ports` for what the methods promise.
+
+    Records and checkpoint of a commit are one transaction. A commit without a checkpoint is one
+    statement, unless it has very many parts.
+    """
 
     def __init__(
         self,
@@ -106,7 +99,8 @@ class SqliteStore:
         if upgrade:
             self._database.upgrade(folder)
         self._readers: list[SqliteReader] = []
-        self._retention = Retention(self._database)
+        self.index = SqliteIndex(self._database)
+        self._retention = Retention(self._database, self.index)
         self._heads: dict[int, _Head] = {}
 
     @property
@@ -146,7 +140,7 @@ class SqliteStore:
         """With the epoch it has. Nobody else can have a file that has a reserve, so what is there
         can be read and given out, although nothing can be written."""
         with self._database.reading():
-            stored = self._database.run(_STANDING, (fragment,))
+            stored = self._database.run(_POSITION, (fragment,))
             if not stored:
                 return None
             [(epoch, checkpoint, state)] = stored
@@ -158,7 +152,7 @@ class SqliteStore:
         first_id(fragment)
         with self._database.transaction():
             stored, checkpoint, state = 0, 0, b""
-            for row in self._database.run(_STANDING, (fragment,)):
+            for row in self._database.run(_POSITION, (fragment,)):
                 stored, checkpoint, state = row
             check_numbers((stored, checkpoint), f"fragment {fragment}")
             check_blob(state, f"the state of fragment {fragment}")
@@ -168,9 +162,9 @@ class SqliteStore:
         self._heads[fragment] = head
         return Lease(fragment, epoch, head.offset, checkpoint, state)
 
-    def standing(self, fragment: int) -> FragmentPosition | None:
+    def position(self, fragment: int) -> FragmentPosition | None:
         with self._database.reading():
-            stored = self._database.run(_STANDING, (fragment,))
+            stored = self._database.run(_POSITION, (fragment,))
             if not stored:
                 return None
             [(epoch, checkpoint, state)] = stored
@@ -263,16 +257,11 @@ class SqliteStore:
         return bool(stored) and stored[0][0] == lease.epoch
 
     def _apply_checkpoint(self, part: Part) -> list[int]:
-        """Return the trimmed-over batches in which bodies were let go."""
+        """Return the batches behind the trim's scan in which bodies were let go."""
         assert part.checkpoint is not None
-        offset, changed, removed, state, seen_ids = part.checkpoint
-        fragment, epoch = part.lease.fragment, part.lease.epoch
-        self._database.run(_CHECKPOINT, (offset, state, fragment, epoch))
+        fragment = part.lease.fragment
         released = self._retention.released_by(fragment, part.checkpoint)
-        rows.remove(self._database, fragment, removed)
-        rows.put(self._database, fragment, changed)
-        if seen_ids is not None:
-            duplicates.put(self._database, fragment, seen_ids)
+        self.index.apply(fragment, part.lease.epoch, part.checkpoint)
         return released
 
     def _is_stored(self, part: Part, head: _Head) -> bool:
@@ -311,102 +300,22 @@ class SqliteStore:
         # The newest batches may be trimmed while an older one is pinned.
         return _Head(epoch, checkpoint, max(checkpoint, row_id - first + count), total)
 
-    def load_lane(
-        self, fragment: int, subqueue: int, lane: int, start: int, limit: int
-    ) -> list[Row]:
-        return self._page(_LANE, (fragment, subqueue, lane, start, limit))
-
-    def load_due(
-        self, fragment: int, subqueue: int, lane: int, until: int, limit: int
-    ) -> list[Row]:
-        return self._page(_DUE, (fragment, subqueue, lane, until, limit))
-
-    def load_group(
-        self, fragment: int, subqueue: int, lane: int, group: bytes, start: int, limit: int
-    ) -> list[Row]:
-        return self._page(_GROUP, (fragment, subqueue, lane, group, start, limit))
-
-    def load_groups(
-        self, fragment: int, subqueue: int, lane: int, after: bytes | None, limit: int
-    ) -> list[bytes]:
-        with self._database.reading():
-            return rows.groups(self._database, fragment, subqueue, lane, after, limit)
-
-    def next_due(self, fragment: int, subqueue: int, lane: int, after: int) -> int | None:
-        with self._database.reading():
-            [(wake_at,)] = self._database.run(_NEXT_DUE, (fragment, subqueue, lane, after))
-            if wake_at is None:
-                return None
-            check_numbers((wake_at,), "a row of the index")
-        return int(wake_at)
-
-    def load_rows(self, fragment: int, keys: Sequence[RowKey]) -> list[Row]:
-        with self._database.reading():
-            return rows.load(self._database, fragment, keys)
-
     def load_pinned(
         self, fragment: int, below: int, live_share_max: float, limit: int
     ) -> list[Row]:
         return self._retention.load_pinned(fragment, below, live_share_max, limit)
 
-    def load_seen(
-        self, fragment: int, parts: Sequence[int], digests: Sequence[bytes]
-    ) -> dict[bytes, Instant]:
-        with self._database.reading():
-            return duplicates.find(self._database, fragment, parts, digests)
-
-    def load_seen_digests(self, fragment: int, part: int, after: bytes, limit: int) -> list[bytes]:
-        with self._database.reading():
-            return duplicates.load(self._database, fragment, part, after, limit)
-
-    def drop_seen(self, fragment: int, below: int, limit: int) -> bool:
-        return self._database.with_reserve(partial(self._drop_seen, fragment, below, limit))
-
-    def _drop_seen(self, fragment: int, below: int, limit: int) -> bool:
-        with self._database.transaction():
-            return duplicates.drop(self._database, fragment, below, limit) < limit
-
-    def _page(self, statement: str, values: tuple[int | bytes, ...]) -> list[Row]:
-        with self._database.reading():
-            return rows.find(self._database, statement, values)
-
     def read(self, fragment: int, start: int, bytes_max: int) -> list[StoredBatch]:
-        first = first_id(fragment)
         with self._database.reading():
-            row_id = first + start
-            for before, count in self._database.run(_HOLDING, (first, row_id)):
-                check_numbers((count,), f"the batch at {before - first} of fragment {fragment}")
-                if before + count > row_id:
-                    row_id = before
-            last, room = -1, bytes_max
-            # Sizes first: they are read without touching the batches that will not fit.
-            with closing(self._database.scan(_SIZES, (row_id, first + OFFSET_MAX))) as sizes:
-                for found, size in sizes:
-                    check_numbers((size,), f"the batch at {found - first} of fragment {fragment}")
-                    if last >= 0 and size > room:
-                        break
-                    last, room = found, room - size
-            batches = self._database.run(_RANGE, (row_id, last))
-            for found, count, data in batches:
-                check_batch(fragment, found - first, count, data)
-        return [StoredBatch(found - first, data) for found, _, data in batches]
+            return batches.read(self._database, fragment, start, bytes_max)
 
     def read_batch(self, fragment: int, base: int) -> bytes | None:
         with self._database.reading():
-            for _, count, data in self._database.run(_BATCH, (first_id(fragment) + base,)):
-                check_batch(fragment, base, count, data)
-                return bytes(data)
-        return None
+            return batches.read_whole(self._database, fragment, base)
 
     def read_slice(self, fragment: int, base: int, position: int, length: int) -> bytes | None:
-        row_id = first_id(fragment) + base
-        try:
-            with self._database.reading():
-                return self._database.read_blob("journal", "data", row_id, position, length)
-        except ValueError:
-            # Outside the batch: is it shorter than it was, or was it asked for wrongly?
-            self.read_batch(fragment, base)
-            raise
+        with self._database.reading():
+            return batches.read_slice(self._database, fragment, base, position, length)
 
     def tail(self, fragment: int) -> int:
         return self._retention.tail(fragment)
@@ -434,12 +343,8 @@ class SqliteStore:
         self._readers.append(reader)
         return reader
 
-    def backup_steps(self, target: str) -> Iterator[None]:
+    def backup_steps(self, target: str) -> Generator[None, None, None]:
         return self._database.backup_steps(target)
-
-    def backup(self, target: str) -> None:
-        for _ in self.backup_steps(target):
-            pass
 
     def close(self) -> None:
         # Before the writer, so that the last to close moves the log into the file.

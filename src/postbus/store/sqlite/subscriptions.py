@@ -1,34 +1,21 @@
 """The subscriptions of topics and their rules, as the catalog keeps them."""
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 from postbus.errors import EntityAlreadyExists, EntityNotFound
 from postbus.model.times import Instant
+from postbus.store.ports.catalog import SubscriptionRecord, key_of, to_json
 from postbus.store.sqlite.database import Database
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriptionRecord:
-    topic: str
-    owner: int
-    """Its place in the fragment of its topic; never used twice there."""
-    name: str
-    description: dict[str, Any]
-    created_at: Instant
-    updated_at: Instant
-    rules: tuple[dict[str, Any], ...]
-
-
-class SubscriptionCatalog:
-    """Part of the catalog, in the same file. Durable with every call."""
+class SqliteSubscriptions:
+    """A SubscriptionCatalog in the catalog's file. See `postbus.store.ports.catalog`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def of(self, topic: str) -> list[SubscriptionRecord]:
-        """All subscriptions of a topic, by name."""
         with self._database.reading():
             rows = self._database.run(
                 "SELECT * FROM subscription WHERE topic = ? ORDER BY key", (key_of(topic),)
@@ -36,7 +23,7 @@ class SubscriptionCatalog:
             return [self._record(row) for row in rows]
 
     def newest(self) -> Instant:
-        """The latest change of one that is there. Within a transaction of the caller's."""
+        """The latest change of a subscription that exists. Within a transaction of the caller."""
         [(updated_at,)] = self._database.run("SELECT max(updated_at) FROM subscription")
         return int(updated_at or 0)
 
@@ -48,7 +35,6 @@ class SubscriptionCatalog:
         rules: dict[str, dict[str, Any]],
         now: Instant,
     ) -> SubscriptionRecord:
-        """Add a subscription with its first rules, by name."""
         key, under = key_of(name), key_of(topic)
         with self._database.transaction():
             if self._rows(under, key):
@@ -89,7 +75,6 @@ class SubscriptionCatalog:
             return record
 
     def put_rule(self, topic: str, owner: int, name: str, content: dict[str, Any]) -> None:
-        """Add a rule, or replace the one of this name."""
         with self._database.transaction():
             self._put_rule(key_of(topic), owner, name, content)
 
@@ -101,7 +86,7 @@ class SubscriptionCatalog:
             )
 
     def drop_topic(self, topic: str) -> None:
-        """The topic is gone, and with it all of these. Within a transaction of the caller's."""
+        """Remove all subscriptions of a topic. Within a transaction of the caller."""
         for table in ("subscription", "rule", "owner"):
             self._database.run(f"DELETE FROM {table} WHERE topic = ?", (key_of(topic),))
 
@@ -137,12 +122,3 @@ class SubscriptionCatalog:
             updated_at,
             tuple(json.loads(content) for (content,) in rules),
         )
-
-
-def key_of(name: str) -> str:
-    """A name as it compares."""
-    return name.casefold()
-
-
-def to_json(description: dict[str, Any]) -> str:
-    return json.dumps(description, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

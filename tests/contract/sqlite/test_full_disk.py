@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 from postbus.errors import StoreFailed, StoreFull
-from postbus.store.ports import Lease
+from postbus.store.ports.journal import Lease
 from postbus.store.sqlite import reserve as reserves
 from postbus.store.sqlite.database import Database
 from postbus.store.sqlite.folder import DataFolder
@@ -178,7 +178,7 @@ def test_what_was_committed_is_answered_whatever_the_look_for_room_finds(
         monkeypatch.setattr(Reserve, "is_pledged", True)
         monkeypatch.setattr(reserves, "LOOK_BYTES", 1)
         writer.send(b"durable")
-        found = store.standing(1)
+        found = store.position(1)
         assert found is not None and found.head == 1
 
 
@@ -215,7 +215,7 @@ def test_a_file_system_that_does_not_know_its_size_has_room(
     unknown = SimpleNamespace(f_blocks=0, f_bavail=0, f_frsize=known.f_frsize)
     monkeypatch.setattr(os, "statvfs", lambda _: unknown)
     with closing(DataFolder(tmp_path / "data", T0, reserve_bytes=RESERVE)) as folder:
-        store = folder.store(0)
+        store = folder.stores[0]
         assert store.look_for_room()
         Writer(store).send(b"taken")
         assert store.look_for_room()

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from postbus.store.ports import Row
+from postbus.model.rows import Row
 from postbus.store.sqlite.store import SqliteStore
 from tests.contract.fragments import T0, Writer, key_of
 
@@ -79,16 +79,16 @@ def _middle(filled: Filled) -> list[Row]:
 
 
 CALLS: dict[str, Callable[[Filled], object]] = {
-    "a page of a lane": lambda f: f.store.load_lane(1, 0, 0, _middle(f)[0].number, FEW),
-    "what is due": lambda f: f.store.load_due(1, 0, 2, T0 + 5, FEW),
-    "when something is next due": lambda f: f.store.next_due(1, 0, 2, T0 + 5),
-    "rows by key": lambda f: f.store.load_rows(1, [key_of(row) for row in _middle(f)]),
+    "a page of a lane": lambda f: f.store.index.load_lane(1, 0, 0, _middle(f)[0].number, FEW),
+    "what is due": lambda f: f.store.index.load_due(1, 0, 2, T0 + 5, FEW),
+    "when something is next due": lambda f: f.store.index.next_due(1, 0, 2, T0 + 5),
+    "rows by key": lambda f: f.store.index.load_rows(1, [key_of(row) for row in _middle(f)]),
     "pinned rows": lambda f: f.store.load_pinned(1, _middle(f)[0].base, 2.0, FEW),
     "one batch": lambda f: f.store.read_batch(1, _middle(f)[0].base),
     "part of a batch": lambda f: f.store.read_slice(1, _middle(f)[0].base, 50, 100),
     "a piece of the journal": lambda f: f.store.read(1, _middle(f)[0].base, 1),
     "a trim with nothing to do": lambda f: f.store.trim(1, T0 + 1, 0, 100),
-    "where it stands": lambda f: f.store.standing(1),
+    "where it stands": lambda f: f.store.position(1),
     "a commit": lambda f: f.writer.send(b"x", at=T0 + 2),
     "a checkpoint that puts": lambda f: _put(f, _middle(f)),
     "a checkpoint that moves": lambda f: _move(f, _middle(f)),

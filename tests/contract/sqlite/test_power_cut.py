@@ -17,9 +17,9 @@ import apsw
 import pytest
 
 from postbus.errors import StoreFailed
-from postbus.store.ports import Part
-from postbus.store.sqlite.database import Database, FormatUnknown
-from postbus.store.sqlite.folder import FolderDamaged
+from postbus.store.ports.journal import Part
+from postbus.store.ports.namespace_data import DataDamaged, FormatUnknown
+from postbus.store.sqlite.database import Database
 from postbus.store.sqlite.store import SqliteStore
 from tests.contract.disk import disk, no_fault
 from tests.contract.forgetting import Change, Medium, forgetting_disk, put
@@ -68,7 +68,7 @@ def look(story: Story, files: dict[str, bytes], folder: Path) -> Any:
     try:
         with disk(no_fault) as sound:
             return story.look(folder, sound.name)
-    except (apsw.Error, StoreFailed, FormatUnknown, FolderDamaged) as error:
+    except (apsw.Error, StoreFailed, FormatUnknown, DataDamaged) as error:
         raise AssertionError(f"damaged: {error}") from error
     finally:
         shutil.rmtree(folder)

@@ -8,11 +8,9 @@ from pathlib import Path
 import apsw
 import pytest
 
-from postbus.errors import NotSupported
-from postbus.store.memory.store import MemoryStore
+from postbus.store.ports.namespace_data import BackupFailed
 from postbus.store.sqlite import retention
 from postbus.store.sqlite import store as sqlite
-from postbus.store.sqlite.database import BackupFailed
 from postbus.store.sqlite.store import SqliteStore
 from tests.contract.disk import SYNC, disk, no_fault
 from tests.contract.fragments import T0, Writer, body_of, change, dump
@@ -43,7 +41,7 @@ def test_a_new_start_finds_everything_as_it_was(path: str) -> None:
         lease = store.acquire(1, "broker-b", 0)
         assert (lease.head, lease.checkpoint, lease.state) == (3, 2, b"both")
         assert lease.epoch > epoch
-        assert store.load_lane(1, 0, 0, 0, 10) == rows
+        assert store.index.load_lane(1, 0, 0, 0, 10) == rows
         assert [b.base for b in store.read(1, lease.checkpoint, ALL)] == [2]
 
 
@@ -99,9 +97,9 @@ def test_a_read_leaves_no_snapshot_behind(path: str) -> None:
         writer.checkpoint([row._replace(wake_at=T0 + row.number) for row in rows])
         for i in range(200):
             writer.send(bytes(9_000))
-            store.load_lane(1, 0, 0, 0, 2)
-            store.load_due(1, 0, 0, T0 + 9, 2)
-            store.next_due(1, 0, 0, 0)
+            store.index.load_lane(1, 0, 0, 0, 2)
+            store.index.load_due(1, 0, 0, T0 + 9, 2)
+            store.index.next_due(1, 0, 0, 0)
             store.read(1, 0, 10)
             store.read_slice(1, i + 50, 0, 10)
             store.load_pinned(1, 10, 1.0, 1)
@@ -267,7 +265,7 @@ def test_a_copy_taken_while_in_use_opens_with_what_was_committed_meanwhile(
     store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given a store that takes several steps to copy
-    monkeypatch.setattr("postbus.store.sqlite.database.BACKUP_PAGES", 7)
+    monkeypatch.setattr("postbus.store.sqlite.files.BACKUP_PAGES", 7)
     writer = Writer(store)
     rows = [writer.send(b"body %d" % i * 2_000)[0] for i in range(30)]
     writer.checkpoint(rows)
@@ -316,7 +314,7 @@ def test_a_copy_does_not_replace_a_file(store: SqliteStore, tmp_path: Path) -> N
     taken.write_text("mine")
 
     with pytest.raises(BackupFailed, match="is there already"):
-        store.backup(str(taken))
+        list(store.backup_steps(str(taken)))
     assert taken.read_text() == "mine"
 
 
@@ -324,14 +322,9 @@ def test_a_copy_that_cannot_be_written_does_not_stop_the_store(
     store: SqliteStore, tmp_path: Path
 ) -> None:
     with pytest.raises(BackupFailed, match=r"copying store\.db"):
-        store.backup(str(tmp_path / "missing" / "copy.db"))
+        list(store.backup_steps(str(tmp_path / "missing" / "copy.db")))
 
     Writer(store).send(b"unharmed")
-
-
-def test_an_ephemeral_store_says_that_it_has_nothing_to_copy(tmp_path: Path) -> None:
-    with pytest.raises(NotSupported, match="ephemeral"):
-        MemoryStore().backup(str(tmp_path / "copy.db"))
 
 
 def test_a_part_with_a_checkpoint_only_keeps_the_head_where_it_is(store: SqliteStore) -> None:

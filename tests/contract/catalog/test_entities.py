@@ -1,22 +1,13 @@
-from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
+"""Entities and their fragments: what every catalog promises."""
 
 import pytest
 
 from postbus.errors import EntityAlreadyExists, EntityNotFound, QuotaExceeded
-from postbus.store.sqlite import catalog as module
-from postbus.store.sqlite.catalog import Catalog, FragmentRecord
+from postbus.store.ports import journal
+from postbus.store.ports.catalog import Catalog
+from tests.contract.fragments import T0
 
-T0 = 1_700_000_000_000
 PLAIN = {"max_delivery_count": 10, "user_metadata": "Grüße, ☃", "default_ttl_ms": None}
-
-
-@pytest.fixture(params=["file", "memory"])
-def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Catalog]:
-    path = str(tmp_path / "catalog.db") if request.param == "file" else None
-    with closing(Catalog(path, T0)) as made:
-        yield made
 
 
 def test_an_entity_is_listed_as_it_was_created(catalog: Catalog) -> None:
@@ -61,7 +52,9 @@ def test_what_is_not_there_can_be_neither_updated_nor_deleted(catalog: Catalog) 
         catalog.delete("orders")
 
 
-def test_fragments_of_a_deleted_entity_are_dropped_and_then_forgotten(catalog: Catalog) -> None:
+def test_fragments_of_a_deleted_entity_are_dropped_and_then_forgotten(
+    catalog: Catalog,
+) -> None:
     created = catalog.create("orders", "queue", {}, T0, [0, 1, 0])
     other = catalog.create("other", "queue", {}, T0, [1])
 
@@ -97,7 +90,7 @@ def test_fragment_ids_are_never_used_twice(catalog: Catalog) -> None:
 def test_a_namespace_that_has_used_up_its_fragments_says_so(
     catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "FRAGMENT_MAX", 2)
+    monkeypatch.setattr(journal, "FRAGMENT_MAX", 2)
     catalog.create("a", "queue", {}, T0, [0])
 
     with pytest.raises(QuotaExceeded, match="none is used twice"):
@@ -114,56 +107,45 @@ def test_small_values_are_kept(catalog: Catalog) -> None:
     assert catalog.get("key") == "two"
 
 
-def test_a_new_start_finds_the_catalog_as_it_was(tmp_path: Path) -> None:
-    path = str(tmp_path / "catalog.db")
-    with closing(Catalog(path, T0)) as catalog:
-        kept = catalog.create("kept", "queue", PLAIN, T0, [0])
-        gone = catalog.create("gone", "queue", {}, T0, [0])
-        catalog.delete("gone")
-        catalog.set("key", "secret")
-
-    with closing(Catalog(path, T0 + 9)) as catalog:
-        assert catalog.namespace_created_at == T0
-        assert catalog.entities() == [kept]
-        assert catalog.dropped() == list(gone.fragments)
-        assert catalog.get("key") == "secret"
-        fresh = catalog.create("fresh", "queue", {}, T0, [0])
-        assert fresh.fragments == (FragmentRecord(gone.fragments[0].id + 1, 0, 0),)
-
-
-def test_a_copy_opens_as_a_catalog(tmp_path: Path) -> None:
-    with closing(Catalog(str(tmp_path / "catalog.db"), T0)) as catalog:
-        kept = catalog.create("kept", "queue", PLAIN, T0, [0])
-        catalog.backup(str(tmp_path / "copy.db"))
-        catalog.create("later", "queue", PLAIN, T0, [0])
-
-    with closing(Catalog(str(tmp_path / "copy.db"), T0 + 9)) as copy:
-        assert copy.entities() == [kept]
-        assert copy.namespace_created_at == T0
-
-
 def test_a_name_is_remembered_while_others_begin_with_it(catalog: Catalog) -> None:
     for name in ("a", "A/b", "a/b/c", "a-b", "a0"):
         catalog.create(name, "queue", PLAIN, T0, [0])
-    assert catalog.former() == []
+    assert catalog.deleted_prefixes() == []
     catalog.delete("a-b")
-    assert catalog.former() == [], "nothing lies below it"
+    assert catalog.deleted_prefixes() == [], "nothing lies below it"
     catalog.delete("A")
     catalog.delete("a/B")
-    assert catalog.former() == ["a", "a/b"]
+    assert catalog.deleted_prefixes() == ["a", "a/b"]
     catalog.create("a/b", "topic", PLAIN, T0, [0])
-    assert catalog.former() == ["a"], "it is an entity again"
+    assert catalog.deleted_prefixes() == ["a"], "it is an entity again"
     catalog.delete("a/b/c")
-    assert catalog.former() == ["a"]
+    assert catalog.deleted_prefixes() == ["a"]
     catalog.delete("a/b")
-    assert catalog.former() == [], "there is no folder any more"
+    assert catalog.deleted_prefixes() == [], "there is no folder any more"
 
 
-def test_names_are_remembered_by_the_file(tmp_path: Path) -> None:
-    path = str(tmp_path / "catalog.db")
-    with closing(Catalog(path, T0)) as made:
-        for name in ("a", "a/b"):
-            made.create(name, "queue", PLAIN, T0, [0])
-        made.delete("a")
-    with closing(Catalog(path, T0)) as made:
-        assert made.former() == ["a"]
+def test_a_description_is_kept_as_it_was_given(catalog: Catalog) -> None:
+    given = {"inner": {"list": [1]}}
+    created = catalog.create("orders", "queue", given, T0, [0])
+
+    given["inner"]["list"].append(2)
+    created.description["inner"] = None
+
+    assert catalog.entities()[0].description == {"inner": {"list": [1]}}
+
+
+def test_a_description_that_is_no_json_is_refused_and_nothing_is_kept(catalog: Catalog) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        catalog.create("orders", "queue", {"size": float("nan")}, T0, [0])
+
+    assert catalog.entities() == []
+    assert catalog.create("orders", "queue", {}, T0, [0]).fragments[0].id == 1
+
+
+def test_dropped_fragments_are_listed_by_place(catalog: Catalog) -> None:
+    for name in ("a", "b"):
+        catalog.create(name, "queue", {}, T0, [0, 1])
+    for name in ("b", "a"):
+        catalog.delete(name)
+
+    assert [(each.id, each.index) for each in catalog.dropped()] == [(1, 0), (3, 0), (2, 1), (4, 1)]

@@ -14,7 +14,7 @@ import apsw
 import pytest
 
 from postbus.errors import StoreFailed
-from postbus.store.ports import RowKey, SeenIds
+from postbus.model.rows import RowKey, SeenIds
 from postbus.store.sqlite.store import SqliteStore
 from tests.contract.fragments import T0, Writer, change
 
@@ -26,19 +26,19 @@ BATCH = 1 << 40
 Reading = Callable[[SqliteStore], Any]
 READINGS: dict[str, Reading] = {
     "acquire": lambda store: store.acquire(1, "broker-b", 0),
-    "standing": lambda store: store.standing(1),
+    "standing": lambda store: store.position(1),
     "newest": lambda store: store.newest(),
     "read": lambda store: store.read(1, 0, ALL),
     "read_within": lambda store: store.read(1, 1, ALL),
     "read_batch": lambda store: store.read_batch(1, 0),
     "read_slice": lambda store: store.read_slice(1, 0, 56, 10),
-    "load_lane": lambda store: store.load_lane(1, 0, 0, 0, 10),
-    "load_due": lambda store: store.load_due(1, 0, 0, T0 + 99, 10),
-    "next_due": lambda store: store.next_due(1, 0, 0, 0),
-    "load_rows": lambda store: store.load_rows(1, [RowKey(0, 0, 1)]),
+    "load_lane": lambda store: store.index.load_lane(1, 0, 0, 0, 10),
+    "load_due": lambda store: store.index.load_due(1, 0, 0, T0 + 99, 10),
+    "next_due": lambda store: store.index.next_due(1, 0, 0, 0),
+    "load_rows": lambda store: store.index.load_rows(1, [RowKey(0, 0, 1)]),
     "load_pinned": lambda store: store.load_pinned(1, 9, 1.0, 10),
-    "load_seen": lambda store: store.load_seen(1, [1], [DIGEST]),
-    "load_seen_digests": lambda store: store.load_seen_digests(1, 1, b"", 10),
+    "load_seen": lambda store: store.index.load_seen(1, [1], [DIGEST]),
+    "load_seen_digests": lambda store: store.index.load_seen_digests(1, 1, b"", 10),
     "tail": lambda store: store.tail(1),
     "trim": lambda store: store.trim(1, T0 + 99, 0, 10),
     "drop": lambda store: store.drop(1, 100),

@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 from postbus.errors import OutcomeUnknown, StoreFailed, StoreFull, StoreUnavailable
-from postbus.store.ports import Lease, Part
+from postbus.store.ports.journal import Lease, Part
 from postbus.store.sqlite.store import SqliteStore
 from tests.contract.disk import (
     DELETE,
@@ -208,10 +208,10 @@ def assert_refuses_everything(store: SqliteStore) -> None:
     calls: list[Callable[[], object]] = [
         lambda: store.acquire(1, "broker-a", 0),
         lambda: store.commit([]),
-        lambda: store.load_lane(1, 0, 0, 0, 1),
-        lambda: store.load_due(1, 0, 0, 0, 1),
-        lambda: store.next_due(1, 0, 0, 0),
-        lambda: store.load_rows(1, []),
+        lambda: store.index.load_lane(1, 0, 0, 0, 1),
+        lambda: store.index.load_due(1, 0, 0, 0, 1),
+        lambda: store.index.next_due(1, 0, 0, 0),
+        lambda: store.index.load_rows(1, []),
         lambda: store.load_pinned(1, 1, 1.0, 1),
         lambda: store.read(1, 0, 1),
         lambda: store.read_batch(1, 0),
@@ -221,7 +221,7 @@ def assert_refuses_everything(store: SqliteStore) -> None:
         lambda: store.drop(1, 1),
         lambda: store.release(Lease(1, 1, 0, 0, b"")),
         lambda: store.probe(T0),
-        lambda: store.backup("nowhere.db"),
+        lambda: list(store.backup_steps("nowhere.db")),
     ]
     for call in calls:
         with pytest.raises(StoreFailed, match="is stopped"):

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from postbus.model.rows import Checkpoint, Row, RowKey
 from postbus.store.memory.store import MemoryStore
-from postbus.store.ports import Checkpoint, MessageStore, Row, RowKey
+from postbus.store.ports.store import Store
 from postbus.store.sqlite.store import SqliteStore
 from tests.contract.disk import disk, no_fault
 from tests.contract.fragments import T0, Dump, Writer, body_of, dump, key_of
@@ -57,7 +58,7 @@ class Engine:
         self.random.shuffle(rows)
         return Checkpoint(head, rows, removed, b"state at %d" % head)
 
-    def copy_forward(self, stores: list[MessageStore], writers: list[Writer]) -> None:
+    def copy_forward(self, stores: list[Store], writers: list[Writer]) -> None:
         found = [store.load_pinned(1, store.tail(1), 0.7, 1_000) for store in stores]
         assert found[0] == found[1]
         for row in found[0]:
@@ -72,7 +73,7 @@ class Engine:
         return self.random.choice([None, T0 + self.random.randint(0, 50)])
 
 
-def whole(store: MessageStore) -> Dump:
+def whole(store: Store) -> Dump:
     return dump(store, 1, LANES)
 
 
@@ -83,7 +84,7 @@ def test_both_stores_answer_alike_through_a_random_life(tmp_path: Path, seed: in
     memory = MemoryStore()
     with disk(no_fault) as sound:
         file = SqliteStore(path, vfs=sound.name, wal_pages_max=30)
-        stores: list[MessageStore] = [file, memory]
+        stores: list[Store] = [file, memory]
         writers = [Writer(store) for store in stores]
         for step in range(STEPS):
             match engine.random.randrange(7):
@@ -110,20 +111,20 @@ def test_both_stores_answer_alike_through_a_random_life(tmp_path: Path, seed: in
             assert whole(file) == whole(memory)
 
 
-def assert_alike(stores: list[MessageStore], engine: Engine) -> None:
+def assert_alike(stores: list[Store], engine: Engine) -> None:
     """At a checkpoint the index is exactly what is alive, and every body is where it says."""
     for store in stores:
-        rows = [row for lane in LANES for row in store.load_lane(1, *lane, 0, 10_000)]
+        rows = [row for lane in LANES for row in store.index.load_lane(1, *lane, 0, 10_000)]
         assert {row.number: row for row in rows} == {n: row for n, (row, _) in engine.live.items()}
         for row in rows:
             assert body_of(store, 1, row) == engine.live[row.number][1]
     for lane in LANES:
-        due = [store.load_due(1, *lane, T0 + 25, 10) for store in stores]
+        due = [store.index.load_due(1, *lane, T0 + 25, 10) for store in stores]
         assert due[0] == due[1]
-        following = [store.next_due(1, *lane, T0 + 25) for store in stores]
+        following = [store.index.next_due(1, *lane, T0 + 25) for store in stores]
         assert following[0] == following[1]
-        groups = [store.load_groups(1, *lane, None, 10_000) for store in stores]
+        groups = [store.index.load_groups(1, *lane, None, 10_000) for store in stores]
         assert groups[0] == groups[1]
         for group in groups[0][:5]:
-            of_one = [store.load_group(1, *lane, group, 3, 10) for store in stores]
+            of_one = [store.index.load_group(1, *lane, group, 3, 10) for store in stores]
             assert of_one[0] == of_one[1]

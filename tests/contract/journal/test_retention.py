@@ -1,16 +1,17 @@
 """What leaves a store, and what must not: trim, copy-forward and drop."""
 
-from postbus.store.ports import MessageStore, Row
+from postbus.model.rows import Row
+from postbus.store.ports.store import Store
 from tests.contract.fragments import T0, Writer, body_of, change, dump
 
 ALL = 1 << 60
 
 
-def bases(store: MessageStore, fragment: int = 1) -> list[int]:
+def bases(store: Store, fragment: int = 1) -> list[int]:
     return [stored.base for stored in store.read(fragment, 0, ALL)]
 
 
-def written(store: MessageStore, count: int, size: int = 100) -> tuple[Writer, list[Row]]:
+def written(store: Store, count: int, size: int = 100) -> tuple[Writer, list[Row]]:
     """So many batches of one message, a second apart, all messages in the index."""
     writer = Writer(store)
     rows = [writer.send(bytes([i]) * size, at=T0 + i * 1_000)[0] for i in range(count)]
@@ -18,7 +19,7 @@ def written(store: MessageStore, count: int, size: int = 100) -> tuple[Writer, l
     return writer, rows
 
 
-def test_a_batch_older_than_the_retention_is_dropped(store: MessageStore) -> None:
+def test_a_batch_older_than_the_retention_is_dropped(store: Store) -> None:
     writer, rows = written(store, 5)
     writer.checkpoint([], rows)
 
@@ -32,7 +33,7 @@ def test_a_batch_older_than_the_retention_is_dropped(store: MessageStore) -> Non
     assert body_of(store, 1, rows[0]) is None
 
 
-def test_only_the_newest_bytes_are_kept(store: MessageStore) -> None:
+def test_only_the_newest_bytes_are_kept(store: Store) -> None:
     writer, rows = written(store, 5)
     writer.checkpoint([], rows)
     size = len(store.read_batch(1, 0) or b"")
@@ -42,7 +43,7 @@ def test_only_the_newest_bytes_are_kept(store: MessageStore) -> None:
     assert bases(store) == [3, 4]
 
 
-def test_no_retention_drops_everything_and_the_fragment_goes_on(store: MessageStore) -> None:
+def test_no_retention_drops_everything_and_the_fragment_goes_on(store: Store) -> None:
     writer, rows = written(store, 3)
     writer.checkpoint([], rows)
 
@@ -58,7 +59,7 @@ def test_no_retention_drops_everything_and_the_fragment_goes_on(store: MessageSt
     assert bases(store) == [3]
 
 
-def test_nothing_at_or_above_the_checkpoint_is_dropped(store: MessageStore) -> None:
+def test_nothing_at_or_above_the_checkpoint_is_dropped(store: Store) -> None:
     # given two batches below the checkpoint, one that it cuts in two, and one above
     writer = Writer(store)
     for bodies in ([b"0"], [b"1"], [b"2", b"3"], [b"4"]):
@@ -69,7 +70,7 @@ def test_nothing_at_or_above_the_checkpoint_is_dropped(store: MessageStore) -> N
     assert bases(store) == [2, 4]
 
 
-def test_a_batch_with_a_live_body_stays(store: MessageStore) -> None:
+def test_a_batch_with_a_live_body_stays(store: Store) -> None:
     # given five old batches, one of them with a message that nobody has taken
     writer, rows = written(store, 5)
     writer.checkpoint([], [rows[0], rows[1], rows[3], rows[4]])
@@ -85,7 +86,7 @@ def test_a_batch_with_a_live_body_stays(store: MessageStore) -> None:
     assert store.acquire(1, "broker-b", 0).head == 5
 
 
-def test_a_pinned_batch_goes_when_its_last_body_is_let_go(store: MessageStore) -> None:
+def test_a_pinned_batch_goes_when_its_last_body_is_let_go(store: Store) -> None:
     writer = Writer(store)
     a, b = writer.send(b"a", b"b")
     writer.checkpoint([a, b])
@@ -100,7 +101,7 @@ def test_a_pinned_batch_goes_when_its_last_body_is_let_go(store: MessageStore) -
     assert bases(store) == []
 
 
-def test_a_moved_message_still_pins_its_batch(store: MessageStore) -> None:
+def test_a_moved_message_still_pins_its_batch(store: Store) -> None:
     writer = Writer(store)
     (row,) = writer.send(b"a")
     writer.checkpoint([row])
@@ -112,7 +113,7 @@ def test_a_moved_message_still_pins_its_batch(store: MessageStore) -> None:
     assert bases(store) == [0]
 
 
-def test_a_longer_retention_brings_back_nothing_that_was_out_of_it(store: MessageStore) -> None:
+def test_a_longer_retention_brings_back_nothing_that_was_out_of_it(store: Store) -> None:
     writer, rows = written(store, 5)
     writer.checkpoint([], rows[1:])
     store.trim(1, T0 + 3_000, ALL, 100)
@@ -125,7 +126,7 @@ def test_a_longer_retention_brings_back_nothing_that_was_out_of_it(store: Messag
     assert store.tail(1) == 3
 
 
-def test_trim_works_in_slices(store: MessageStore) -> None:
+def test_trim_works_in_slices(store: Store) -> None:
     writer, rows = written(store, 7)
     writer.checkpoint([], rows)
 
@@ -140,7 +141,7 @@ def test_trim_works_in_slices(store: MessageStore) -> None:
     assert bases(store) == []
 
 
-def test_pinned_batches_do_not_keep_a_trim_from_what_is_behind_them(store: MessageStore) -> None:
+def test_pinned_batches_do_not_keep_a_trim_from_what_is_behind_them(store: Store) -> None:
     writer, rows = written(store, 10)
     writer.checkpoint([], rows[6:])
 
@@ -158,7 +159,7 @@ def test_pinned_batches_do_not_keep_a_trim_from_what_is_behind_them(store: Messa
     assert bases(store) == []
 
 
-def test_reading_goes_on_behind_a_hole(store: MessageStore) -> None:
+def test_reading_goes_on_behind_a_hole(store: Store) -> None:
     writer, rows = written(store, 5)
     writer.checkpoint([], rows[1:4])
     store.trim(1, T0 + 4_000, ALL, 100)
@@ -167,7 +168,7 @@ def test_reading_goes_on_behind_a_hole(store: MessageStore) -> None:
     assert [b.base for b in store.read(1, 2, ALL)] == [4]
 
 
-def test_copy_forward_finds_the_few_that_hold_mostly_dead_batches(store: MessageStore) -> None:
+def test_copy_forward_finds_the_few_that_hold_mostly_dead_batches(store: Store) -> None:
     # given three old batches: one all dead but one message, one all alive, one half alive
     writer = Writer(store)
     mostly_dead = writer.send(*[bytes(100)] * 10)
@@ -183,7 +184,7 @@ def test_copy_forward_finds_the_few_that_hold_mostly_dead_batches(store: Message
     assert store.load_pinned(1, below, 0.6, 3) == [mostly_dead[4], *half[:2]]
 
 
-def test_a_batch_goes_once_its_bodies_were_copied_forward(store: MessageStore) -> None:
+def test_a_batch_goes_once_its_bodies_were_copied_forward(store: Store) -> None:
     # given an old batch that one message pins, already passed over by a trim
     writer = Writer(store)
     rows = writer.send(*[b"body %d" % i for i in range(10)])
@@ -201,11 +202,11 @@ def test_a_batch_goes_once_its_bodies_were_copied_forward(store: MessageStore) -
     # then the old batch is dropped and the message is where it was
     assert store.trim(1, T0, ALL, 100).batches == 1
     assert bases(store) == [10]
-    assert store.load_lane(1, 0, 0, 0, 10) == [moved]
+    assert store.index.load_lane(1, 0, 0, 0, 10) == [moved]
     assert body_of(store, 1, moved) == b"body 0"
 
 
-def test_a_dropped_fragment_leaves_nothing_and_others_stay(store: MessageStore) -> None:
+def test_a_dropped_fragment_leaves_nothing_and_others_stay(store: Store) -> None:
     # given a fragment with rows and batches between two neighbours
     for fragment in (1, 2, 3):
         writer = Writer(store, fragment)
@@ -221,12 +222,12 @@ def test_a_dropped_fragment_leaves_nothing_and_others_stay(store: MessageStore) 
 
     # then nothing of it is left, and the neighbours are as they were
     assert store.read(2, 0, ALL) == []
-    assert store.load_lane(2, 0, 0, 0, 10) == []
+    assert store.index.load_lane(2, 0, 0, 0, 10) == []
     assert (dump(store, 1), dump(store, 3)) == neighbours
     assert store.drop(2, 3)
 
 
-def test_a_fragment_that_is_being_dropped_takes_no_commits(store: MessageStore) -> None:
+def test_a_fragment_that_is_being_dropped_takes_no_commits(store: Store) -> None:
     writer = Writer(store)
     for i in range(10):
         writer.send(b"body %d" % i)
@@ -237,7 +238,7 @@ def test_a_fragment_that_is_being_dropped_takes_no_commits(store: MessageStore) 
 
 
 def test_the_newest_time_is_known_of_all_fragments_and_after_everything_was_trimmed(
-    store: MessageStore,
+    store: Store,
 ) -> None:
     assert store.newest() == 0
     one, other = Writer(store, 1), Writer(store, 2)

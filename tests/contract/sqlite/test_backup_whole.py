@@ -17,11 +17,13 @@ import apsw
 import pytest
 
 from postbus.ops.backup import SECRETS, back_up_running
-from postbus.store.sqlite import database, folder
-from postbus.store.sqlite.folder import DataFolder, FolderBackup, FolderDamaged
+from postbus.store.ports.namespace_data import DataDamaged
+from postbus.store.sqlite import files, folder, folder_backup
+from postbus.store.sqlite.folder import DataFolder
+from postbus.store.sqlite.folder_backup import FolderBackup
 from tests.contract.forgetting import NAMES, SYNC, Change, Medium, forgetting_disk, put
 from tests.contract.fragments import T0, Writer, dump
-from tests.contract.test_upgrade import contents
+from tests.contract.sqlite.test_upgrade import contents
 
 pytestmark = pytest.mark.usefixtures("small_limits")
 
@@ -44,7 +46,7 @@ def filled(path: Path) -> DataFolder:
     made = DataFolder(path, T0)
     for name in ("kept", "doomed"):
         [fragment] = made.catalog.create(name, "queue", {}, T0, [0]).fragments
-        writer = Writer(made.store(0), fragment.id)
+        writer = Writer(made.stores[0], fragment.id)
         for number in range(MESSAGES):
             rows = writer.send(b"%d" % number * 300)
         writer.checkpoint(rows)
@@ -96,7 +98,7 @@ async def recorded(made: DataFolder, target: Path, patch: pytest.MonkeyPatch) ->
 
         patched.setattr(os, "fsync", sync_one)
         patched.setattr(Path, "rename", name_it)
-        for file in (made.catalog.file, made.store(0).file):
+        for file in (made.catalog.file, made.stores[0].file):
             # They are open already: from now on it is for the copy alone.
             patched.setattr(file, "_vfs", disk_.name)
         await copy_of(made, target)
@@ -125,7 +127,7 @@ def assert_whole_after_each_cut(copying: Copying, held: Any, place: Path) -> Non
             try:
                 DataFolder(place, T0).close()
                 assert contents(place) == held, f"cut at {point}, seed {seed}"
-            except (apsw.Error, FolderDamaged, OSError) as error:
+            except (apsw.Error, DataDamaged, OSError) as error:
                 raise AssertionError(f"cut at {point}, seed {seed}: {error}") from error
             finally:
                 shutil.rmtree(place)
@@ -152,19 +154,19 @@ async def test_a_copy_that_has_its_name_survives_any_cut(
 def change_entities(made: DataFolder) -> None:
     """One entity comes and is used, another goes and is half dropped."""
     [late] = made.catalog.create("late", "queue", {}, T0, [0]).fragments
-    Writer(made.store(0), late.id).send(b"late")
+    Writer(made.stores[0], late.id).send(b"late")
     [doomed] = made.catalog.delete("doomed").fragments
-    assert not made.store(0).drop(doomed.id, 3)
+    assert not made.stores[0].drop(doomed.id, 3)
 
 
 def assert_consistent(copy: DataFolder, kept: Any) -> None:
     """Whatever a copied catalog promises, the copied store has, and nothing belongs to an entity
     that is yet to be made."""
     entities = {each.name: each.fragments[0].id for each in copy.catalog.entities()}
-    assert dump(copy.store(0), entities["kept"])[3:] == kept[3:]
+    assert dump(copy.stores[0], entities["kept"])[3:] == kept[3:]
     if "doomed" in entities:
-        assert len(dump(copy.store(0), entities["doomed"]).batches) == MESSAGES, "half an entity"
-    [(newest,)] = copy.store(0).file.run("SELECT max(id) FROM fragment")
+        assert len(dump(copy.stores[0], entities["doomed"]).batches) == MESSAGES, "half an entity"
+    [(newest,)] = copy.stores[0].file.run("SELECT max(id) FROM fragment")
     [new] = copy.catalog.create("new", "queue", {}, T0, [0]).fragments
     assert new.id > newest, "a new entity would find the messages of another"
 
@@ -182,7 +184,7 @@ async def assert_consistent_at(place: Path, when: int) -> int:
     with closing(filled(place / "data")) as made:
         await copy_of(made, place / "copy", meanwhile)
         [kept] = [each for each in made.catalog.entities() if each.name == "kept"]
-        held = dump(made.store(0), kept.fragments[0].id)
+        held = dump(made.stores[0], kept.fragments[0].id)
     with closing(DataFolder(place / "copy", T0)) as copy:
         assert_consistent(copy, held)
     return calls
@@ -205,15 +207,15 @@ async def test_a_copy_promises_nothing_that_it_does_not_have(tmp_path: Path) -> 
 class CatalogFirst(FolderBackup):
     """The catalog is copied before the stores, and the folder is not synced."""
 
-    def __init__(self, folder: DataFolder, target: Path) -> None:
-        super().__init__(folder, target)
-        self._folder.catalog.backup(str(self._partial / "catalog.db"))
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._catalog.backup(str(self._partial / "catalog.db"))
 
     def finish(self, beside: Any = ()) -> None:
         for name in beside:
             self._add(name)
         self._partial.rename(self._target)
-        folder.sync(self._target.parent)
+        files.sync(self._target.parent)
 
 
 async def test_a_copy_of_the_catalog_before_the_stores_is_found(
@@ -229,12 +231,12 @@ def _nothing(*_: Any) -> None: ...
 
 def _not_the_copy(path: Any) -> None:
     if not str(path).endswith("copy.partial"):
-        database.sync(path)
+        files.sync(path)
 
 
 def _not_beside(path: Any) -> None:
     if Path(path).name not in (*SECRETS, "server.key"):
-        database.sync(path)
+        files.sync(path)
 
 
 class NamedFirst(FolderBackup):
@@ -249,10 +251,10 @@ class NamedFirst(FolderBackup):
     [
         (folder, "FolderBackup", CatalogFirst),
         (folder, "FolderBackup", NamedFirst),
-        (folder, "sync", _nothing),
-        (folder, "sync", _not_the_copy),
-        (folder, "sync", _not_beside),
-        (database, "sync", _nothing),
+        (folder_backup, "sync", _nothing),
+        (folder_backup, "sync", _not_the_copy),
+        (folder_backup, "sync", _not_beside),
+        (files, "sync", _nothing),
     ],
     ids=[
         *("the catalog first, unsynced", "named before it is whole", "no folder synced"),

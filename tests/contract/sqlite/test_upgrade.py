@@ -15,9 +15,10 @@ import pytest
 from postbus.errors import StoreUnavailable
 from postbus.ops.backup import back_up
 from postbus.ops.export import ExportRefused, export_folder
-from postbus.store.sqlite.catalog import CATALOG, Catalog
-from postbus.store.sqlite.database import Database, FormatUnknown
-from postbus.store.sqlite.folder import DataFolder, FolderDamaged
+from postbus.store.ports.namespace_data import DataDamaged, FormatUnknown
+from postbus.store.sqlite.catalog import CATALOG, SqliteCatalog
+from postbus.store.sqlite.database import Database
+from postbus.store.sqlite.folder import DataFolder
 from postbus.store.sqlite.schema import STORE
 from tests.contract.disk import WRITE, at, disk, no_fault, sqlite_error
 from tests.contract.forgetting import Change, Medium, forgetting_disk, put
@@ -113,7 +114,7 @@ def assert_opens_after_each_cut(name: str, place: Path) -> None:
                 with closing(DataFolder(folder, LATER)):
                     pass
                 assert contents(folder) == held, what
-            except (apsw.Error, FormatUnknown, FolderDamaged) as error:
+            except (apsw.Error, FormatUnknown, DataDamaged) as error:
                 raise AssertionError(f"{what}: {error}") from error
             assert formats(folder) == NOW
             shutil.rmtree(folder)
@@ -213,7 +214,7 @@ def test_a_store_of_another_folder_is_not_taken_for_ones_own(tmp_path: Path) -> 
     for name in ("one", "two"):
         DataFolder(tmp_path / name, LATER).close()
     shutil.copy(tmp_path / "one" / "store-0.db", tmp_path / "two" / "store-0.db")
-    with pytest.raises(FolderDamaged, match=r"store-0\.db is part of another data folder"):
+    with pytest.raises(DataDamaged, match=r"store-0\.db is part of another data folder"):
         DataFolder(tmp_path / "two", LATER)
 
 
@@ -221,10 +222,10 @@ def test_a_store_that_is_added_to_an_upgraded_folder_is_part_of_it(tmp_path: Pat
     folder = unpack(NAMES[-1], tmp_path / "data")
     DataFolder(folder, LATER, store_count=2).close()
     with closing(DataFolder(folder, LATER)) as opened:
-        assert opened.store_count == 2
+        assert len(opened.stores) == 2
 
 
 def test_a_catalog_of_its_own_is_upgraded_when_it_is_opened(tmp_path: Path) -> None:
     folder = unpack(NAMES[-1], tmp_path / "data")
-    with closing(Catalog(str(folder / "catalog.db"), LATER)) as catalog:
+    with closing(SqliteCatalog(str(folder / "catalog.db"), LATER)) as catalog:
         assert catalog.file.folder and not catalog.file.is_outdated

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from postbus.store.memory.store import MemoryStore
-from postbus.store.ports import MessageStore
+from postbus.store.ports.store import Store
 from tests.contract.fragments import Row, Writer
 
 pytestmark = pytest.mark.usefixtures("small_limits")
@@ -18,17 +18,17 @@ LIMITS = (1, 2, 3, len(SIZES) - 1, len(SIZES), len(SIZES) + 1, 100)
 each_limit = pytest.mark.parametrize("limit", LIMITS)
 
 
-def written(store: MessageStore, fragment: int = 1) -> tuple[Writer, list[Row]]:
+def written(store: Store, fragment: int = 1) -> tuple[Writer, list[Row]]:
     writer = Writer(store, fragment)
     rows = [row for size in SIZES for row in writer.send(bytes(size))]
     return writer, rows
 
 
-def bases(store: MessageStore, fragment: int = 1) -> list[int]:
+def bases(store: Store, fragment: int = 1) -> list[int]:
     return [each.base for each in store.read(fragment, 0, EVER)]
 
 
-def trim_all(store: MessageStore, limit: int) -> None:
+def trim_all(store: Store, limit: int) -> None:
     for _ in range(4 * len(SIZES)):
         before = {each.base: len(each.data) for each in store.read(1, 0, EVER)}
         trimmed = store.trim(1, EVER, 0, limit)
@@ -44,7 +44,7 @@ def trim_all(store: MessageStore, limit: int) -> None:
 @each_limit
 @pytest.mark.parametrize("pinned", [(), (0,), (1, 4, 11), (3, 4, 5, 6), tuple(range(12))])
 def test_a_trim_in_slices_lets_go_of_what_nothing_pins(
-    store: MessageStore, limit: int, pinned: tuple[int, ...]
+    store: Store, limit: int, pinned: tuple[int, ...]
 ) -> None:
     writer, rows = written(store)
     writer.checkpoint([rows[place] for place in pinned])
@@ -59,7 +59,7 @@ def test_a_trim_in_slices_lets_go_of_what_nothing_pins(
 
 
 @each_limit
-def test_a_fragment_is_dropped_in_slices_to_the_last(store: MessageStore, limit: int) -> None:
+def test_a_fragment_is_dropped_in_slices_to_the_last(store: Store, limit: int) -> None:
     kept = [written(store, fragment) for fragment in (1, 2, 3)]
     for writer, rows in kept:
         writer.checkpoint(rows)
@@ -72,15 +72,15 @@ def test_a_fragment_is_dropped_in_slices_to_the_last(store: MessageStore, limit:
         if done:
             break
     assert done
-    assert bases(store, 2) == [] == store.load_lane(2, 0, 0, 0, 100)
+    assert bases(store, 2) == [] == store.index.load_lane(2, 0, 0, 0, 100)
     assert store.acquire(2, "another", 0).head == 0, "the fragment is unknown"
     for fragment in (1, 3):
         assert len(bases(store, fragment)) == len(SIZES)
-        assert len(store.load_lane(fragment, 0, 0, 0, 100)) == len(SIZES)
+        assert len(store.index.load_lane(fragment, 0, 0, 0, 100)) == len(SIZES)
 
 
 @each_limit
-def test_searches_for_pinned_rows_find_all_of_them(store: MessageStore, limit: int) -> None:
+def test_searches_for_pinned_rows_find_all_of_them(store: Store, limit: int) -> None:
     """Rows that are little of their batch: each is found in its turn, when those that were found
     before have left."""
     writer = Writer(store)
