@@ -23,7 +23,6 @@ OVER_THE_WALL: Final = frozenset(
     {
         "src/postbus/broker/queue.py",
         "src/postbus/gateway/connection.py",
-        "src/postbus/runtime/runtime.py",
         "src/postbus/settings.py",
     }
 )

@@ -20,7 +20,7 @@ from postbus.messages.envelope import Changes, change_properties
 from postbus.messages.pings import PING_TTL_MS, count_pings
 from postbus.model.times import Instant
 from postbus.runtime.fragment import LoadedFragment
-from postbus.runtime.holding import Ordered
+from postbus.runtime.reads import OrderedRequest
 
 if TYPE_CHECKING:
     from postbus.gateway.client_links import ClientReceiver, ClientSender
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ACCEPTED: Final = Accepted()
 
 
-class Send(Ordered):
+class Send(OrderedRequest):
     """One transfer: a message, or a batch that is stored whole or not at all."""
 
     __slots__ = (
