@@ -440,7 +440,7 @@ class Server:
         if self._control is not None:
             await self._control.close()
         await self._reloading.close(grace_s)
-        fragments = [entity.fragment for entity in self.namespace.entities()]
+        fragments = [each for entity in self.namespace.entities() for each in entity.fragments]
         for runtime in self.namespace.runtimes:
             await runtime.stop(fragments)
         for thread in self._threads:
@@ -460,8 +460,9 @@ class Server:
             if isinstance(entity, ReceivableEntity):
                 ratio = entity.prefetch.lock_ratio(entity.description.lock_duration_ms, now)
                 if entity.description.requires_session:
-                    receivers = entity.fragment.session_waiters.get(entity.subqueue(MAIN))
-                    sessions_held = 0 if receivers is None else receivers.held_count
+                    main = entity.subqueue(MAIN)
+                    waiters = [each.session_waiters.get(main) for each in entity.fragments]
+                    sessions_held = sum(each.held_count for each in waiters if each is not None)
             yield EntityReading(
                 entity.path,
                 entity.meter,

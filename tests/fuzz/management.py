@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Final
 from uuid import UUID
@@ -28,6 +29,7 @@ class ClientSender:
     """The way back: answers are only kept."""
 
     spelling = MANAGEMENT_SPELLING
+    path = "orders/$management"
 
     def __init__(self) -> None:
         self.answers: list[bytes] = []
@@ -98,6 +100,11 @@ def engine_with_sessions() -> tuple[Engine, bytes]:
     return engine, locked
 
 
+def run_to_its_end(step: Callable[[], bool]) -> None:
+    while step():
+        pass
+
+
 SESSIONAL: Final = 3
 
 
@@ -112,16 +119,22 @@ def run_management(data: bytes) -> None:
         allows=lambda right, path: True,
         now=T0,
         id=1,
-        locked=lambda host, subqueue, locked_token: None,
-        runtime=lambda host: Runtime(engine),
+        locked=lambda fragment, subqueue, locked_token: None,
+        runtime=lambda fragment: Runtime(engine),
+        proceed=run_to_its_end,
         service=SimpleNamespace(
-            settings=SimpleNamespace(property_size_max_bytes=1_000, header_size_max_bytes=4_000)
+            settings=SimpleNamespace(property_size_max_bytes=1_000, header_size_max_bytes=4_000),
+            sliced_work=SimpleNamespace(add=run_to_its_end),
         ),
         session_holders=range(1_000),
     )
-    host = SimpleNamespace(meter=None, name="orders")
+    fragment = SimpleNamespace(meter=None, name="orders")
     entity: Any = SimpleNamespace(
-        host=host,
+        only_fragment=fragment,
+        fragment_for=lambda key: fragment,
+        fragment_of_number=lambda number: fragment,
+        fragment_of_numbers=lambda numbers: fragment,
+        fragment_of_tokens=lambda tokens: fragment,
         path="orders",
         meter=EntityMeter(),
         touch=lambda now: None,

@@ -112,7 +112,7 @@ def run_config(data: bytes) -> None:
         assert make_plan(again, content, limits, prune=True).steps == ()
     with suppress(ConfigMistake):
         for step in make_plan(content, Content(), limits, prune=False).steps:
-            list(StepReport.of(step).receiver_queues())
+            list(StepReport.of(step).lines())
 
 
 def _checked(content: Content) -> Content:

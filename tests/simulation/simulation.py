@@ -21,10 +21,10 @@ from postbus.broker.window import WindowLimits
 from postbus.errors import InternalError, MessageLockLost, OutcomeUnknown, ServiceBusError
 from postbus.observe.meters import StoreMeter
 from postbus.runtime.engine_cache import EngineCache, Retired
-from postbus.runtime.fragment import Chore, LoadedFragment
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.loading import Loader
 from postbus.runtime.receivers import OutgoingMessage
-from postbus.runtime.requests import Call
+from postbus.runtime.requests import Call, Chore
 from postbus.runtime.runtime import Output, Runtime
 from postbus.store.memory.store import MemoryStore
 from tests.simulation.checkers import all_checkers
@@ -36,6 +36,7 @@ from tests.simulation.journal import Journal
 from tests.simulation.machine import Machine, Thread
 from tests.simulation.model import Asked, Model, Sent
 from tests.simulation.receivers import SimReceiver, shown_count
+from tests.support.operations import Do
 
 TOLD = "each dead letter is told what has become of it"
 RETENTION_MS = 2_000
@@ -208,7 +209,7 @@ class Simulation:
                     checker.refused(asked)
 
         exclusive = asked.verb in ("peek", "deferred")
-        self.runtime.submit(Call(self.fragment, decide, done, refused, exclusive=exclusive))
+        self.runtime.submit(Call(self.fragment, Do(decide), done, refused, exclusive=exclusive))
 
     def _release(self, token: bytes, queue: Queue) -> bool:
         """Nothing is written for it, so the model must be told."""

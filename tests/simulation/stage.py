@@ -20,16 +20,17 @@ from postbus.errors import InternalError, ServiceBusError
 from postbus.observe.meters import StoreMeter
 from postbus.runtime.engine_cache import EngineCache
 from postbus.runtime.forwarder import Forwarder
-from postbus.runtime.fragment import Chore, LoadedFragment, Output
+from postbus.runtime.fragment import LoadedFragment, Output
 from postbus.runtime.loading import Loader
 from postbus.runtime.receivers import OutgoingMessage
-from postbus.runtime.requests import Call, GiveBack
+from postbus.runtime.requests import Call, Chore, GiveBack
 from postbus.runtime.runtime import Runtime
 from postbus.store.memory.store import MemoryStore
 from postbus.store.ports.store import Store
 from tests.simulation.disk import SimDisk
 from tests.simulation.history import History, fault_of
 from tests.simulation.machine import Machine, Thread
+from tests.support.operations import Do
 
 RETENTION_MS = 2_000
 
@@ -231,7 +232,7 @@ class Stage(ABC):
 
         fragment = self.fragments.get(fragment_id)
         if fragment is not None:
-            self.runtime.submit(Call(fragment, call, done, refused, exclusive=False))
+            self.runtime.submit(Call(fragment, Do(call), done, refused, exclusive=False))
 
     def attach(self, fragment: LoadedFragment, subqueue: int, deletes: bool, credit: int) -> None:
         taker = Taker(self, fragment, subqueue, deletes)

@@ -63,7 +63,7 @@ LIMITS: Final[dict[str, dict[str, int]]] = {
     "postbus.http.mailbox": {"DECODED_PER_TURN": 100},
     "postbus.namespace.resubmit": {"DECODED_MAX": 100},
     "postbus.gateway.response_writer": {"RESPONSE_TOIL_MAX": 1},
-    "postbus.gateway.browsing": {"LOOK_TOIL_MAX": 1},
+    "postbus.gateway.operations": {"LOOK_TOIL_MAX": 1},
     "postbus.http.messages": {"VALUES_PER_TURN": 2},
     "postbus.runtime.fragment": {"CHECKPOINT_CHANGES": 5},
 }

@@ -6,7 +6,7 @@ keeps up, and that nothing is trimmed before it was read.
 
 import asyncio
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
@@ -15,7 +15,6 @@ from postbus.errors import EntityNotFound, QuotaExceeded, StoreUnavailable
 from postbus.model.times import Instant
 from postbus.namespace.entities import QueueEntity, TopicEntity
 from postbus.namespace.namespace import Namespace
-from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.store_thread import StoreThread
 from postbus.runtime.upkeep import RetainedEntity
 from postbus.store.ports.catalog import ReaderKey, ReaderOffsets
@@ -75,21 +74,19 @@ class FeedReaders:
 
     def of(self, entity: QueueEntity | TopicEntity) -> dict[str, Progress]:
         """Those of an entity, by name."""
-        known = self._known.get(entity.fragment.id)
+        known = self._known.get(_key_of(entity))
         if known is None:
             return {}
         oldest = self._clock() - KEPT_MS
         return {name: one for name, one in sorted(known.items()) if one.updated >= oldest}
 
     def has_any(self, entity: RetainedEntity) -> bool:
-        return any(one.updated >= self._clock() - KEPT_MS for one in self._all(entity.fragment))
-
-    def _all(self, fragment: LoadedFragment) -> Collection[Progress]:
-        return self._known.get(fragment.id, {}).values()
+        oldest = self._clock() - KEPT_MS
+        return any(one.updated >= oldest for one in self._known.get(_key_of(entity), {}).values())
 
     async def put(self, entity: QueueEntity | TopicEntity, name: str, told: Progress) -> None:
         """Note how far a reader has come. Durable when this comes back."""
-        fragment_id = entity.fragment.id
+        fragment_id = _key_of(entity)
         if name not in self._known.get(fragment_id, {}):
             self._forget_old()
             full = f"The namespace has {READERS_MAX} readers of feeds already."
@@ -101,7 +98,7 @@ class FeedReaders:
         await self._save()
 
     async def remove(self, entity: QueueEntity | TopicEntity, name: str) -> None:
-        fragment_id = entity.fragment.id
+        fragment_id = _key_of(entity)
         if name not in self._known.get(fragment_id, {}):
             raise EntityNotFound(f"{entity.name}/$feed/readers/{name}")
         self._drop(fragment_id, name)
@@ -142,7 +139,7 @@ class FeedReaders:
     def _forget_old(self) -> None:
         """Those that were not heard of for long, and those of entities that are gone."""
         oldest = self._clock() - KEPT_MS
-        fragment_ids = {entity.fragment.id for entity in self._namespace.entities()}
+        fragment_ids = {_key_of(entity) for entity in self._namespace.entities()}
         for fragment_id, known in list(self._known.items()):
             for name, progress in list(known.items()):
                 if fragment_id not in fragment_ids or progress.updated < oldest:
@@ -166,6 +163,12 @@ class FeedReaders:
                 # Those who wait behind us try again; what is newer stays.
                 self._changed = {**changed, **self._changed}
                 raise
+
+
+def _key_of(entity: RetainedEntity) -> int:
+    """Readers are kept under the id of the entity's first fragment. No id is used twice, so a new
+    entity of an old name has no readers."""
+    return entity.fragments[0].id
 
 
 def _to_text(progress: Progress) -> str:

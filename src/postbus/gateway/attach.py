@@ -24,13 +24,13 @@ from postbus.errors import (
 from postbus.gateway.browsing import Browser
 from postbus.gateway.cbs import TokenNode
 from postbus.gateway.client_links import ClientReceiver, ClientSender
-from postbus.gateway.coordinator import accept_coordinator
 from postbus.gateway.management import ManagementNode
 from postbus.gateway.nodes import CBS_SPELLING, MANAGEMENT_SPELLING, NodeReceiver, NodeSender
-from postbus.gateway.send_via import DESTINATION, join_as_receiver, route_of
 from postbus.gateway.session_filter import SessionFilter, read_session_filter
 from postbus.gateway.session_link import ClientSessionReceiver
 from postbus.gateway.terminus import browses, check_terminus
+from postbus.gateway.transactions.coordinator import accept_coordinator
+from postbus.gateway.transactions.send_via import DESTINATION, join_as_receiver, route_of
 from postbus.model.address import Address, SubQueue, resolve_address
 from postbus.model.limits import BATCH_SIZE_MAX
 from postbus.namespace.entities import Entity, QueueEntity, ReceivableEntity, TopicEntity
@@ -182,13 +182,15 @@ def _accept_outlet(gateway: Gateway, link: SenderLink, address: Address) -> list
     subqueue = entity.subqueue(_SUBQUEUES[address.subqueue])
     if wanted is not None:
         assert isinstance(entity, ReceivableEntity)
-        waiting = ClientSessionReceiver(gateway, link, entity, subqueue, wanted)
+        # A receiver that names no session waits for the next one of any fragment.
+        fragment = entity.fragment_for(wanted.session_id)
+        waiting = ClientSessionReceiver(gateway, link, entity, fragment, subqueue, wanted)
         waiting.open()
         link.owner = waiting
         entity.links.add(link)
         return []  # it is answered when it has a session
     owner = Browser if browsing else ClientReceiver
-    link.owner = receiver = owner(gateway, link, entity, subqueue)
+    link.owner = receiver = owner(gateway, link, entity, entity.only_fragment, subqueue)
     if source.filter is None:
         # Java dereferences the filter (wire §3.3).
         source.filter = {}

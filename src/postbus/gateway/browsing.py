@@ -7,7 +7,6 @@ removed or counted as a delivery. The queue browser of JMS is such a link.
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from postbus.amqp.deliveries import OutgoingDelivery
@@ -15,28 +14,21 @@ from postbus.amqp.frames.outcomes import Accepted, Modified, Rejected, Released
 from postbus.amqp.frames.performatives import SND_SETTLED, DeliveryState
 from postbus.amqp.frames.transactions import TransactionalState
 from postbus.amqp.sending import SenderLink
-from postbus.broker import browse
-from postbus.broker.engine import Engine
-from postbus.broker.pages import Need, Pages
 from postbus.errors import NotSupported, ServiceBusError
 from postbus.gateway.client_links import ClientReceiver
-from postbus.messages.envelope import write_delivery
-from postbus.model.times import Instant
-from postbus.runtime.receivers import LOOK_TOIL_MAX, TOIL_OF_A_SHARE, share_of
+from postbus.gateway.operations import Show, Shown
 from postbus.runtime.requests import Call
 
 if TYPE_CHECKING:
     from postbus.gateway.connection import Gateway
     from postbus.namespace.entities import ReceivableEntity, TopicEntity
+    from postbus.runtime.fragment import LoadedFragment
 
 LOOK_COUNT_MAX: Final = 100
 LOOK_BYTES_MAX: Final = 256 * 1024
 """What is shown at a time: little enough that the looks of many browsers fit into a turn."""
 LOOK_AGAIN_S: Final = 0.5
 """How long a browser that has seen everything waits, from the next change on, to look again."""
-
-Shown = tuple[list[tuple[int, tuple[bytes, ...]]], int | None]
-"""Messages with their numbers, and the number to go on from; None for the end."""
 
 
 class Browser(ClientReceiver):
@@ -47,9 +39,10 @@ class Browser(ClientReceiver):
         gateway: Gateway,
         link: SenderLink,
         entity: ReceivableEntity | TopicEntity,
+        fragment: LoadedFragment,
         subqueue: int,
     ) -> None:
-        super().__init__(gateway, link, entity, subqueue)
+        super().__init__(gateway, link, entity, fragment, subqueue)
         self._next = 0
         self._looking = False
         self._gone = False
@@ -84,8 +77,8 @@ class Browser(ClientReceiver):
             return
         self._looking = True
         gateway.promised_bytes += LOOK_BYTES_MAX
-        look = partial(_look, self.subqueue, self._next, min(wanted, LOOK_COUNT_MAX))
-        self._runtime.submit(Call(self.fragment, look, self._shown, self._failed, exclusive=False))
+        show = Show(self.subqueue, self._next, min(wanted, LOOK_COUNT_MAX), LOOK_BYTES_MAX)
+        self._runtime.submit(Call(self.fragment, show, self._shown, self._failed, exclusive=False))
 
     def _shown(self, shown: Shown) -> None:
         self._looked()
@@ -160,24 +153,3 @@ class Browser(ClientReceiver):
             self._link.settle(delivery, verdict)
         self.gateway.touch()
         self.wake()
-
-
-def _look(
-    subqueue: int, start: int, count: int, engine: Engine, now: Instant, pages: Pages
-) -> Shown | Need:
-    shown = browse.show(engine.at(subqueue), subqueue, start, count, LOOK_BYTES_MAX, now, pages)
-    if isinstance(shown, Need):
-        return shown
-    found, onward = shown
-    # Put into words at once: by the time it leaves, more may have been decided about it.
-    payloads: list[tuple[int, tuple[bytes, ...]]] = []
-    toil = 0
-    for message, raw in found:
-        if toil >= LOOK_TOIL_MAX:
-            onward = message.number
-            break
-        payload = write_delivery(message, raw, with_lock=False)
-        toil += share_of(message, payload) * TOIL_OF_A_SHARE
-        payloads.append((message.number, payload))
-    engine.shared.toil += toil
-    return payloads, onward

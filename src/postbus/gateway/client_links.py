@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -16,8 +16,8 @@ from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sending import SenderLink
 from postbus.broker.message import Message
 from postbus.errors import InvalidArgument, NotSupported, ServiceBusError
-from postbus.gateway import enlisting
 from postbus.gateway.settlement import Send, Settle
+from postbus.gateway.transactions import enlisting
 from postbus.messages.batches import BatchReader, open_batch
 from postbus.messages.envelope import Changes, read_message, write_delivery
 from postbus.runtime.receivers import OutgoingMessage, outgoing_size, share_of
@@ -26,12 +26,15 @@ from postbus.runtime.requests import GiveBack
 if TYPE_CHECKING:
     from postbus.gateway.connection import Gateway
     from postbus.namespace.entities import Entity, QueueEntity, ReceivableEntity, TopicEntity
+    from postbus.runtime.fragment import LoadedFragment
 
 log = structlog.get_logger("links")
 
 
 class ClientSender:
-    """A client's sender link: every transfer becomes a Send."""
+    """A client's sender link to an entity of one fragment: every transfer becomes a Send."""
+
+    carries_messages: Final = True
 
     def __init__(
         self,
@@ -44,8 +47,8 @@ class ClientSender:
         self.gateway = gateway
         self._link = link
         self.entity = entity
-        self.fragment = entity.fragment
-        self._runtime = gateway.runtime(entity.fragment)
+        self.fragment = entity.only_fragment
+        self._runtime = gateway.runtime(self.fragment)
         self._property_size_max = gateway.service.settings.property_size_max_bytes
         self._header_size_max = gateway.service.settings.header_size_max_bytes
         self._credit = credit
@@ -118,28 +121,31 @@ class SessionLinks:
     def __init__(self) -> None:
         self.count = 0
         self.cross_entity = False
-        """Its transactions may reach several entities (`postbus.gateway.send_via`)."""
+        """Its transactions may reach several entities (`postbus.gateway.transactions.send_via`)."""
         self.via: Entity | None = None
 
 
 class ClientReceiver:
-    """A client's receiver link: takes messages from a line, and their settlements back."""
+    """A client's receiver link: takes the messages of a fragment, and their settlements back."""
+
+    carries_messages: Final = True
 
     def __init__(
         self,
         gateway: Gateway,
         link: SenderLink,
         entity: ReceivableEntity | TopicEntity,
+        fragment: LoadedFragment,
         subqueue: int,
     ) -> None:
         self.gateway = gateway
         self._link = link
         self.entity = entity
-        self.fragment = entity.fragment
+        self.fragment = fragment
         self.subqueue = subqueue
-        self._receivers = entity.fragment.receivers_of(subqueue)
-        self._meter = entity.fragment.meter_of(subqueue)
-        self._runtime = gateway.runtime(entity.fragment)
+        self._receivers = fragment.receivers_of(subqueue)
+        self._meter = fragment.meter_of(subqueue)
+        self._runtime = gateway.runtime(fragment)
         self.deletes = link.snd_settle_mode == SND_SETTLED
         self.holder = gateway.id
         self.draining = False

@@ -35,12 +35,12 @@ from postbus.errors import ConnectionForced, SecondReceiver, ServiceBusError, Un
 from postbus.gateway.attach import attach
 from postbus.gateway.client_links import ClientReceiver, ClientSender
 from postbus.gateway.context import ConnectionContext
-from postbus.gateway.coordinator import CoordinatorSender
 from postbus.gateway.input_queue import InputQueue
 from postbus.gateway.lost_claims import address_of, detach_unproven
 from postbus.gateway.nodes import NodeReceiver, NodeSender
 from postbus.gateway.refusals import Refusals
-from postbus.gateway.transactions import Transactions
+from postbus.gateway.transactions.coordinator import CoordinatorSender
+from postbus.gateway.transactions.open_transactions import Transactions
 from postbus.messages.batches import DECODED_PER_TURN
 from postbus.messages.envelope import DECODED
 from postbus.model.authorization import Right
@@ -586,10 +586,10 @@ class Gateway:
         lost: dict[LoadedFragment, list[tuple[int, bytes]]] = {}
         for link in self._links():
             if isinstance(link.owner, ClientReceiver):
-                subqueue = link.owner.subqueue
-                lost.setdefault(link.owner.fragment, []).extend(
-                    [(subqueue, token) for token in link.owner.tokens]
-                )
+                entity, subqueue = link.owner.entity, link.owner.subqueue
+                for token in link.owner.tokens:
+                    fragment = entity.fragment_of_token(token)
+                    lost.setdefault(fragment, []).append((subqueue, token))
             self._let_go(link)
         if not (event.clean or self._clean):
             # A connection that breaks loses its locks; an orderly close does not, nor does what

@@ -4,50 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
 from postbus.amqp.codec.types import AmqpArray, Int, Long, Timestamp
 from postbus.amqp.faults import DecodeError
 from postbus.amqp.frames.outcomes import Accepted
 from postbus.auth.authority import Right, missing_claim
-from postbus.broker import browse
-from postbus.broker.engine import Engine
 from postbus.broker.message import Message
-from postbus.broker.pages import Need, Pages
-from postbus.broker.queue import Queue
-from postbus.broker.rewriting import Rewriting
 from postbus.broker.subqueue import MAIN, kind_of
-from postbus.broker.transaction import Transaction
-from postbus.errors import (
-    InvalidArgument,
-    InvalidOperation,
-    MessageLockLost,
-    ServiceBusError,
-    SessionLockLost,
-)
-from postbus.gateway.enlisting import settlements_of, transaction_of
+from postbus.errors import InvalidArgument, InvalidOperation, ServiceBusError
 from postbus.gateway.management_fields import Fields, check_number
 from postbus.gateway.management_keys import KEYS, SCHEDULED_KEYS
 from postbus.gateway.management_rules import RULE_OPERATIONS, RuleNode
-from postbus.gateway.management_sessions import SESSION_OPERATIONS, SessionNode, held_here
+from postbus.gateway.management_sessions import SESSION_OPERATIONS, SessionNode
 from postbus.gateway.nodes import NodeRequest
-from postbus.gateway.peeking import peek
-from postbus.gateway.response_writer import ResponseWriter
-from postbus.gateway.settlement import bodies_needed, rewritten, settle_with
-from postbus.gateway.transactions import Operation
-from postbus.messages.batches import BatchReader
-from postbus.messages.envelope import (
-    REASON_LENGTH_MAX,
-    Changes,
-    text_keys,
+from postbus.gateway.operations import (
+    Cancel,
+    Delete,
+    Dispose,
+    Peek,
+    ReceiveDeferred,
+    Renew,
+    SessionClaim,
 )
+from postbus.gateway.response_writer import ResponseWriter
+from postbus.gateway.transactions.enlisting import settlements_of, transaction_of
+from postbus.gateway.transactions.operations import (
+    EnlistCancel,
+    EnlistDispose,
+    Enlistment,
+    EnlistSchedule,
+)
+from postbus.messages.batches import BatchReader
+from postbus.messages.envelope import REASON_LENGTH_MAX, Changes, text_keys
 from postbus.model.times import NEVER, Instant
-from postbus.namespace.entities import Entity, SubscriptionEntity
-from postbus.runtime.requests import Call
+from postbus.namespace.entities import Entity, SubscriptionEntity, key_of
+from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.operations import Store
+from postbus.runtime.requests import Call, Operation
 
 if TYPE_CHECKING:
     from postbus.gateway.connection import Gateway
+
+T = TypeVar("T")
 
 _PREFIX: Final = "com.microsoft:"
 _OK: Final = 200
@@ -100,7 +100,8 @@ class ManagementNode:
             "batch-delete-messages": (Right.LISTEN, self._delete),
         }
         if self._has_sessions:
-            for name, operation in SessionNode(gateway, entity, self._ask).operations().items():
+            sessions = SessionNode(gateway, entity, self._subqueue, self._ask)
+            for name, operation in sessions.operations().items():
                 operations[name] = Right.LISTEN, operation
         if isinstance(entity, SubscriptionEntity):
             for name, operation in RuleNode(gateway, entity).operations().items():
@@ -133,73 +134,44 @@ class ManagementNode:
     def _ask(
         self,
         request: NodeRequest,
-        call: Callable[[Queue, Instant, Pages], Any],
-        done: Callable[[Any], None],
+        fragment: LoadedFragment,
+        operation: Operation[T],
+        done: Callable[[T], None],
         size: int = 0,
     ) -> None:
-        subqueue = self._subqueue
-
-        def on_queue(engine: Engine, now: Instant, pages: Pages) -> Any:
-            return call(engine.at(subqueue), now, pages)
-
-        self._ask_engine(request, on_queue, done, size)
-
-    def _ask_engine(
-        self,
-        request: NodeRequest,
-        call: Callable[[Engine, Instant, Pages], Any],
-        done: Callable[[Any], None],
-        size: int = 0,
-    ) -> None:
-        fragment = self._entity.fragment
-
-        def failed(error: ServiceBusError) -> None:
-            self._entity.meter.refused(error.condition)
-            request.refuse(error, self._entity.path)
-
+        failed = partial(self._failed, request)
         self._gateway.runtime(fragment).submit(
-            Call(fragment, call, done, failed, size, grows=size > 0)
+            Call(fragment, operation, done, failed, size, grows=size > 0)
         )
 
     def _enlist(
         self,
         request: NodeRequest,
-        operation: Operation,
+        fragment: LoadedFragment,
+        enlistment: Enlistment,
         done: Callable[[Any], None],
         size: int = 0,
     ) -> None:
         """Make the request part of the transaction that it names."""
-
-        def failed(error: ServiceBusError) -> None:
-            self._entity.meter.refused(error.condition)
-            request.refuse(error, self._entity.path)
-
         transaction = transaction_of(self._gateway, request.transaction)
-        transaction.ask(self._entity.fragment, operation, done, failed, size)
+        transaction.ask(fragment, enlistment, done, partial(self._failed, request), size)
+
+    def _failed(self, request: NodeRequest, error: ServiceBusError) -> None:
+        self._entity.meter.refused(error.condition)
+        request.refuse(error, self._entity.path)
 
     # -- locks -----------------------------------------------------------------------------
 
     def _renew(self, request: NodeRequest, fields: Fields) -> None:
         tokens = _tokens(fields)
+        fragment = self._entity.fragment_of_tokens(tokens)
+        renew = Renew(self._subqueue, tokens)
+        self._ask(request, fragment, renew, partial(self._renewed, request))
 
-        def renew(queue: Queue, now: Instant, pages: Pages) -> list[Instant]:
-            for token in tokens:
-                self._held(queue, token, now)
-            return [queue.renew(token, now) for token in tokens]
-
-        def done(until: list[Instant]) -> None:
-            self._entity.meter.lock_renewals += len(until)
-            expirations = AmqpArray(_TIMESTAMP, [Timestamp(at) for at in until])
-            request.respond(_OK, "OK", {"expirations": expirations})
-
-        self._ask(request, renew, done)
-
-    def _held(self, queue: Queue, token: bytes, now: Instant) -> Message:
-        message = queue.held(token, now)
-        if message.subqueue != self._subqueue:
-            # A lock of another part of the entity, for which there may be no right.
-            raise MessageLockLost()
-        return message
+    def _renewed(self, request: NodeRequest, until: list[Instant]) -> None:
+        self._entity.meter.lock_renewals += len(until)
+        expirations = AmqpArray(_TIMESTAMP, [Timestamp(at) for at in until])
+        request.respond(_OK, "OK", {"expirations": expirations})
 
     def _update_disposition(self, request: NodeRequest, fields: Fields) -> None:
         tokens = _tokens(fields)
@@ -217,56 +189,26 @@ class ManagementNode:
             raise InvalidArgument(f"The disposition-status '{status}' has no reason.")
         if status == "completed" and changes.properties:
             raise InvalidArgument("A message that is completed has no properties to modify.")
-
+        completes = status == "completed"
         session_id = fields.optional_text("session-id")
-
-        def check_session(queue: Queue, now: Instant) -> None:
-            if session_id is not None and self._has_sessions:
-                session = held_here(self._gateway, queue, session_id, now)
-                if any(token not in session.locks for token in tokens):
-                    raise SessionLockLost()
-
-        def settle(queue: Queue, now: Instant, pages: Pages) -> Need | None:
-            check_session(queue, now)
-            for token in tokens:
-                message = self._held(queue, token, now)
-                if changes.dead_letter:
-                    queue.check_dead_letter(message)
-            if changes.properties:
-                need = bodies_needed(queue, tokens, now, pages)
-                if need is not None:
-                    return need
-            if status == "completed":
-                for token in tokens:
-                    queue.complete(token, now)
-                return None
-            # Whatever is refused is refused before the first of them is settled.
-            rewriting = Rewriting()
-            properties = []
-            for token in tokens:
-                made = rewritten(queue, token, changes, now, pages)
-                if made is not None:
-                    rewriting.add(made)
-                properties.append(made)
-            for token, made in zip(tokens, properties, strict=True):
-                settle_with(queue, token, changes, now, made)
-            return None
-
-        def done(result: None) -> None:
-            request.respond(_OK, "OK", {})
-
+        session = None if session_id is None else self._session_claim(session_id)
+        fragment = self._entity.fragment_of_tokens(tokens)
+        done = partial(_respond_ok, request)
         if request.transaction is None:
-            self._ask(request, settle, done)
+            dispose = Dispose(self._subqueue, tokens, None if completes else changes, session)
+            self._ask(request, fragment, dispose, done)
             return
-        verdict = Accepted() if status == "completed" else changes
+        verdict = Accepted() if completes else changes
         size_max = self._gateway.service.settings.header_size_max_bytes
         settlements, size = settlements_of(self._subqueue, tokens, verdict, size_max)
+        enlistment = EnlistDispose(self._subqueue, settlements, session)
+        self._enlist(request, fragment, enlistment, done, size)
 
-        def enlist(transaction: Transaction, engine: Engine, now: Instant, pages: Pages) -> None:
-            check_session(engine.at(self._subqueue), now)
-            transaction.settle(engine, settlements, now)
-
-        self._enlist(request, enlist, done, size)
+    def _session_claim(self, session_id: str | None) -> SessionClaim | None:
+        """A session that the client says it holds; None where the entity has no sessions."""
+        if not self._has_sessions:
+            return None
+        return SessionClaim(session_id, frozenset(self._gateway.session_holders))
 
     # -- looking ---------------------------------------------------------------------------
 
@@ -277,14 +219,15 @@ class ManagementNode:
             raise InvalidArgument("The message-count must be positive.")
         session_id = fields.optional_text("session-id")
         omit_body = fields.flag("omit-message-body")
-        call = partial(peek, self._subqueue, max(start, 0), count, session_id, omit_body)
-        self._ask(request, call, partial(self._peeked, request))
+        peek = Peek(self._subqueue, max(start, 0), count, session_id, omit_body)
+        fragment = self._entity.fragment_of_number(start)
+        self._ask(request, fragment, peek, partial(self._peeked, request))
 
-    def _peeked(self, request: NodeRequest, found: list[dict[str, Any]]) -> None:
+    def _peeked(self, request: NodeRequest, found: list[bytes]) -> None:
         self._entity.meter.peeks += 1
-        self._entity.meter.bytes_out += sum([len(each["message"]) for each in found])
+        self._entity.meter.bytes_out += sum(map(len, found))
         if found:
-            request.respond(_OK, "OK", {"messages": found})
+            request.respond(_OK, "OK", {"messages": [{"message": each} for each in found]})
         else:
             request.respond(_NO_CONTENT, "No messages", {}, "com.microsoft:message-not-found")
 
@@ -293,46 +236,51 @@ class ManagementNode:
         mode = fields.number("receiver-settle-mode")
         if mode not in (_DELETE, _LOCK):
             raise InvalidArgument(f"The receiver-settle-mode {mode} is not known.")
-        delete = mode == _DELETE
         session_id = fields.optional_text("session-id")
-        gateway, fragment, subqueue = self._gateway, self._entity.fragment, self._subqueue
-        has_sessions = self._has_sessions
+        fragment = self._entity.fragment_of_numbers(numbers)
+        receive = ReceiveDeferred(
+            self._subqueue,
+            numbers,
+            mode == _DELETE,
+            self._gateway.id,
+            session_id,
+            self._session_claim(session_id),
+        )
+        self._ask(request, fragment, receive, partial(self._received, request, fragment))
 
-        def receive(queue: Queue, now: Instant, pages: Pages) -> Any:
-            if has_sessions:
-                held_here(gateway, queue, session_id, now)
-            found = browse.receive_deferred(
-                queue, subqueue, numbers, delete, gateway.id, now, pages, session_id
-            )
-            return found if isinstance(found, Need) else ResponseWriter(found, queue.shared)
+    def _received(
+        self, request: NodeRequest, fragment: LoadedFragment, writer: ResponseWriter
+    ) -> None:
+        if writer.complete:
+            self._respond_received(request, fragment, writer)
+        else:
+            go_on = partial(self._write_received, request, fragment, writer)
+            self._gateway.service.sliced_work.add(go_on)
 
-        def done(writer: ResponseWriter) -> None:
-            if writer.complete:
-                respond(writer)
-            else:
-                gateway.service.sliced_work.add(partial(go_on, writer))
+    def _write_received(
+        self, request: NodeRequest, fragment: LoadedFragment, writer: ResponseWriter
+    ) -> bool:
+        """Go on with the messages of a response; says whether there are more to write."""
+        if writer.go_on():
+            return True
+        self._respond_received(request, fragment, writer)
+        return False
 
-        def go_on(writer: ResponseWriter) -> bool:
-            if writer.go_on():
-                return True
-            respond(writer)
-            return False
-
-        def respond(writer: ResponseWriter) -> None:
-            messages = []
-            for token, encoded in writer.written:
-                entry: dict[str, Any] = {"message": encoded}
-                if token is not None:
-                    if not has_sessions:  # or it goes with the lock of its session
-                        gateway.locked(fragment, subqueue, token)
-                    # In a map a lock token is a uuid in network order (wire §4.4).
-                    entry["lock-token"] = UUID(bytes_le=token)
-                messages.append(entry)
-            self._entity.meter.receives += len(messages)
-            self._entity.meter.bytes_out += sum([len(encoded) for _, encoded in writer.written])
-            request.respond(_OK, "OK", {"messages": messages})
-
-        self._ask(request, receive, done)
+    def _respond_received(
+        self, request: NodeRequest, fragment: LoadedFragment, writer: ResponseWriter
+    ) -> None:
+        messages = []
+        for token, encoded in writer.written:
+            entry: dict[str, Any] = {"message": encoded}
+            if token is not None:
+                if not self._has_sessions:  # or it goes with the lock of its session
+                    self._gateway.locked(fragment, self._subqueue, token)
+                # In a map a lock token is a uuid in network order (wire §4.4).
+                entry["lock-token"] = UUID(bytes_le=token)
+            messages.append(entry)
+        self._entity.meter.receives += len(messages)
+        self._entity.meter.bytes_out += sum([len(encoded) for _, encoded in writer.written])
+        request.respond(_OK, "OK", {"messages": messages})
 
     def _delete(self, request: NodeRequest, fields: Fields) -> None:
         count = fields.number("message-count")
@@ -340,17 +288,8 @@ class ManagementNode:
         if count <= 0:
             raise InvalidArgument("The message-count must be positive.")
         session_id = fields.optional_text("session-id")
-        until = NEVER if before is None else before
-        delete = partial(_delete, self._subqueue, count, until, session_id)
-
-        def done(deleted: int) -> None:
-            if deleted:
-                request.respond(_OK, "OK", {"message-count": Int(deleted)})
-            else:
-                # JS throws on a bare 204 (wire §6.2).
-                request.respond(_NO_CONTENT, "None", {}, "com.microsoft:message-not-found")
-
-        self._ask(request, delete, done)
+        delete = Delete(self._subqueue, count, NEVER if before is None else before, session_id)
+        self._ask(request, self._entity.only_fragment, delete, partial(_deleted, request))
 
     # -- scheduling ------------------------------------------------------------------------
 
@@ -383,61 +322,41 @@ class ManagementNode:
         if self._subqueue != MAIN:
             raise InvalidOperation(f"Messages cannot be sent to '{self._path}'.")
         size = sum(message.length for message in messages)
-
-        def done(numbers: list[int]) -> None:
-            self._entity.meter.bytes_in += size
-            array = AmqpArray(_LONG, [Long(number) for number in numbers])
-            request.respond(_OK, "OK", {"sequence-numbers": array})
-
+        fragment = self._entity.fragment_for(key_of(messages))
+        done = partial(self._scheduled, request, size)
         if request.transaction is not None:
-            self._enlist(request, partial(_schedule_in, messages), done, size)
+            self._enlist(request, fragment, EnlistSchedule(messages), done, size)
             return
-        self._ask_engine(request, partial(_send, messages), done, size)
+        self._ask(request, fragment, Store(messages), done, size)
+
+    def _scheduled(self, request: NodeRequest, size: int, numbers: list[int]) -> None:
+        self._entity.meter.bytes_in += size
+        array = AmqpArray(_LONG, [Long(number) for number in numbers])
+        request.respond(_OK, "OK", {"sequence-numbers": array})
 
     def _cancel(self, request: NodeRequest, fields: Fields) -> None:
         numbers = _numbers(fields)
         if self._subqueue != MAIN:
             # Nothing is scheduled here; the numbers are those of another part of the entity.
             raise InvalidOperation(f"Messages cannot be scheduled at '{self._path}'.")
-
-        def cancel(queue: Queue, now: Instant, pages: Pages) -> Need | None:
-            return browse.cancel_scheduled(queue, numbers, pages)
-
-        def done(result: None) -> None:
-            request.respond(_OK, "OK", {})
-
+        fragment = self._entity.fragment_of_numbers(numbers)
+        done = partial(_respond_ok, request)
         if request.transaction is not None:
-            self._enlist(request, partial(_cancel_in, numbers), done)
+            self._enlist(request, fragment, EnlistCancel(numbers), done)
             return
-        self._ask(request, cancel, done)
+        self._ask(request, fragment, Cancel(self._subqueue, numbers), done)
 
 
-def _delete(
-    subqueue: int,
-    count: int,
-    before: Instant,
-    session_id: str | None,
-    queue: Queue,
-    now: Instant,
-    pages: Pages,
-) -> int | Need:
-    return browse.delete_batch(queue, subqueue, count, before, pages, session_id)
+def _respond_ok(request: NodeRequest, _: None) -> None:
+    request.respond(_OK, "OK", {})
 
 
-def _send(messages: list[Message], engine: Engine, now: Instant, pages: Pages) -> list[int] | Need:
-    return engine.send(messages, now, pages)
-
-
-def _schedule_in(
-    messages: list[Message], transaction: Transaction, engine: Engine, now: Instant, pages: Pages
-) -> list[int]:
-    return transaction.schedule(engine, messages)
-
-
-def _cancel_in(
-    numbers: list[int], transaction: Transaction, engine: Engine, now: Instant, pages: Pages
-) -> Need | None:
-    return transaction.cancel(engine, numbers, pages)
+def _deleted(request: NodeRequest, count: int) -> None:
+    if count:
+        request.respond(_OK, "OK", {"message-count": Int(count)})
+    else:
+        # JS throws on a bare 204 (wire §6.2).
+        request.respond(_NO_CONTENT, "None", {}, "com.microsoft:message-not-found")
 
 
 def _cut(text: str | None) -> str | None:

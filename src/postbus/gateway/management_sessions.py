@@ -1,29 +1,34 @@
 """Message sessions over `$management`: their locks, their state, and which there are.
 
-What is done to a session is for whoever holds it, over the connection of the link that does;
-listing them is for all.
+Only the connection whose link holds a session may change it. Every client may list them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from postbus.amqp.codec.types import AmqpArray, Int, Timestamp
-from postbus.broker import session_operations
-from postbus.broker.held_sessions import Session
-from postbus.broker.pages import Need, Pages
-from postbus.broker.queue import Queue
-from postbus.broker.session_list import Listing
-from postbus.errors import InvalidArgument, SessionLockLost
+from postbus.errors import InvalidArgument
 from postbus.gateway.management_fields import Fields
 from postbus.gateway.nodes import NodeRequest
+from postbus.gateway.operations import (
+    GetSessionState,
+    ListSessions,
+    RenewSession,
+    SessionClaim,
+    SetSessionState,
+)
 from postbus.model.times import NEVER, Instant
 
 if TYPE_CHECKING:
     from postbus.gateway.connection import Gateway
     from postbus.namespace.entities import Entity
+    from postbus.runtime.fragment import LoadedFragment
+    from postbus.runtime.requests import Operation
+
+T = TypeVar("T")
 
 SESSION_OPERATIONS: Final = frozenset(
     {"renew-session-lock", "set-session-state", "get-session-state", "get-message-sessions"}
@@ -36,32 +41,25 @@ _NOT_FOUND: Final = "com.microsoft:session-not-found"
 
 
 class Ask(Protocol):
-    """How a management node asks the queue it is of."""
+    """How a management node asks a fragment of its entity."""
 
     def __call__(
         self,
         request: NodeRequest,
-        call: Callable[[Queue, Instant, Pages], Any],
-        done: Callable[[Any], None],
+        fragment: LoadedFragment,
+        operation: Operation[T],
+        done: Callable[[T], None],
         size: int = 0,
     ) -> None: ...
-
-
-def held_here(gateway: Gateway, queue: Queue, session_id: str | None, now: Instant) -> Session:
-    """The session of this name, if a link of this very connection holds it: who has lost it may
-    not have heard of that yet, and must not act in the name of the next one."""
-    session = session_operations.held(queue, session_id, now)
-    if session.holder not in gateway.session_holders:
-        raise SessionLockLost()
-    return session
 
 
 class SessionNode:
     """The sessions of one entity, as its management node shows them."""
 
-    def __init__(self, gateway: Gateway, entity: Entity, ask: Ask) -> None:
+    def __init__(self, gateway: Gateway, entity: Entity, subqueue: int, ask: Ask) -> None:
         self._gateway = gateway
         self._entity = entity
+        self._subqueue = subqueue
         self._ask = ask
 
     def operations(self) -> dict[str, Callable[[NodeRequest, Fields], None]]:
@@ -72,43 +70,32 @@ class SessionNode:
             "get-message-sessions": self._list,
         }
 
+    def _claim(self, session_id: str) -> SessionClaim:
+        return SessionClaim(session_id, frozenset(self._gateway.session_holders))
+
     def _renew(self, request: NodeRequest, fields: Fields) -> None:
         session_id = fields.text("session-id")
+        renew = RenewSession(self._subqueue, self._claim(session_id))
+        fragment = self._entity.fragment_for(session_id)
+        self._ask(request, fragment, renew, partial(self._renewed, request))
 
-        def renew(queue: Queue, now: Instant, pages: Pages) -> Instant:
-            held_here(self._gateway, queue, session_id, now)
-            return session_operations.renew(queue, session_id, None, now)
-
-        def done(until: Instant) -> None:
-            self._entity.meter.lock_renewals += 1
-            request.respond(_OK, "OK", {"expiration": Timestamp(until)})
-
-        self._ask(request, renew, done)
+    def _renewed(self, request: NodeRequest, until: Instant) -> None:
+        self._entity.meter.lock_renewals += 1
+        request.respond(_OK, "OK", {"expiration": Timestamp(until)})
 
     def _set_state(self, request: NodeRequest, fields: Fields) -> None:
         session_id = fields.text("session-id")
         state = None if fields.get("session-state") is None else fields.binary("session-state")
-
-        def set_state(queue: Queue, now: Instant, pages: Pages) -> Need | None:
-            held_here(self._gateway, queue, session_id, now)
-            return session_operations.set_state(queue, session_id, state, now, pages)
-
-        def done(result: None) -> None:
-            request.respond(_OK, "OK", {})
-
-        self._ask(request, set_state, done, 0 if state is None else len(state))
+        set_state = SetSessionState(self._subqueue, self._claim(session_id), state)
+        fragment = self._entity.fragment_for(session_id)
+        size = 0 if state is None else len(state)
+        self._ask(request, fragment, set_state, partial(_state_set, request), size)
 
     def _get_state(self, request: NodeRequest, fields: Fields) -> None:
         session_id = fields.text("session-id")
-
-        def get_state(queue: Queue, now: Instant, pages: Pages) -> bytes | Need | None:
-            held_here(self._gateway, queue, session_id, now)
-            return session_operations.get_state(queue, session_id, now, pages)
-
-        def done(state: bytes | None) -> None:
-            request.respond(_OK, "OK", {"session-state": state})
-
-        self._ask(request, get_state, done)
+        get_state = GetSessionState(self._subqueue, self._claim(session_id))
+        fragment = self._entity.fragment_for(session_id)
+        self._ask(request, fragment, get_state, partial(_state_found, request))
 
     def _list(self, request: NodeRequest, fields: Fields) -> None:
         skip, top = fields.number("skip"), fields.number("top")
@@ -118,12 +105,17 @@ class SessionNode:
         asked = fields.optional_number("last-updated-time")
         # The end of time, or a millisecond after it, asks for all there are (wire §6.2).
         updated_after = None if asked is None or asked >= NEVER else asked
-        listing = Listing(updated_after, skip, min(top, LISTED_AT_ONCE_MAX))
+        listing = ListSessions(self._subqueue, updated_after, skip, min(top, LISTED_AT_ONCE_MAX))
+        fragment = self._entity.only_fragment
+        self._ask(request, fragment, listing, partial(_listed, request, skip))
 
-        def look(queue: Queue, now: Instant, pages: Pages) -> list[str] | Need:
-            return listing.read(queue, pages)
 
-        self._ask(request, look, partial(_listed, request, skip))
+def _state_set(request: NodeRequest, _: None) -> None:
+    request.respond(_OK, "OK", {})
+
+
+def _state_found(request: NodeRequest, state: bytes | None) -> None:
+    request.respond(_OK, "OK", {"session-state": state})
 
 
 def _listed(request: NodeRequest, skip: int, found: list[str]) -> None:

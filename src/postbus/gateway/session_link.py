@@ -28,6 +28,7 @@ from postbus.runtime.sessions import Accept, Leave
 if TYPE_CHECKING:
     from postbus.gateway.connection import Gateway
     from postbus.namespace.entities import ReceivableEntity
+    from postbus.runtime.fragment import LoadedFragment
 
 WAIT_DEFAULT_MS: Final = 60_000
 """For a next session, where the client says nothing (semantics B §1)."""
@@ -50,14 +51,15 @@ class ClientSessionReceiver(ClientReceiver):
         gateway: Gateway,
         link: SenderLink,
         entity: ReceivableEntity,
+        fragment: LoadedFragment,
         subqueue: int,
         wanted: SessionFilter,
     ) -> None:
-        super().__init__(gateway, link, entity, subqueue)
+        super().__init__(gateway, link, entity, fragment, subqueue)
         ClientSessionReceiver._last_holder += 1
         # Of its own for each link: one connection may have many (wire §10.34).
         self.holder = ClientSessionReceiver._last_holder
-        self.waiters = entity.fragment.waiters_of(subqueue)
+        self.waiters = fragment.waiters_of(subqueue)
         self.session: Session | None = None
         self.promised: Session | None = None
         """The session that is its own, also while its client has not been told yet."""

@@ -14,13 +14,14 @@ from postbus.broker.message import CorruptRow, Message, NewProperties
 from postbus.broker.pages import BodyPage, Need, Pages
 from postbus.broker.queue import Queue
 from postbus.broker.rewriting import check_together
-from postbus.errors import ServiceBusError
+from postbus.errors import MessageLockLost, ServiceBusError
 from postbus.gateway.refusals import Refusals
 from postbus.messages.envelope import Changes, change_properties
 from postbus.messages.pings import PING_TTL_MS, count_pings
 from postbus.model.times import Instant
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.reads import OrderedRequest
+from postbus.runtime.requests import Request
 
 if TYPE_CHECKING:
     from postbus.gateway.client_links import ClientReceiver, ClientSender
@@ -38,12 +39,7 @@ class Send(OrderedRequest):
         "_pings",
         "_refusals",
         "_sender",
-        "exclusive",
-        "fragment",
-        "size",
     )
-
-    grows: Final = True
 
     def __init__(
         self,
@@ -54,10 +50,7 @@ class Send(OrderedRequest):
         refusals: Refusals,
         sender: ClientSender,
     ) -> None:
-        super().__init__()
-        self.fragment = fragment
-        self.size = len(delivery.payload)
-        self.exclusive = False
+        super().__init__(fragment, len(delivery.payload), grows=True)
         self._messages = messages
         self._pings = count_pings(messages) if messages[0].ttl == PING_TTL_MS else 0
         self._link = link
@@ -87,7 +80,7 @@ class Send(OrderedRequest):
         self._sender.answered()
 
 
-class Settle:
+class Settle(Request):
     """A receiver's verdict on messages it holds locks on; answered one by one."""
 
     __slots__ = (
@@ -97,13 +90,7 @@ class Settle:
         "_receiver",
         "_refusals",
         "_state",
-        "exclusive",
-        "fragment",
-        "pages",
-        "size",
     )
-
-    grows: Final = False
 
     def __init__(
         self,
@@ -114,10 +101,7 @@ class Settle:
         refusals: Refusals,
         receiver: ClientReceiver,
     ) -> None:
-        self.fragment = fragment
-        self.size = 0
-        self.pages: Pages | None = None
-        self.exclusive = False
+        super().__init__(fragment)
         self._link = link
         self._deliveries = deliveries
         self._state = state
@@ -182,6 +166,15 @@ def confirmation(state: Outcome) -> Outcome:
     if isinstance(state, Modified):
         return Modified(state.delivery_failed, state.undeliverable_here)
     return state
+
+
+def held_in(queue: Queue, subqueue: int, token: bytes, now: Instant) -> Message:
+    """The message under a lock, if it is in this subqueue. A client that may receive from one
+    subqueue of an entity may have no right to the others."""
+    message = queue.held(token, now)
+    if message.subqueue != subqueue:
+        raise MessageLockLost()
+    return message
 
 
 def bodies_needed(

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from enum import Enum, auto
+from typing import Final
 from uuid import UUID
 
 from postbus.broker.engine import Engine
-from postbus.broker.message import Message
-from postbus.broker.pages import Need, Pages
-from postbus.broker.queue import Queue
+from postbus.broker.pages import Pages
 from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
 from postbus.errors import (
     SHUTTING_DOWN,
@@ -22,13 +21,13 @@ from postbus.errors import (
     EntityDisabled,
     EntityNotFound,
     InvalidOperation,
-    MessageLockLost,
     MessageNotFound,
     ServerBusy,
     ServiceBusError,
     SessionRequired,
 )
 from postbus.gateway.attach import needs_session, refuse_forwarding
+from postbus.gateway.settlement import held_in
 from postbus.http.long_poll import LongPoll
 from postbus.messages.batches import DECODED_PER_TURN
 from postbus.messages.envelope import DECODED
@@ -37,17 +36,57 @@ from postbus.messages.translation import to_message
 from postbus.model.address import Address, SubQueue
 from postbus.model.plain_message import PlainMessage, ReceivedMessage
 from postbus.model.times import Instant
-from postbus.namespace.entities import Entity, QueueEntity, ReceivableEntity, TopicEntity
+from postbus.namespace.entities import (
+    Entity,
+    QueueEntity,
+    ReceivableEntity,
+    TopicEntity,
+    key_of,
+)
 from postbus.namespace.namespace import Namespace
-from postbus.runtime.requests import Call
-
-T = TypeVar("T")
+from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.operations import Store, ask
+from postbus.runtime.requests import Operation
 
 _SUBQUEUES: Final = {
     SubQueue.MAIN: MAIN,
     SubQueue.DEAD_LETTER: DEAD_LETTER,
     SubQueue.TRANSFER_DEAD_LETTER: TRANSFER_DEAD_LETTER,
 }
+
+
+class LockUse(Enum):
+    """What a client does with a lock."""
+
+    COMPLETE = auto()
+    ABANDON = auto()
+    RENEW = auto()
+
+
+class UseLock:
+    """Settle a locked message, or renew its lock. The client names the message as well, by its
+    number or by its id (semantics A §7)."""
+
+    __slots__ = ("reference", "subqueue", "token", "use")
+
+    def __init__(self, subqueue: int, token: bytes, reference: str, use: LockUse) -> None:
+        self.subqueue = subqueue
+        self.token = token
+        self.reference = reference
+        self.use = use
+
+    def decide(self, engine: Engine, now: Instant, pages: Pages) -> None:
+        queue, token, reference = engine.at(self.subqueue), self.token, self.reference
+        message = held_in(queue, self.subqueue, token, now)
+        if reference not in (str(message.number), message.message_id):
+            raise MessageNotFound(f"The message under this lock is not '{reference[:128]}'.")
+        match self.use:
+            case LockUse.COMPLETE:
+                queue.complete(token, now)
+            case LockUse.ABANDON:
+                queue.abandon(token, now)
+            case LockUse.RENEW:
+                queue.renew(token, now)
 
 
 class Mailbox:
@@ -72,7 +111,7 @@ class Mailbox:
             raise InvalidOperation(f"Messages cannot be sent to '{address.path}'.")
         if not entity.policy().sends:
             raise EntityDisabled(entity.path, "Send")
-        if self._namespace.runtime(entity.fragment).congested:
+        if all(self._namespace.runtime(each).congested for each in entity.fragments):
             raise ServerBusy("The broker has more to write than it can hold; try again.")
         return entity.message_size_max
 
@@ -89,10 +128,7 @@ class Mailbox:
             stored.append(to_message(message, size_max))
         size = sum(message.length for message in stored)
 
-        def send(engine: Engine, now: Instant, pages: Pages) -> list[int] | Need:
-            return engine.send(stored, now, pages)
-
-        await self._ask(entity, send, size)
+        await self._ask(entity, entity.fragment_for(key_of(stored)), Store(stored), size)
         entity.meter.bytes_in += size
         entity.meter.pings += sum([message.content_type == PING for message in messages])
 
@@ -121,7 +157,7 @@ class Mailbox:
         if needs_session(entity, address):
             raise SessionRequired()
         entity.touch(self._clock())
-        fragment = entity.fragment
+        fragment = entity.only_fragment
         subqueue = entity.subqueue(_SUBQUEUES[address.subqueue])
         poll = LongPoll(fragment, subqueue, self._namespace.runtime(fragment), deletes)
         self._polls[poll] = check
@@ -147,27 +183,15 @@ class Mailbox:
 
     async def complete(self, address: Address, reference: str, token: UUID) -> None:
         """Remove a message that was received under this lock."""
-
-        def complete(queue: Queue, lock: bytes, now: Instant) -> None:
-            queue.complete(lock, now)
-
-        await self._settle(address, reference, token, complete)
+        await self._use_lock(address, reference, token, LockUse.COMPLETE)
 
     async def unlock(self, address: Address, reference: str, token: UUID) -> None:
         """Give it back: the delivery has failed."""
-
-        def abandon(queue: Queue, lock: bytes, now: Instant) -> None:
-            queue.abandon(lock, now)
-
-        await self._settle(address, reference, token, abandon)
+        await self._use_lock(address, reference, token, LockUse.ABANDON)
 
     async def renew(self, address: Address, reference: str, token: UUID) -> None:
         """Let the lock last as long as a new one."""
-
-        def renew(queue: Queue, lock: bytes, now: Instant) -> None:
-            queue.renew(lock, now)
-
-        entity = await self._settle(address, reference, token, renew)
+        entity = await self._use_lock(address, reference, token, LockUse.RENEW)
         entity.meter.lock_renewals += 1
 
     def refused(self, address: Address, error: ServiceBusError) -> None:
@@ -190,50 +214,23 @@ class Mailbox:
             raise EntityNotFound(address.written)
         return entity
 
-    async def _settle(
-        self,
-        address: Address,
-        reference: str,
-        token: UUID,
-        settle: Callable[[Queue, bytes, Instant], None],
+    async def _use_lock(
+        self, address: Address, reference: str, token: UUID, use: LockUse
     ) -> Entity:
         entity = self._find(address)
         lock, subqueue = token.bytes_le, entity.subqueue(_SUBQUEUES[address.subqueue])
-
-        def decide(engine: Engine, now: Instant, pages: Pages) -> None:
-            queue = engine.at(subqueue)
-            message = queue.held(lock, now)
-            if message.subqueue != subqueue:
-                # A lock of another part of the entity, for which there may be no right.
-                raise MessageLockLost()
-            _check_reference(message, reference)
-            settle(queue, lock, now)
-
-        await self._ask(entity, decide)
+        operation = UseLock(subqueue, lock, reference, use)
+        await self._ask(entity, entity.fragment_of_token(lock), operation)
         return entity
 
     async def _ask(
-        self, entity: Entity, call: Callable[[Engine, Instant, Pages], T], size: int = 0
-    ) -> T:
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-        def done(result: Any) -> None:
-            if not future.done():
-                future.set_result(result)
-
-        def failed(error: ServiceBusError) -> None:
-            if not future.done():
-                future.set_exception(error)
-
+        self,
+        entity: Entity,
+        fragment: LoadedFragment,
+        operation: Operation[object],
+        size: int = 0,
+    ) -> None:
         entity.touch(self._clock())
-        fragment = entity.fragment
+        runtime = self._namespace.runtime(fragment)
         # Not exclusive: no answer here is put into words from what is in the engine.
-        request = Call(fragment, call, done, failed, size, exclusive=False, grows=size > 0)
-        self._namespace.runtime(fragment).submit(request)
-        return await future
-
-
-def _check_reference(message: Message, reference: str) -> None:
-    """A locked message goes by its number or by its id (semantics A §7)."""
-    if reference not in (str(message.number), message.message_id):
-        raise MessageNotFound(f"The message under this lock is not '{reference[:128]}'.")
+        await ask(runtime, fragment, operation, size, exclusive=False, grows=size > 0)

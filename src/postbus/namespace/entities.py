@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 import structlog
 
 from postbus.amqp.link import Link
+from postbus.broker.message import Message
 from postbus.broker.policy import NOWHERE, Policy
 from postbus.broker.subqueue import subqueue_of
+from postbus.errors import InvalidOperation
 from postbus.model.description import (
     EntityStatus,
     QueueDescription,
@@ -25,17 +28,25 @@ from postbus.runtime.fragment import LoadedFragment
 from postbus.settings import Settings
 from postbus.store.ports.catalog import EntityRecord, SubscriptionRecord
 
+ID_BYTES: Final = 4
+"""A lock token begins with the id of its fragment (`postbus.runtime.loading`)."""
+INDEX_SHIFT: Final = 48
+"""A sequence number is `fragment index << 48 | n` (semantics B §9)."""
+
 log = structlog.get_logger("namespace")
 
 
 class Entity(ABC):
-    """What all of them have: a name, a place in a fragment, links and numbers."""
+    """What all of them have: a name, fragments, links and meters."""
 
     kind = "entity"
 
-    def __init__(self, name: str, fragment: LoadedFragment, owner: int, settings: Settings) -> None:
+    def __init__(
+        self, name: str, fragments: Sequence[LoadedFragment], owner: int, settings: Settings
+    ) -> None:
         self.name = name
-        self.fragment = fragment
+        self.fragments = tuple(fragments)
+        """By index. A subscription has those of its topic."""
         self.owner = owner
         self.settings = settings
         self.created_at: Instant = 0
@@ -53,9 +64,57 @@ class Entity(ABC):
         return self.name
 
     @property
-    def fragments(self) -> list[LoadedFragment]:
-        """Its fragments, in order."""
-        return [self.fragment]
+    def top_level(self) -> Entity:
+        """The queue or topic that the fragments belong to."""
+        return self
+
+    # -- which fragment ----------------------------------------------------------------------
+
+    @property
+    def only_fragment(self) -> LoadedFragment:
+        """The fragment of an entity that has one. Raises ValueError for any other."""
+        [only] = self.fragments
+        return only
+
+    def fragment_for(self, key: str | None) -> LoadedFragment:
+        """The fragment of the messages with this key, which is a session id or a partition key.
+
+        Every entity has one fragment so far: each key chooses it, and a message without a key
+        goes there too.
+        """
+        return self.only_fragment
+
+    def fragment_of_token(self, token: bytes) -> LoadedFragment:
+        """The fragment that gave out a lock token. A token that names no fragment of the entity
+        goes to the first one: its engine has no such lock, and says so."""
+        fragment_id = int.from_bytes(token[:ID_BYTES], "big")
+        for fragment in self.fragments:
+            if fragment.id == fragment_id:
+                return fragment
+        return self.fragments[0]
+
+    def fragment_of_number(self, number: int) -> LoadedFragment:
+        """The fragment that gave out a sequence number. A number of no fragment goes to the
+        first one: its engine has no such message, and says so."""
+        index = number >> INDEX_SHIFT
+        return self.fragments[index if 0 <= index < len(self.fragments) else 0]
+
+    def fragment_of_tokens(self, tokens: Iterable[bytes]) -> LoadedFragment:
+        """The fragment of all these locks, which a single request is about."""
+        return self._shared({self.fragment_of_token(token) for token in tokens})
+
+    def fragment_of_numbers(self, numbers: Iterable[int]) -> LoadedFragment:
+        """The fragment of all these messages, which a single request is about."""
+        return self._shared({self.fragment_of_number(number) for number in numbers})
+
+    def _shared(self, named: set[LoadedFragment]) -> LoadedFragment:
+        if len(named) > 1:
+            raise InvalidOperation(
+                f"The request names messages in several partitions of '{self.path}'."
+            )
+        return named.pop() if named else self.fragments[0]
+
+    # -- what the kinds differ in ------------------------------------------------------------
 
     @property
     @abstractmethod
@@ -83,8 +142,8 @@ class Entity(ABC):
         self.accessed_at = self.used_at = now
 
     def message_links(self) -> list[Link]:
-        """Those of its links that carry messages, and no questions."""
-        return [link for link in self.links if getattr(link.owner, "fragment", None) is not None]
+        """Its links that carry messages; those to its management node carry requests."""
+        return [link for link in self.links if getattr(link.owner, "carries_messages", False)]
 
 
 def retention_of(
@@ -105,9 +164,14 @@ class ReceivableEntity(Entity):
     """Each has its own kind; they agree in all that is asked for here."""
 
     def __init__(
-        self, name: str, fragment: LoadedFragment, owner: int, settings: Settings, now: Instant
+        self,
+        name: str,
+        fragments: Sequence[LoadedFragment],
+        owner: int,
+        settings: Settings,
+        now: Instant,
     ) -> None:
-        super().__init__(name, fragment, owner, settings)
+        super().__init__(name, fragments, owner, settings)
         self.prefetch = PrefetchWatch(now)
         self.forward_to = NOWHERE
         """The fragments of the entities that it forwards to; NOWHERE for none."""
@@ -139,14 +203,14 @@ class QueueEntity(ReceivableEntity):
     description: QueueDescription
 
     def __init__(self, record: EntityRecord, settings: Settings, now: Instant) -> None:
-        [placed] = record.fragments
-        fragment = LoadedFragment(placed.id, placed.index, placed.store, record.name, Policy())
-        super().__init__(record.name, fragment, 0, settings, now)
+        super().__init__(record.name, _fragments_of(record), 0, settings, now)
         self.description = QueueDescription.from_json(record.description)
         self.created_at, self.updated_at = record.created_at, record.updated_at
         self.used_at = now
-        fragment.meter = self.meter
-        fragment.policy = self.policy()
+        policy = self.policy()
+        for fragment in self.fragments:
+            fragment.meter = self.meter
+            fragment.policy = policy
 
     @property
     def message_size_max(self) -> int:
@@ -180,7 +244,7 @@ class SubscriptionEntity(ReceivableEntity):
     description: SubscriptionDescription
 
     def __init__(self, topic: TopicEntity, record: SubscriptionRecord, now: Instant) -> None:
-        super().__init__(record.name, topic.fragment, record.owner, topic.settings, now)
+        super().__init__(record.name, topic.fragments, record.owner, topic.settings, now)
         self.parent = topic
         self.description = SubscriptionDescription.from_json(record.description)
         self.created_at, self.updated_at = record.created_at, record.updated_at
@@ -189,6 +253,10 @@ class SubscriptionEntity(ReceivableEntity):
         self._rules = {
             rule.name.casefold(): rule for rule in map(RuleDescription.from_json, record.rules)
         }
+
+    @property
+    def top_level(self) -> Entity:
+        return self.parent
 
     @property
     def topic(self) -> str:
@@ -240,15 +308,16 @@ class TopicEntity(Entity):
     def __init__(
         self, record: EntityRecord, settings: Settings, now: Instant, matcher: TopicRuleMatcher
     ) -> None:
-        [placed] = record.fragments
-        fragment = LoadedFragment(placed.id, placed.index, placed.store, record.name, Policy())
-        super().__init__(record.name, fragment, 0, settings)
+        super().__init__(record.name, _fragments_of(record), 0, settings)
         self.description = TopicDescription.from_json(record.description)
         self.created_at, self.updated_at = record.created_at, record.updated_at
         self.used_at = now
-        self.matcher = fragment.matcher = matcher
-        fragment.meter = self.meter
-        fragment.policy = self.policy()
+        self.matcher = matcher
+        policy = self.policy()
+        for fragment in self.fragments:
+            fragment.matcher = matcher
+            fragment.meter = self.meter
+            fragment.policy = policy
         self.prefetch = PrefetchWatch(now)
         """Of those who receive what was sent through it and not taken."""
         self._subscriptions: dict[str, SubscriptionEntity] = {}
@@ -299,18 +368,32 @@ class TopicEntity(Entity):
 
     def add(self, subscription: SubscriptionEntity) -> None:
         self._subscriptions[subscription.name.casefold()] = subscription
-        fragment = self.fragment
-        fragment.subscriptions[subscription.owner] = subscription.path, subscription.policy()
-        fragment.meters[subscription.owner] = subscription.meter
+        policy = subscription.policy()
+        for fragment in self.fragments:
+            fragment.subscriptions[subscription.owner] = subscription.path, policy
+            fragment.meters[subscription.owner] = subscription.meter
 
     def remove(self, subscription: SubscriptionEntity) -> None:
         del self._subscriptions[subscription.name.casefold()]
-        self.fragment.subscriptions.pop(subscription.owner, None)
-        self.fragment.meters.pop(subscription.owner, None)
+        for fragment in self.fragments:
+            fragment.subscriptions.pop(subscription.owner, None)
+            fragment.meters.pop(subscription.owner, None)
 
     def warn(self, now: Instant) -> None:
         for subscription in self._subscriptions.values():
             subscription.warn(now)
+
+
+def key_of(messages: Sequence[Message]) -> str | None:
+    """The key that chooses the fragment of messages which are stored together."""
+    return messages[0].session_id if messages else None
+
+
+def _fragments_of(record: EntityRecord) -> list[LoadedFragment]:
+    return [
+        LoadedFragment(each.id, each.index, each.store, record.name, Policy())
+        for each in record.fragments
+    ]
 
 
 def _duplicate_window_ms(description: QueueDescription | TopicDescription) -> int | None:

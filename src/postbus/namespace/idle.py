@@ -94,8 +94,10 @@ class IdleDeletion:
     @staticmethod
     def _is_waited_at(entity: Entity) -> bool:
         """Does a receiver with credit wait? Then it receives all the time."""
-        lines = entity.fragment.receiver_queues
         return any(
             receivers is not None and receivers.members and receivers.waiting
-            for receivers in (lines.get(entity.subqueue(kind)) for kind in (MAIN, DEAD_LETTER))
+            for fragment in entity.fragments
+            for receivers in (
+                fragment.receiver_queues.get(entity.subqueue(kind)) for kind in (MAIN, DEAD_LETTER)
+            )
         )

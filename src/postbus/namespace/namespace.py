@@ -12,8 +12,6 @@ from uuid import uuid4
 import structlog
 
 from postbus.auth.namespace_key import new_access_key
-from postbus.broker.engine import Engine
-from postbus.broker.pages import Pages
 from postbus.broker.policy import NOWHERE
 from postbus.errors import EntityAlreadyExists, EntityNotFound, QuotaExceeded, ServiceBusError
 from postbus.model.address import Address, check_entity_name
@@ -34,7 +32,8 @@ from postbus.rules.grammar import prepare
 from postbus.runtime.engine_cache import counts_of
 from postbus.runtime.forwarder import Forwarder
 from postbus.runtime.fragment import LoadedFragment
-from postbus.runtime.requests import Call
+from postbus.runtime.operations import Count, SetPolicy, ask
+from postbus.runtime.requests import Operation
 from postbus.runtime.runtime import Runtime
 from postbus.runtime.store_thread import StoreThread
 from postbus.runtime.upkeep import Upkeep
@@ -112,8 +111,9 @@ class Namespace(Subscriptions):
             entity = QueueEntity(record, self.settings, self._clock())
         self._entities[record.name.lower()] = entity
         self.message_size_max = max(self.message_size_max, entity.message_size_max)
-        self._fragments[entity.fragment.id] = entity.fragment
-        self._forwarder.serve(entity.fragment)
+        for fragment in entity.fragments:
+            self._fragments[fragment.id] = fragment
+            self._forwarder.serve(fragment)
         self.on_rules(entity.name, entity.description.authorization_rules)
         return entity
 
@@ -255,7 +255,9 @@ class Namespace(Subscriptions):
             before = entity.description
             entity.description = await self._store(entity, before, change(before))
             if entity.description.meaning != before.meaning:
-                entity.fragment.policy = entity.policy()
+                policy = entity.policy()
+                for fragment in entity.fragments:
+                    fragment.policy = policy
                 resized = entity.description.max_message_size_kb != before.max_message_size_kb
                 below = entity.subscriptions() if resized else []
                 for subscription in below:
@@ -290,10 +292,10 @@ class Namespace(Subscriptions):
             former = await self._thread.run(partial(_delete, self._catalog, entity.name))
             self.on_former(former)
             del self._entities[entity.name.lower()]
-            del self._fragments[entity.fragment.id]
             gone = EntityNotFound(entity.name)
-            fragment = entity.fragment
-            fragment.gone = gone
+            for fragment in entity.fragments:
+                del self._fragments[fragment.id]
+                fragment.gone = gone
             if isinstance(entity, TopicEntity):
                 for subscription in entity.subscriptions():
                     detach_all(subscription, gone)
@@ -301,8 +303,9 @@ class Namespace(Subscriptions):
             # After the links: that the entity is gone says more than that its keys are.
             self.on_rules(entity.name, None)
             await self._resolve_forwarding_again(name)
-        self.runtime(fragment).discard(fragment, gone)
-        self._drop(fragment.id, fragment.store)
+        for fragment in entity.fragments:
+            self.runtime(fragment).discard(fragment, gone)
+            self._drop(fragment.id, fragment.store)
         log.info("entity deleted", entity=entity.name)
 
     # -- forwarding --------------------------------------------------------------------------
@@ -314,10 +317,11 @@ class Namespace(Subscriptions):
             entity.description.forward_dead_letters_to
         )
         policy = entity.policy()
-        if isinstance(entity, SubscriptionEntity):
-            entity.fragment.subscriptions[entity.owner] = entity.path, policy
-        else:
-            entity.fragment.policy = policy
+        for fragment in entity.fragments:
+            if isinstance(entity, SubscriptionEntity):
+                fragment.subscriptions[entity.owner] = entity.path, policy
+            else:
+                fragment.policy = policy
 
     def forget_marks(self, fragment: LoadedFragment) -> None:
         self._forwarder.forget_marks(fragment)
@@ -329,7 +333,7 @@ class Namespace(Subscriptions):
         if name is None:
             return NOWHERE
         entity = self.entity(name)
-        return GONE if entity is None else entity.fragment.id
+        return GONE if entity is None else entity.only_fragment.id
 
     async def _resolve_forwarding_again(self, name: str) -> None:
         """An entity of this name came or went: those that forward to it must know."""
@@ -346,13 +350,14 @@ class Namespace(Subscriptions):
         for entity in forwarding:
             self.resolve_forwarding(entity)
         for entity in forwarding:
-            if entity.fragment.engine is None and entity.fragment.waiting is None:
-                continue  # it is loaded with what it was given just now
-            try:
-                await self._set_policy(entity)
-            except ServiceBusError as error:
-                # One that cannot be reached is loaded anew, sooner or later, and learns it then.
-                log.warning("forwarder not told", entity=entity.path, error=str(error))
+            for fragment in entity.fragments:
+                if fragment.engine is None and fragment.waiting is None:
+                    continue  # its engine will be loaded with the new policy
+                try:
+                    await self._set_policy(entity, fragment)
+                except ServiceBusError as error:
+                    # An engine that does not answer is loaded anew, and learns it then.
+                    log.warning("forwarder not told", entity=entity.path, error=str(error))
 
     # -- the engine --------------------------------------------------------------------------
 
@@ -362,18 +367,12 @@ class Namespace(Subscriptions):
         Only for a description that changed: Go's own tests update a queue to what it is and go on
         with the locks they have.
         """
-        await self._set_policy(entity)
+        for fragment in entity.fragments:
+            await self._set_policy(entity, fragment)
         detach_updated(entity)
 
-    async def _set_policy(self, entity: Entity) -> None:
-        policy = entity.policy()
-
-        def update(engine: Engine, now: Instant, pages: Pages) -> None:
-            queue = engine.queues.get(entity.owner)
-            if queue is not None:
-                queue.update(policy, now)
-
-        await self.call(entity.fragment, update)
+    async def _set_policy(self, entity: Entity, fragment: LoadedFragment) -> None:
+        await self.call(fragment, SetPolicy(entity.owner, entity.policy()))
 
     async def counts(self, name: str) -> QueueCounts:
         entity = self.entity(name)
@@ -382,44 +381,35 @@ class Namespace(Subscriptions):
         return await self.counts_at(entity)
 
     def known_counts(self, entity: Entity) -> QueueCounts | None:
-        """Counts without asking the engine; None while it was never in memory, or is on its way."""
-        engine, counts = entity.fragment.engine, entity.fragment.counts
-        if engine is not None:
-            return counts_of(engine.ledger, entity.owner)
-        return None if counts is None else counts.get(entity.owner, QueueCounts())
+        """Counts without asking an engine. None while the counts of a fragment are not known: its
+        engine was never in memory, or is being loaded."""
+        found = []
+        for fragment in entity.fragments:
+            counts = _known_counts(fragment, entity.owner)
+            if counts is None:
+                return None
+            found.append(counts)
+        return _total(found)
 
     async def counts_at(self, entity: Entity) -> QueueCounts:
-        known = self.known_counts(entity)
-        if entity.fragment.engine is None and known is not None:
-            return known  # or a list of all entities would load every engine
-
-        def count(engine: Engine, now: Instant, pages: Pages) -> QueueCounts:
-            return counts_of(engine.ledger, entity.owner)
-
-        return await self.call(entity.fragment, count)
+        count = Count(entity.owner)
+        found = []
+        for fragment in entity.fragments:
+            # Or a list of all entities would load every engine.
+            resting = fragment.engine is None
+            known = _known_counts(fragment, entity.owner) if resting else None
+            found.append(await self.call(fragment, count) if known is None else known)
+        return _total(found)
 
     def survey(self) -> None:
         """Learn of the entities what must be known without loading them."""
-        fragments = [entity.fragment for entity in self.entities()]
+        fragments = [each for entity in self.entities() for each in entity.fragments]
         for store, runtime in enumerate(self.runtimes):
             runtime.survey([fragment for fragment in fragments if fragment.store == store])
 
-    async def call(
-        self, fragment: LoadedFragment, call: Callable[[Engine, Instant, Pages], T]
-    ) -> T:
+    async def call(self, fragment: LoadedFragment, operation: Operation[T]) -> T:
         """Ask something of an engine, and wait for the answer."""
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-        def done(result: T) -> None:
-            if not future.done():
-                future.set_result(result)
-
-        def failed(error: ServiceBusError) -> None:
-            if not future.done():
-                future.set_exception(error)
-
-        self.runtime(fragment).submit(Call(fragment, call, done, failed))
-        return await future
+        return await ask(self.runtime(fragment), fragment, operation)
 
     def _drop(self, fragment_id: int, store: int) -> None:
         """Remove what a deleted entity left, in slices, and only then forget its id."""
@@ -443,6 +433,16 @@ def _unwatched(name: str, rules: Rules | None) -> None:
 
 def _unheard(names: list[str]) -> None:
     """Nobody is told."""
+
+
+def _known_counts(fragment: LoadedFragment, owner: int) -> QueueCounts | None:
+    if fragment.engine is not None:
+        return counts_of(fragment.engine.ledger, owner)
+    return None if fragment.counts is None else fragment.counts.get(owner, QueueCounts())
+
+
+def _total(counts: list[QueueCounts]) -> QueueCounts:
+    return QueueCounts(*map(sum, zip(*counts, strict=True)))
 
 
 def _delete(catalog: Catalog, name: str) -> list[str]:

@@ -6,13 +6,13 @@ commit, so that neither the memory they take nor the time that others wait grows
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, Final
+from enum import Enum, auto
+from typing import Final, NamedTuple
 
 from postbus.broker.engine import Engine
 from postbus.broker.pages import Need, Pages
+from postbus.broker.policy import Policy
 from postbus.broker.resubmission import (
     AT_ONCE,
     Back,
@@ -40,7 +40,9 @@ from postbus.model.times import Instant
 from postbus.namespace.entities import Entity, QueueEntity, ReceivableEntity, TopicEntity
 from postbus.namespace.namespace import Namespace
 from postbus.namespace.revision import Revision
-from postbus.runtime.requests import Call
+from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.operations import ask
+from postbus.runtime.requests import Operation
 
 _SUBQUEUES: Final = {
     SubQueue.DEAD_LETTER: DEAD_LETTER,
@@ -51,8 +53,6 @@ DECODED_MAX: Final = 65_536
 """Of `DecodeMeter.units`, for a slice: the letter that goes beyond it may take 20 ms."""
 TOIL_MAX: Final = 16_384
 """Of `SharedState.toil`, for a slice: what subscriptions make of messages that are sent again."""
-
-Results = list[Result] | Need
 
 
 class Resubmission:
@@ -68,31 +68,24 @@ class Resubmission:
         """Send dead letters of `source` again: back to where they come from, or `to` another
         entity. Returns the outcome of each, and why it was refused."""
         entity, subqueue = self._find(source)
-        target_of = self._target(entity, source, to, subqueue)
+        destination = self._destination(entity, source, to)
         size_max = self._namespace.settings.property_size_max_bytes
         repairs = [Repair(number, Revision(edits, size_max)) for number, edits in asked]
 
-        def call(part: Sequence[Repair], engine: Engine, now: Instant, pages: Pages) -> Results:
-            queue, fragment = engine.at(subqueue), engine.shared
-            before = DECODED.units
+        def part_of(start: int, end: int) -> Resubmit:
+            return Resubmit(subqueue, repairs[start:end], destination)
 
-            def enough() -> bool:
-                return DECODED.units - before > DECODED_MAX or fragment.toil > TOIL_MAX
-
-            made = resubmit(queue, subqueue, part, target_of(engine), now, pages, enough)
-            fragment.toil += (DECODED.units - before) // UNITS_OF_TOIL
-            return made
-
-        return await self._in_slices(entity, repairs, call, grows=True)
+        numbers = [number for number, _ in asked]
+        return await self._in_slices(entity, numbers, part_of, grows=True)
 
     async def discard(self, source: Address, numbers: Sequence[int]) -> list[tuple[str, str]]:
         """Remove dead letters for good. Returns the outcome of each."""
         entity, subqueue = self._find(source)
 
-        def call(part: Sequence[int], engine: Engine, now: Instant, pages: Pages) -> Results:
-            return discard(engine.at(subqueue), subqueue, part, pages)
+        def part_of(start: int, end: int) -> Discard:
+            return Discard(subqueue, numbers[start:end])
 
-        return await self._in_slices(entity, numbers, call)
+        return await self._in_slices(entity, numbers, part_of)
 
     # -- where from, and where to --------------------------------------------------------------
 
@@ -107,17 +100,16 @@ class Resubmission:
             raise InvalidOperation(f"'{source.path}' is no dead-letter queue.")
         return entity, entity.subqueue(kind)
 
-    def _target(
-        self, entity: Entity, source: Address, to: Address | None, subqueue: int
-    ) -> Callable[[Engine], ResubmitTarget]:
-        """What makes the target, within the engine that the dead letters are in."""
+    def _destination(
+        self, entity: Entity, source: Address, to: Address | None
+    ) -> OwnEntity | OtherEntity:
         if to is None:
             if source.subqueue is SubQueue.TRANSFER_DEAD_LETTER:
                 raise InvalidArgument(
                     f"The messages in '{source.path}' were sent to other entities: say 'to' which "
                     "one they shall go."
                 )
-            return lambda engine: Back(engine.at(subqueue), engine.own)
+            return OwnEntity.SOURCE
         target = self._namespace.at(to)
         if target is None:
             raise self._unknown(to)
@@ -126,18 +118,13 @@ class Resubmission:
             and isinstance(entity, ReceivableEntity)
             and to.subqueue is SubQueue.MAIN
         ):
-            return lambda engine: Back(engine.at(subqueue), engine.own)
+            return OwnEntity.SOURCE
         if not isinstance(target, QueueEntity | TopicEntity) or to.subqueue is not SubQueue.MAIN:
             raise InvalidOperation(f"Messages cannot be sent to '{to.path}'.")
-        if target.fragment is entity.fragment:
-            return Published
-        return partial(
-            Posted,
-            destination=target.fragment.id,
-            kind="Topic" if isinstance(target, TopicEntity) else "Queue",
-            name=target.path,
-            policy=target.policy(),
-        )
+        if target is entity.top_level:
+            return OwnEntity.TOPIC
+        kind = "Topic" if isinstance(target, TopicEntity) else "Queue"
+        return OtherEntity(target.only_fragment.id, kind, target.path, target.policy())
 
     def _unknown(self, address: Address) -> EntityNotFound:
         return EntityNotFound(address.written)
@@ -147,16 +134,26 @@ class Resubmission:
     async def _in_slices(
         self,
         entity: Entity,
-        asked: Sequence[Any],
-        call: Callable[[Sequence[Any], Engine, Instant, Pages], Results],
+        numbers: Sequence[int],
+        part_of: Callable[[int, int], Operation[list[Result]]],
         grows: bool = False,
     ) -> list[tuple[str, str]]:
         results: list[Result] = []
         count = AT_ONCE
-        while len(results) < len(asked):
-            part = asked[len(results) : len(results) + count]
+        while len(results) < len(numbers):
+            start = len(results)
+            fragment = entity.fragment_of_number(numbers[start])
+            end = _end_of_slice(entity, fragment, numbers, start, count)
+            entity.touch(self._clock())
             try:
-                done = await self._ask(entity, partial(call, part), grows)
+                # Not exclusive: what is told of each was put into words when it was decided.
+                done = await ask(
+                    self._namespace.runtime(fragment),
+                    fragment,
+                    part_of(start, end),
+                    exclusive=False,
+                    grows=grows,
+                )
                 results += done
                 # Where a turn had no time for all, not all are read for the next one.
                 count = min(2 * len(done), AT_ONCE)
@@ -164,25 +161,84 @@ class Resubmission:
                 if not results or isinstance(error, OutcomeUnknown):
                     raise
                 # What came before it is done. Asking again for all of them does no harm.
-                left = len(asked) - len(results)
-                results += [Result(Outcome.REFUSED, str(error))] * left
+                results += [Result(Outcome.REFUSED, str(error))] * (len(numbers) - start)
         return [(result.outcome.value, result.detail) for result in results]
 
-    async def _ask(
-        self, entity: Entity, call: Callable[[Engine, Instant, Pages], Results], grows: bool
-    ) -> list[Result]:
-        future: asyncio.Future[list[Result]] = asyncio.get_running_loop().create_future()
 
-        def done(result: list[Result]) -> None:
-            if not future.done():
-                future.set_result(result)
+def _end_of_slice(
+    entity: Entity, fragment: LoadedFragment, numbers: Sequence[int], start: int, count_max: int
+) -> int:
+    """A slice is of one fragment, and is worth a turn at the most."""
+    end = start
+    for number in numbers[start : start + count_max]:
+        if entity.fragment_of_number(number) is not fragment:
+            break
+        end += 1
+    return end
 
-        def failed(error: ServiceBusError) -> None:
-            if not future.done():
-                future.set_exception(error)
 
-        entity.touch(self._clock())
-        runtime = self._namespace.runtime(entity.fragment)
-        # Not exclusive: what is told of each was put into words when it was decided.
-        runtime.submit(Call(entity.fragment, call, done, failed, exclusive=False, grows=grows))
-        return await future
+# -- what is asked of a fragment ---------------------------------------------------------------
+
+
+class OwnEntity(Enum):
+    """Dead letters go back into the fragment that they are in."""
+
+    SOURCE = auto()
+    """To the queue or subscription that they died in."""
+    TOPIC = auto()
+    """Through the topic: each subscription that wants one gets a copy."""
+
+
+class OtherEntity(NamedTuple):
+    """Dead letters go to the fragment of another queue or topic."""
+
+    fragment: int
+    kind: str
+    name: str
+    policy: Policy
+
+
+class Resubmit:
+    """Send dead letters again, each by itself. Returns what became of the first ones, as many as
+    have bodies that fit into memory together."""
+
+    __slots__ = ("destination", "repairs", "subqueue")
+
+    def __init__(
+        self, subqueue: int, repairs: Sequence[Repair], destination: OwnEntity | OtherEntity
+    ) -> None:
+        self.subqueue = subqueue
+        self.repairs = repairs
+        self.destination = destination
+
+    def decide(self, engine: Engine, now: Instant, pages: Pages) -> list[Result] | Need:
+        queue, shared, target = engine.at(self.subqueue), engine.shared, self._target(engine)
+        before = DECODED.units
+
+        def enough() -> bool:
+            return DECODED.units - before > DECODED_MAX or shared.toil > TOIL_MAX
+
+        made = resubmit(queue, self.subqueue, self.repairs, target, now, pages, enough)
+        shared.toil += (DECODED.units - before) // UNITS_OF_TOIL
+        return made
+
+    def _target(self, engine: Engine) -> ResubmitTarget:
+        destination = self.destination
+        if destination is OwnEntity.SOURCE:
+            return Back(engine.at(self.subqueue), engine.own)
+        if isinstance(destination, OtherEntity):
+            return Posted(engine, *destination)
+        return Published(engine)
+
+
+class Discard:
+    """Remove dead letters for good, each by itself. Returns what became of them."""
+
+    __slots__ = ("numbers", "subqueue")
+
+    def __init__(self, subqueue: int, numbers: Sequence[int]) -> None:
+        self.subqueue = subqueue
+        self.numbers = numbers
+
+    def decide(self, engine: Engine, now: Instant, pages: Pages) -> list[Result] | Need:
+        return discard(engine.at(self.subqueue), self.subqueue, self.numbers, pages)

@@ -11,8 +11,6 @@ from typing import Final, TypeVar
 
 import structlog
 
-from postbus.broker.engine import Engine
-from postbus.broker.pages import Pages
 from postbus.broker.subqueue import subqueues_of
 from postbus.errors import EntityAlreadyExists, EntityNotFound, QuotaExceeded
 from postbus.model.address import check_subscription_name
@@ -22,6 +20,8 @@ from postbus.model.times import Instant
 from postbus.namespace.entities import Entity, ReceivableEntity, SubscriptionEntity, TopicEntity
 from postbus.namespace.notices import detach_all
 from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.operations import AddSubscription, RemoveSubscription
+from postbus.runtime.requests import Operation
 from postbus.runtime.store_thread import StoreThread
 from postbus.store.ports.catalog import SubscriptionCatalog
 
@@ -71,9 +71,7 @@ class Subscriptions(ABC):
     async def counts_at(self, entity: Entity) -> QueueCounts: ...
 
     @abstractmethod
-    async def call(
-        self, fragment: LoadedFragment, call: Callable[[Engine, Instant, Pages], T]
-    ) -> T: ...
+    async def call(self, fragment: LoadedFragment, operation: Operation[T]) -> T: ...
 
     # -- subscriptions -----------------------------------------------------------------------
 
@@ -130,16 +128,12 @@ class Subscriptions(ABC):
             parent.used_at = now
             parent.add(subscription)
             self.resolve_forwarding(subscription)
-            policy = subscription.policy()
-
-            def add(engine: Engine, now: Instant, pages: Pages) -> None:
-                if subscription.owner not in engine.queues:
-                    engine.add_subscription(subscription.owner, subscription.path, policy)
-
+            add = AddSubscription(subscription.owner, subscription.path, subscription.policy())
             # Before the engine is asked: where that fails, the next one to be loaded has the
             # subscription, and it must not be without its rules.
             parent.matcher.set_rules(subscription.owner, compiled)
-            await self.call(parent.fragment, add)
+            for fragment in parent.fragments:
+                await self.call(fragment, add)
         log.info("entity created", entity=subscription.path, kind="subscription")
         return subscription
 
@@ -202,14 +196,13 @@ class Subscriptions(ABC):
             parent.remove(subscription)
             parent.matcher.remove(subscription.owner)
 
-            def remove(engine: Engine, now: Instant, pages: Pages) -> None:
-                engine.remove_subscription(subscription.owner)
-
             detach_all(subscription, EntityNotFound(subscription.path))
-            for subqueue in subqueues_of(subscription.owner):
-                parent.fragment.receiver_queues.pop(subqueue, None)
-                parent.fragment.session_waiters.pop(subqueue, None)
-            await self.call(parent.fragment, remove)
+            for fragment in parent.fragments:
+                for subqueue in subqueues_of(subscription.owner):
+                    fragment.receiver_queues.pop(subqueue, None)
+                    fragment.session_waiters.pop(subqueue, None)
+            for fragment in parent.fragments:
+                await self.call(fragment, RemoveSubscription(subscription.owner))
         log.info("entity deleted", entity=subscription.path)
 
     async def subscription_counts(self, topic: str, name: str) -> QueueCounts:

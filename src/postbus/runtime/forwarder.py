@@ -10,19 +10,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Set
 from functools import partial
+from typing import Any
 
 import structlog
 
-from postbus.broker import forwarding
-from postbus.broker.engine import Engine
 from postbus.broker.forwarding import ForwardBatch, ForwardResult, outbox_id, outbox_of
-from postbus.broker.pages import Need, Pages
 from postbus.broker.send_via import is_posted
 from postbus.broker.subqueue import owner_of
 from postbus.errors import EntityNotFound, InternalError, QuotaExceeded, ServiceBusError
-from postbus.model.times import Instant
 from postbus.runtime.fragment import LoadedFragment
-from postbus.runtime.requests import Call
+from postbus.runtime.operations import ClearOutbox, Collect, Ship
+from postbus.runtime.requests import Call, Operation
 from postbus.runtime.runtime import Runtime
 
 TRY_AGAIN_S = 1.0
@@ -122,11 +120,8 @@ class Forwarder:
     def _collect(self, fragment: LoadedFragment, subqueue: int) -> None:
         passed_over = frozenset(self._full.get((fragment, subqueue), ()))
 
-        def collect(engine: Engine, now: Instant, pages: Pages) -> object:
-            return forwarding.collect(engine, subqueue, now, pages, passed_over)
-
         done = partial(self._collected, fragment, subqueue, passed_over)
-        self._ask(fragment, collect, done, (fragment, subqueue))
+        self._ask(fragment, Collect(subqueue, passed_over), done, (fragment, subqueue))
 
     def _collected(
         self,
@@ -148,14 +143,8 @@ class Forwarder:
             result = ForwardResult(0, EntityNotFound("the entity that it was forwarded to"))
             self._accepted(fragment, subqueue, batch, result)
             return
-        messages = batch.messages
-
-        def accept(engine: Engine, now: Instant, pages: Pages) -> ForwardResult | Need:
-            outbox = outbox_id(fragment.id, subqueue)
-            return forwarding.accept(engine, outbox, messages, now, pages)
-
         done = partial(self._accepted, fragment, subqueue, batch)
-        size = sum(len(raw) for _, raw in messages)
+        size = sum(len(raw) for _, raw in batch.messages)
 
         def failed(error: ServiceBusError) -> None:
             log.warning("forwarding interrupted", entity=destination.name, error=str(error))
@@ -165,7 +154,7 @@ class Forwarder:
         # the others.
         self._ask(
             destination,
-            accept,
+            Ship(outbox_id(fragment.id, subqueue), batch.messages),
             done,
             (fragment, subqueue),
             size,
@@ -196,22 +185,13 @@ class Forwarder:
             refused = batch.messages[result.arrived][0].number
             log.warning("message not forwarded", entity=fragment.name, error=str(refusal))
 
-        def settle(engine: Engine, now: Instant, pages: Pages) -> object:
-            need = forwarding.shipped(engine, subqueue, numbers, pages)
-            if need is None and refused is not None and refusal is not None:
-                need = forwarding.returned(engine, subqueue, refused, refusal, pages)
-            if need is None and full_at is not None:
-                forwarding.held_up(engine, subqueue, destination, full_at)
-            elif need is None and refusal is None:
-                forwarding.has_room(engine, subqueue, destination)
-            return need
-
-        self._ask(fragment, settle, lambda _: go_on(), (fragment, subqueue))
+        clear = ClearOutbox(subqueue, destination, numbers, refusal, refused, full_at)
+        self._ask(fragment, clear, lambda _: go_on(), (fragment, subqueue))
 
     def _ask(
         self,
         fragment: LoadedFragment,
-        call: Callable[[Engine, Instant, Pages], object],
+        operation: Operation[Any],
         done: Callable[..., None],
         outbox: Outbox,
         size: int = 0,
@@ -229,7 +209,7 @@ class Forwarder:
 
         runtime = self._runtime_of(fragment)
         request = Call(
-            fragment, call, done, failed or interrupted, size, exclusive=False, grows=size > 0
+            fragment, operation, done, failed or interrupted, size, exclusive=False, grows=size > 0
         )
         runtime.attend(request)
 

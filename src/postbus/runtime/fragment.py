@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from postbus.broker import chores, forwarding
 from postbus.broker.duplicates import recall
@@ -23,6 +23,7 @@ from postbus.model.description import QueueCounts
 from postbus.model.rows import Checkpoint
 from postbus.model.times import NEVER, Instant
 from postbus.runtime.receivers import ReceiverQueue
+from postbus.runtime.requests import Chore, Request
 from postbus.runtime.session_waiters import SessionWaiters
 from postbus.store.ports.journal import Lease
 
@@ -42,69 +43,6 @@ CHECKPOINT_PATIENCE: Final = 4
 """
 GIVEN_PER_TURN: Final = 2_048
 """Shares that one turn hands out, over all subqueues: a topic may have thousands of them."""
-
-
-class Request(Protocol):
-    """Something asked of one fragment. It is answered after the commit that it depends on."""
-
-    fragment: LoadedFragment
-    size: int
-    """Bytes that it keeps in memory while it waits."""
-    pages: Pages | None
-    """Pages that were loaded for it; None until it needs any."""
-    exclusive: bool
-    """Its answer is encoded after the commit, from messages as they are then. So nothing more may
-    be decided before that commit is back."""
-
-    @property
-    def grows(self) -> bool:
-        """Whether it brings messages. A full disk refuses such requests, and serves all others."""
-
-    def decide(self, engine: Engine, now: Instant) -> Need | None:
-        """Do it. Raises ServiceBusError to refuse. If it returns Need it has changed nothing, and
-        is called again when the pages are loaded."""
-
-    def answer(self) -> None:
-        """Answer the client: the request is done, durably."""
-
-    def refuse(self, error: ServiceBusError) -> None:
-        """Refuse the client: the request is not done."""
-
-
-class Chore:
-    """Work that came up by itself. A fragment has at most one chore of a name under way."""
-
-    __slots__ = ("_call", "_name", "exclusive", "fragment", "pages", "size")
-
-    grows: Final = False
-
-    def __init__(
-        self,
-        fragment: LoadedFragment,
-        name: str,
-        call: Callable[[Engine, Instant, Pages], Need | None],
-    ) -> None:
-        self.fragment = fragment
-        self.size = 0
-        self.pages: Pages | None = Pages()
-        self.exclusive = False
-        self._name = name
-        self._call = call
-
-    def decide(self, engine: Engine, now: Instant) -> Need | None:
-        assert self.pages is not None
-        need = self._call(engine, now, self.pages)
-        if need is None:
-            # Within the turn, so that the turn can find remaining work before it ends.
-            self.fragment.chores.discard(self._name)
-        return need
-
-    def answer(self) -> None:
-        pass
-
-    def refuse(self, error: ServiceBusError) -> None:
-        self.fragment.chores.discard(self._name)
-        self.fragment.wake_all()  # receivers that wait for it have no other reason to be served
 
 
 class LoadedFragment:

@@ -40,7 +40,8 @@ from postbus.errors import (
 )
 from postbus.model.times import NEVER, Instant
 from postbus.runtime.engine_cache import all_counts
-from postbus.runtime.fragment import LoadedFragment, Request
+from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.requests import Request
 from postbus.runtime.store_thread import StoreThread
 from postbus.store import batch
 from postbus.store.batch import StoredBatch

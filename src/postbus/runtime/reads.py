@@ -9,32 +9,29 @@ will look up are read with the first, so a turn full of possible duplicates cost
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from postbus.broker.engine import Engine
-from postbus.broker.pages import Need, Page, Pages, SeenPage
+from postbus.broker.pages import Need, Page, SeenPage
 from postbus.errors import ServiceBusError, StoreUnavailable
 from postbus.model.times import Instant
 from postbus.runtime.commits import safely
-from postbus.runtime.fragment import LoadedFragment, Request
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.loading import Loader
+from postbus.runtime.requests import Request
 
 READ_AGAIN_S: Final = 1.0
 FORESEEN_MAX: Final = 4_096
 """About how many ids one read looks up."""
 
 
-class OrderedRequest(ABC):
+class OrderedRequest(Request):
     """A request that no later request of its kind may overtake: a send."""
 
-    __slots__ = ("pages",)
-
-    def __init__(self) -> None:
-        self.pages: Pages | None = None
-        """Pages that were loaded for it; None until it needs any."""
+    __slots__ = ()
 
     @abstractmethod
     def foresee(self, engine: Engine, now: Instant) -> Need | None:

@@ -39,9 +39,10 @@ from postbus.runtime.commits import (
 )
 from postbus.runtime.dispatch import serve
 from postbus.runtime.engine_cache import EngineCache, Retired
-from postbus.runtime.fragment import LoadedFragment, Output, Request
+from postbus.runtime.fragment import LoadedFragment, Output
 from postbus.runtime.loading import Loader
 from postbus.runtime.reads import PageReader
+from postbus.runtime.requests import Request
 from postbus.runtime.store_thread import StoreThread
 from postbus.runtime.timers import FragmentTimers
 from postbus.store.ports.journal import Part

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Final
 
 from postbus.broker import chores, session_operations
 from postbus.broker.engine import Engine
@@ -17,25 +16,21 @@ from postbus.broker.subqueue import owner_of
 from postbus.errors import ServiceBusError
 from postbus.model.times import Instant
 from postbus.runtime.commits import safely
-from postbus.runtime.fragment import GIVEN_PER_TURN, LoadedFragment, Output, Request
+from postbus.runtime.fragment import GIVEN_PER_TURN, LoadedFragment, Output
 from postbus.runtime.receivers import SERVED_AT_ONCE, OutgoingMessage
+from postbus.runtime.requests import Request
 from postbus.runtime.session_waiters import SessionReceiver, SessionWaiters
 
 
-class Accept:
+class Accept(Request):
     """A receiver asks for a session by its id. It gets the session at once, or is refused."""
 
-    __slots__ = ("_receiver", "_session", "_session_id", "exclusive", "fragment", "pages", "size")
-
-    grows: Final = False
+    __slots__ = ("_receiver", "_session", "_session_id")
 
     def __init__(
         self, fragment: LoadedFragment, receiver: SessionReceiver, session_id: str
     ) -> None:
-        self.fragment = fragment
-        self.size = 0
-        self.pages: Pages | None = None
-        self.exclusive = False
+        super().__init__(fragment)
         self._receiver = receiver
         self._session_id = session_id
         self._session: Session | None = None
@@ -56,18 +51,13 @@ class Accept:
         self._receiver.refused(error)
 
 
-class AcceptNext:
+class AcceptNext(Request):
     """Find sessions for waiting receivers. A subqueue has at most one such request under way."""
 
-    __slots__ = ("_found", "_subqueue", "_waiters", "exclusive", "fragment", "pages", "size")
-
-    grows: Final = False
+    __slots__ = ("_found", "_subqueue", "_waiters")
 
     def __init__(self, fragment: LoadedFragment, subqueue: int, waiters: SessionWaiters) -> None:
-        self.fragment = fragment
-        self.size = 0
-        self.pages: Pages | None = Pages()
-        self.exclusive = False
+        super().__init__(fragment, pages=Pages())
         self._subqueue = subqueue
         self._waiters = waiters
         self._found: list[tuple[SessionReceiver, Session]] = []
@@ -105,18 +95,16 @@ class AcceptNext:
         self.fragment.waiting_subqueues[self._subqueue] = None
 
 
-class Leave:
-    """A receiver is gone: its session is free, and its unsettled messages are ready again."""
+class Leave(Request):
+    """A receiver is gone: its session is free, and its unsettled messages are ready again.
 
-    __slots__ = ("_session", "_subqueue", "exclusive", "fragment", "pages", "size")
+    A refusal changes nothing: it means that the engine is gone, and every session lock with it.
+    """
 
-    grows: Final = False
+    __slots__ = ("_session", "_subqueue")
 
     def __init__(self, fragment: LoadedFragment, subqueue: int, session: Session) -> None:
-        self.fragment = fragment
-        self.size = 0
-        self.pages: Pages | None = None
-        self.exclusive = False
+        super().__init__(fragment)
         self._subqueue = subqueue
         self._session = session
 
@@ -125,12 +113,6 @@ class Leave:
         if queue is not None:
             session_operations.leave(queue, self._session, now)
         return None
-
-    def answer(self) -> None:
-        pass
-
-    def refuse(self, error: ServiceBusError) -> None:
-        pass  # the engine is gone, and every session lock with it
 
 
 def serve_sessions(

@@ -1,7 +1,7 @@
 """Upkeep of a store beside its commits: disk space, health, trimming, deleted entities."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -13,8 +13,9 @@ from postbus.broker.pages import Need, Pages
 from postbus.model.description import QueueCounts
 from postbus.model.times import Instant
 from postbus.observe.meters import StoreMeter
-from postbus.runtime.fragment import Chore, LoadedFragment
+from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.loading import Loader
+from postbus.runtime.requests import Chore
 from postbus.runtime.runtime import Runtime
 from postbus.runtime.store_thread import StoreThread
 from postbus.store.ports.store import Store
@@ -199,7 +200,9 @@ class RetainedEntity(Protocol):
     """The part of an entity that upkeep uses."""
 
     name: str
-    fragment: LoadedFragment
+
+    @property
+    def fragments(self) -> Sequence[LoadedFragment]: ...
 
     @property
     def retention(self) -> tuple[int, int]:
@@ -231,7 +234,8 @@ async def keep_up(
         looks += 1
         if ahead.has_changed():
             for entity in entities():
-                upkeeps[entity.fragment.store].set_timer_again(entity.fragment)
+                for fragment in entity.fragments:
+                    upkeeps[fragment.store].set_timer_again(fragment)
         is_thorough = looks % THOROUGH_EVERY == 0
         if is_thorough or looks == 1:
             smallest = min((entity.retention[1] for entity in entities()), default=0) << 20
@@ -247,15 +251,15 @@ async def keep_up(
                 await delete_idle()
             except Exception as error:  # as below
                 log.warning("idle entities not deleted", error=repr(error))
-        for entity in entities():
-            fragment = entity.fragment
+        for entity, fragment in [(each, part) for each in entities() for part in each.fragments]:
             is_full = fragment.store in full
             if fragment.engine is None and looks % (THOROUGH_EVERY if is_full else RESTING_EVERY):
                 continue
             hours, megabytes = entity.retention
             if is_full and not has_readers(entity):
                 hours = megabytes = 0
-            older_than, bytes_max = now - hours * _HOUR_MS, megabytes << 20
+            older_than = now - hours * _HOUR_MS
+            bytes_max = (megabytes << 20) // len(entity.fragments)
             try:
                 if is_thorough:
                     entity.warn(now)

@@ -14,6 +14,7 @@ from tests.simulation.sessions.deals import Deal, connect
 from tests.simulation.sessions.letters import FAR, ONCE, WORK, Letter
 from tests.simulation.sessions.people import People
 from tests.simulation.sessions.world import World
+from tests.support.operations import EnlistBy
 
 OPEN_AT_ONCE = 3
 _TARGETS = {WORK: [ONCE, FAR], ONCE: [WORK, FAR], FAR: [ONCE]}
@@ -131,7 +132,7 @@ class Dealers:
             return operation(work, engine, now, pages)
 
         try:
-            deal.open.ask(fragment, decide, lambda _: None, lambda _: None)
+            deal.open.ask(fragment, EnlistBy(decide), lambda _: None, lambda _: None)
         except ServiceBusError as error:
             world.note(deal.name, f"refused: {error}")
 

@@ -12,7 +12,7 @@ from postbus.broker.pages import Need, Pages
 from postbus.broker.record_kinds import RecordKind
 from postbus.broker.transaction import Transaction, Verdict
 from postbus.errors import ServiceBusError
-from postbus.gateway.transactions import OpenTransaction, Transactions
+from postbus.gateway.transactions.open_transactions import OpenTransaction, Transactions
 from postbus.settings import Settings
 from tests.simulation.history import Violation
 from tests.simulation.sessions.letters import Letter

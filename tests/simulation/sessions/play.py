@@ -19,7 +19,7 @@ from postbus.broker import (
 from postbus.broker.message import ACTIVE, DEFERRED
 from postbus.broker.policy import Policy
 from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
-from postbus.gateway import transactions
+from postbus.gateway.transactions import open_transactions
 from postbus.runtime import forwarder, reads, sessions
 from tests.simulation.history import Violation
 from tests.simulation.patches import Silent, tiny
@@ -46,7 +46,7 @@ def run_session_seed(seed: int, steps: int = STEPS) -> World:
             stack.enter_context(mock.patch.multiple(module, **values))
         world = World(chance, on_disk(seed))
         loop = mock.Mock(get_running_loop=lambda: world.machine)
-        for module in (forwarder, transactions):
+        for module in (forwarder, open_transactions):
             stack.enter_context(mock.patch.multiple(module, log=Silent(), asyncio=loop))
         with told(seed, "sessions", world):
             Play(world).play(chance.randint(steps // 10, steps))

@@ -25,8 +25,8 @@ from postbus.broker.send_via import send_through
 from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
 from postbus.broker.transaction import Transaction
 from postbus.errors import EntityDisabled, MessageSizeExceeded
-from postbus.gateway.enlisting import settlements_of
 from postbus.gateway.settlement import bodies_needed, rewritten, settle_with
+from postbus.gateway.transactions.enlisting import settlements_of
 from postbus.messages.envelope import Changes, read_message
 from postbus.model.plain_message import Edits
 from postbus.namespace.revision import Revision

@@ -55,7 +55,7 @@ class Desk:
         loop = asyncio.get_running_loop()
         record = EntityRecord("orders", "queue", {}, 0, 0, (FragmentRecord(FRAGMENT, 0, 0),))
         self.entity = QueueEntity(record, Settings(), 0)
-        self.fragment: LoadedFragment = self.entity.fragment
+        self.fragment: LoadedFragment = self.entity.only_fragment
         self.store = store
         self.writer = Writer(store)
         self.namespace: Any = SimpleNamespace(
@@ -100,7 +100,7 @@ class Desk:
 
 def other_host(number: int) -> LoadedFragment:
     record = EntityRecord(f"q{number}", "queue", {}, 0, 0, (FragmentRecord(number + 9, 0, 0),))
-    return QueueEntity(record, Settings(), 0).fragment
+    return QueueEntity(record, Settings(), 0).only_fragment
 
 
 def record(number: int, kind: RecordKind = RecordKind.ENQUEUED, size: int = 10) -> bytes:

@@ -57,13 +57,14 @@ class Connection:
     def attach(self) -> Link:
         entity = SimpleNamespace(
             path="orders",
-            fragment=self._bed.fragment,
             name="orders",
             prefetch=SimpleNamespace(credited=lambda _: None),
             touch=lambda _: None,
         )
         link = Link()
-        self.receiver = ClientReceiver(cast(Any, self), cast(Any, link), cast(Any, entity), MAIN)
+        self.receiver = ClientReceiver(
+            cast(Any, self), cast(Any, link), cast(Any, entity), self._bed.fragment, MAIN
+        )
         self.receiver.open()
         return link
 

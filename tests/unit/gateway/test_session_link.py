@@ -73,7 +73,6 @@ class Client:
         )
         entity = SimpleNamespace(
             path="orders",
-            fragment=bed.fragment,
             prefetch=SimpleNamespace(credited=lambda _: None),
             touch=lambda _: None,
             meter=EntityMeter(),
@@ -81,7 +80,7 @@ class Client:
         self.link = Link()
         wanted = SessionFilter("filter", None, session_id)
         self.receiver = ClientSessionReceiver(
-            cast(Any, self), cast(Any, self.link), cast(Any, entity), MAIN, wanted
+            cast(Any, self), cast(Any, self.link), cast(Any, entity), bed.fragment, MAIN, wanted
         )
         self.receiver.open()
 

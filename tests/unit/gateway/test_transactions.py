@@ -25,8 +25,9 @@ from postbus.errors import (
     TransactionTimedOut,
     TransactionUnknown,
 )
-from postbus.gateway.transactions import OpenTransaction, Transactions
+from postbus.gateway.transactions.open_transactions import OpenTransaction, Transactions
 from postbus.runtime.fragment import LoadedFragment
+from tests.support.operations import EnlistBy
 from tests.unit.runtime.test_runtime import Bed, settled
 
 SIZE = 100
@@ -63,7 +64,11 @@ class Desk:
     ) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         transaction.ask(
-            fragment or self.bed.fragment, operation, future.set_result, future.set_exception, SIZE
+            fragment or self.bed.fragment,
+            EnlistBy(operation),
+            future.set_result,
+            future.set_exception,
+            SIZE,
         )
         return future
 

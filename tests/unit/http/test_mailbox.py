@@ -54,7 +54,7 @@ class Office:
         fragments = (FragmentRecord(fragment.id, 0, 0),)
         record = EntityRecord("orders", "queue", {}, 0, 0, fragments)
         self.entity: Any = SmallQueue(record, Settings(), 0)
-        self.entity.fragment = fragment
+        self.entity.fragments = (fragment,)
         fragment.meter = self.entity.meter
         namespace: Any = SimpleNamespace(
             name="ns",

@@ -136,7 +136,7 @@ def test_use_begins_the_time_anew(town: Town, use: str) -> None:
 def test_a_receiver_that_waits_is_use(town: Town) -> None:
     """semantics B §11: a receive, even an empty one."""
     queue = town.queue()
-    line, receiver = queue.fragment.receivers_of(queue.subqueue(0)), Waiter()
+    line, receiver = queue.only_fragment.receivers_of(queue.subqueue(0)), Waiter()
     line.join(receiver)
     line.wants(receiver)
     town.wait(10 * IDLE)

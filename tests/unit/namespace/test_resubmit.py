@@ -36,7 +36,7 @@ class Cemetery:
         fragment = self.bed.fragment
         record = EntityRecord("orders", "queue", {}, 0, 0, (FragmentRecord(fragment.id, 0, 0),))
         self.entity: Any = QueueEntity(record, Settings(), 0)
-        self.entity.fragment = fragment
+        self.entity.fragments = (fragment,)
         fragment.meter = self.entity.meter
         namespace: Any = SimpleNamespace(
             name="ns",

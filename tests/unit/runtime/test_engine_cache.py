@@ -28,6 +28,7 @@ from postbus.runtime.requests import Call
 from postbus.runtime.runtime import Runtime
 from postbus.store.memory.store import MemoryStore
 from tests.simulation.machine import Machine, Thread
+from tests.support.operations import Do
 
 BOUND = 100
 IDLE_MS = 60_000
@@ -87,7 +88,7 @@ class Bed:
             return call(engine.own, now, pages)
 
         self.runtime.submit(
-            Call(fragment or self.fragment, on_queue, answers.append, answers.append)
+            Call(fragment or self.fragment, Do(on_queue), answers.append, answers.append)
         )
         self.run()
         [answer] = answers
@@ -142,7 +143,9 @@ def test_two_thousand_queues_asked_for_at_once_leave_no_more_loaded_than_the_bou
     bed = Bed(queues=2_000)
     counts: list[int] = []
     for fragment in bed.fragments:
-        call = Call(fragment, lambda queue, now, _: queue.ledger.count(MAIN), counts.append, _fail)
+        call = Call(
+            fragment, Do(lambda queue, now, _: queue.ledger.count(MAIN)), counts.append, _fail
+        )
         bed.runtime.submit(call)
     bed.run()
     assert counts == [0] * 2_000
@@ -204,7 +207,7 @@ def test_upkeep_is_no_use() -> None:
     bed.send()
     for _ in range(6):
         bed.wait(10_000)
-        bed.runtime.attend(Call(bed.fragment, lambda queue, now, _: None, _ignore, _fail))
+        bed.runtime.attend(Call(bed.fragment, Do(lambda queue, now, _: None), _ignore, _fail))
         bed.run()
     bed.wait(20_000)
     assert bed.fragment.engine is None
@@ -251,7 +254,7 @@ def test_an_engine_stays_for_what_it_has_asked_to_read_where_all_others_are_in_u
     def peek(engine: Engine, now: int, pages: Pages) -> Any:
         return browse.peek(engine.own, MAIN, 0, 1, 1_000, pages)
 
-    bed.runtime.submit(Call(idle, peek, answers.append, answers.append))
+    bed.runtime.submit(Call(idle, Do(peek), answers.append, answers.append))
     idle.used = False  # upkeep has looked at it since
     bed.run(steps_max=200)
     [[(_, raw)]] = answers
@@ -298,7 +301,12 @@ def test_a_slow_commit_does_not_delay_what_comes_due_meanwhile() -> None:
     message = Message(b"body", "id", scheduled_at=bed.machine.now + 1_000)
     answers: list[Any] = []
     bed.runtime.submit(
-        Call(bed.fragment, lambda queue, now, _: queue.send([message], now), answers.append, _fail)
+        Call(
+            bed.fragment,
+            Do(lambda queue, now, _: queue.send([message], now)),
+            answers.append,
+            _fail,
+        )
     )
     bed.machine.run_one()
     bed.thread.run_one()

@@ -18,6 +18,7 @@ from postbus.runtime import forwarder as forwarders
 from postbus.runtime.forwarder import Forwarder
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.requests import Call
+from tests.support.operations import Do
 from tests.support.topics import Sorter
 from tests.unit.runtime.test_runtime import Bed
 
@@ -48,7 +49,7 @@ class Town:
         self.bed.runtime.submit(
             Call(
                 self.topic,
-                lambda engine, now, _: engine.send(messages, now),
+                Do(lambda engine, now, _: engine.send(messages, now)),
                 done.set_result,
                 done.set_exception,
             )

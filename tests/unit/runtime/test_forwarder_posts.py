@@ -21,6 +21,7 @@ from postbus.runtime import forwarder as forwarders
 from postbus.runtime.forwarder import Forwarder
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.requests import Call
+from tests.support.operations import Do
 from tests.unit.runtime.test_forwarder import until
 from tests.unit.runtime.test_runtime import Bed
 
@@ -44,7 +45,7 @@ class Town:
         self, fragment: LoadedFragment, call: Callable[[Engine, Instant, Pages], Any]
     ) -> Any:
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.bed.runtime.submit(Call(fragment, call, done.set_result, done.set_exception))
+        self.bed.runtime.submit(Call(fragment, Do(call), done.set_result, done.set_exception))
         return await done
 
     async def post(self, destination: int, count: int) -> None:

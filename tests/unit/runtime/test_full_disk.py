@@ -34,6 +34,7 @@ from postbus.runtime.store_thread import StoreThread
 from postbus.runtime.upkeep import Upkeep, keep_up
 from postbus.store.sqlite.store import SqliteStore
 from tests.contract.quota import QuotaDisk, quota_disk
+from tests.support.operations import Do
 from tests.unit.gateway.test_transactions import Desk, desk
 from tests.unit.http.test_mailbox import ORDERS, Office, office
 from tests.unit.namespace.test_resubmit import DEAD, Cemetery, cemetery
@@ -101,7 +102,7 @@ async def test_a_transaction_that_sends_is_rolled_back_and_one_that_settles_is_n
         return next(iter(engine.own.locks))
 
     done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-    desk.bed.runtime.submit(Call(desk.bed.fragment, take, done.set_result, done.set_exception))
+    desk.bed.runtime.submit(Call(desk.bed.fragment, Do(take), done.set_result, done.set_exception))
     token = await done
     settles = desk.declare()
 
@@ -155,7 +156,9 @@ class Cellar:
 
     async def ask(self, call: Any, grows: bool = False) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        request = Call(self.fragment, call, future.set_result, future.set_exception, grows=grows)
+        request = Call(
+            self.fragment, Do(call), future.set_result, future.set_exception, grows=grows
+        )
         self.runtime.submit(request)
         return await future
 
@@ -299,7 +302,7 @@ async def test_history_goes_before_its_time_on_a_full_disk_but_not_from_known_re
     nothing: Any = None
     fragment = LoadedFragment(1, 0, 0, "orders", Policy())
     fragment.engine = SimpleNamespace()  # type: ignore[assignment]
-    entity: Any = SimpleNamespace(name="orders", fragment=fragment, retention=(1, 1))
+    entity: Any = SimpleNamespace(name="orders", fragments=(fragment,), retention=(1, 1))
     watched = Watched(nothing, nothing, nothing, nothing, StoreMeter())
     now = 1_700_000_000_000
     with mock.patch.object(upkeeps, "LOOK_S", 0.001):

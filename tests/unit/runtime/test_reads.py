@@ -26,6 +26,7 @@ from postbus.runtime.store_thread import StoreThread
 from postbus.store.memory.index import MemoryIndex
 from postbus.store.memory.store import MemoryStore
 from postbus.store.ports.journal import Part
+from tests.support.operations import Do
 from tests.unit.runtime.test_forwarder import until
 
 # A class of the tests inherits from a compiled one there.
@@ -72,10 +73,7 @@ class Sent(OrderedRequest):
     """A send that keeps what became of it."""
 
     def __init__(self, fragment: LoadedFragment, *ids: str) -> None:
-        super().__init__()
-        self.fragment = fragment
-        self.size = 10
-        self.exclusive = False
+        super().__init__(fragment, 10)
         self.messages = [Message(b"x", each) for each in ids]
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -165,7 +163,7 @@ async def test_what_is_no_send_is_not_held_back(bed: Bed) -> None:
     held = bed.send("a")
     done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     count = lambda engine, now, pages: engine.ledger.count(MAIN)  # noqa: E731
-    bed.runtime.submit(Call(bed.fragment, count, done.set_result, done.set_exception))
+    bed.runtime.submit(Call(bed.fragment, Do(count), done.set_result, done.set_exception))
     assert await asyncio.wait_for(done, 5) == 1
     assert not held.done()
     bed.store.index.open.set()

@@ -21,6 +21,7 @@ from postbus.runtime.requests import Call
 from postbus.server import ClockWrong, Server
 from postbus.settings import Settings
 from postbus.store.sqlite.folder import DataFolder
+from tests.support.operations import Do
 
 T0 = 1_700_000_000_000
 HOUR = 3_600_000
@@ -45,9 +46,9 @@ async def life(data: Path, wall: int, *bodies: bytes) -> list[int]:
 
 
 async def ask(server: Server, call: Any) -> Any:
-    fragment = server.namespace.queues()[0].fragment
+    fragment = server.namespace.queues()[0].only_fragment
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    request = Call(fragment, call, future.set_result, future.set_exception)
+    request = Call(fragment, Do(call), future.set_result, future.set_exception)
     server.namespace.runtime(fragment).submit(request)
     return await future
 

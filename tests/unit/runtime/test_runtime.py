@@ -28,6 +28,7 @@ from postbus.runtime.runtime import AHEAD_REQUESTS_MIN, QUEUED_REQUESTS_MAX, Run
 from postbus.runtime.store_thread import StoreThread
 from postbus.store.memory.store import MemoryStore
 from postbus.store.ports.journal import Part
+from tests.support.operations import Do
 
 
 class Gate(MemoryStore):
@@ -99,7 +100,7 @@ class Bed:
         def on_queue(engine: Engine, now: Instant, pages: Pages) -> Any:
             return call(engine.own, now, pages)
 
-        self.runtime.submit(Call(self.fragment, on_queue, future.set_result, failed))
+        self.runtime.submit(Call(self.fragment, Do(on_queue), future.set_result, failed))
         return future
 
     def send(self, *bodies: bytes) -> asyncio.Future[Any]:
@@ -224,7 +225,9 @@ async def test_an_answer_that_fails_does_not_cost_the_others_theirs(bed: Bed) ->
         raise RuntimeError("this client's connection is broken")
 
     await bed.send(b"0")
-    bed.runtime.submit(Call(bed.fragment, lambda q, now, pages: None, explode, lambda error: None))
+    bed.runtime.submit(
+        Call(bed.fragment, Do(lambda q, now, pages: None), explode, lambda error: None)
+    )
     assert await bed.send(b"1") == [2]
 
 
@@ -311,7 +314,11 @@ def many(
             return queue.send(messages, now)
 
         request = Call(
-            fragment or bed.fragment, call, answer.set_result, answer.set_exception, exclusive=False
+            fragment or bed.fragment,
+            Do(call),
+            answer.set_result,
+            answer.set_exception,
+            exclusive=False,
         )
         bed.runtime.submit(request)
         answers.append(answer)
@@ -442,7 +449,7 @@ async def test_one_who_is_refused_within_a_turn_starts_no_turn_beside_its_commit
     def refused(_: ServiceBusError) -> None:
         bed.runtime.wake(broken)
 
-    bed.runtime.submit(Call(broken, fault, lambda _: None, refused))
+    bed.runtime.submit(Call(broken, Do(fault), lambda _: None, refused))
     bed.fragment.checkpoint_wanted = True
     first = bed.send(b"1")
     await asyncio.sleep(0)

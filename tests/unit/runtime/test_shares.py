@@ -18,8 +18,7 @@ from postbus.amqp.sections import (
 )
 from postbus.broker.message import ForwardingInfo, Message
 from postbus.broker.subqueue import MAIN
-from postbus.gateway.browsing import _look
-from postbus.gateway.peeking import peek
+from postbus.gateway.operations import Peek, Show
 from postbus.gateway.response_writer import RESPONSE_TOIL_MAX, ResponseWriter
 from postbus.messages.envelope import read_message, write_delivery
 from postbus.runtime.receivers import BYTES_OF_A_SHARE, share_of
@@ -61,11 +60,13 @@ def test_a_look_is_counted_as_toil_of_its_turn(raw: bytes) -> None:
     """Others look in the same turn, which ends when there was too much of it."""
     place = Place()
     place.send_messages(read_message(raw, 1 << 15, 1 << 16))
-    fragment, queue = place.engine.shared, place.queue
+    fragment = place.engine.shared
     fragment.take_toil()
-    place.paged(lambda pages: peek(MAIN, 0, 1, None, False, queue, place.now, pages))
+    peek = Peek(MAIN, 0, 1, None, omit_body=False)
+    place.paged(lambda pages: peek.decide(place.engine, place.now, pages))
     assert fragment.take_toil() > 5_000
-    place.paged(lambda pages: _look(MAIN, 0, 1, place.engine, place.now, pages))
+    show = Show(MAIN, 0, 1, 256 * 1024)
+    place.paged(lambda pages: show.decide(place.engine, place.now, pages))
     assert fragment.take_toil() > 5_000
 
 
@@ -73,15 +74,16 @@ def test_a_look_is_counted_as_toil_of_its_turn(raw: bytes) -> None:
 def test_a_look_is_over_when_it_has_taken_enough_and_the_next_goes_on(raw: bytes) -> None:
     place = Place()
     place.send_messages(*[read_message(raw, 1 << 15, 1 << 16) for _ in range(4)])
-    queue = place.queue
-    found = place.paged(lambda pages: peek(MAIN, 0, 4, None, False, queue, place.now, pages))
+    peek = Peek(MAIN, 0, 4, None, omit_body=False)
+    found = place.paged(lambda pages: peek.decide(place.engine, place.now, pages))
     assert len(found) == 1
     seen: list[int] = []
     onward: int | None = 0
     while onward is not None:
-        at = onward
-        look = place.paged(lambda pages, at=at: _look(MAIN, at, 4, place.engine, place.now, pages))
-        shown, onward = look
+        show = Show(MAIN, onward, 4, 256 * 1024)
+        shown, onward = place.paged(
+            lambda pages, show=show: show.decide(place.engine, place.now, pages)
+        )
         assert len(shown) == 1
         seen += [number for number, _ in shown]
     assert seen == [1, 2, 3, 4]

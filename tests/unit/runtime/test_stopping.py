@@ -15,6 +15,7 @@ from postbus.broker.subqueue import MAIN
 from postbus.runtime.forwarder import Forwarder
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.requests import Call
+from tests.support.operations import Do
 from tests.support.topics import Sorter
 from tests.unit.runtime.test_runtime import Bed
 
@@ -40,7 +41,7 @@ def publish(bed: Bed, fragment: LoadedFragment, count: int) -> list[Any]:
     bed.runtime.submit(
         Call(
             fragment,
-            lambda engine, now, _: engine.send(messages, now),
+            Do(lambda engine, now, _: engine.send(messages, now)),
             answers.append,
             answers.append,
         )

@@ -12,6 +12,7 @@ from postbus.runtime.engine_cache import at_rest
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.requests import Call
 from postbus.store.memory.store import MemoryStore
+from tests.support.operations import Do
 from tests.support.topics import Sorter
 from tests.unit.runtime.test_engine_cache import MINUTE, Bed
 
@@ -68,7 +69,7 @@ def test_what_was_sent_through_a_queue_goes_on_after_a_start() -> None:
     messages = [Message(b"body", "id")]
     send = Call(
         before.fragment,
-        lambda engine, now, _: send_through(engine, ELSEWHERE, messages, now),
+        Do(lambda engine, now, _: send_through(engine, ELSEWHERE, messages, now)),
         *_NOTHING,
     )
     before.runtime.submit(send)
@@ -96,7 +97,7 @@ def test_what_a_subscription_has_left_is_purged_after_a_start() -> None:
     before = Bed()
     before.fragments, before.fragment = [fragment := topic({1: ("one", Policy())})], fragment
     send = Call(
-        fragment, lambda engine, now, _: engine.send([Message(b"body", "id")], now), *_NOTHING
+        fragment, Do(lambda engine, now, _: engine.send([Message(b"body", "id")], now)), *_NOTHING
     )
     before.runtime.submit(send)
     before.run()

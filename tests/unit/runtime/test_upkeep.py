@@ -26,6 +26,7 @@ from postbus.runtime.store_thread import StoreThread
 from postbus.runtime.upkeep import Upkeep
 from postbus.store.memory.store import MemoryStore
 from postbus.store.sqlite.store import SqliteStore
+from tests.support.operations import Do
 
 pytestmark = pytest.mark.usefixtures("small_limits")
 
@@ -51,7 +52,9 @@ class Bed:
         def on_queue(engine: Engine, now: int, pages: Pages) -> Any:
             return call(engine.own, now, pages)
 
-        self.runtime.submit(Call(self.fragment, on_queue, future.set_result, future.set_exception))
+        self.runtime.submit(
+            Call(self.fragment, Do(on_queue), future.set_result, future.set_exception)
+        )
         return await future
 
     async def send_and_take(self, count: int) -> None:
@@ -141,7 +144,7 @@ async def seen(bed: Bed, message_id: str) -> None:
     def send(engine: Engine, now: int, pages: Pages) -> Any:
         return engine.send([Message(b"body", message_id)], now, pages)
 
-    bed.runtime.submit(Call(bed.fragment, send, future.set_result, future.set_exception))
+    bed.runtime.submit(Call(bed.fragment, Do(send), future.set_result, future.set_exception))
     await future
     bed.fragment.checkpoint_wanted = True
     bed.runtime.wake(bed.fragment)

@@ -12,8 +12,8 @@ from postbus.amqp.frames.transactions import Declare, Declared, Discharge
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sections import read_value, scan
 from postbus.errors import InvalidArgument, NotSupported, ServiceBusError
-from postbus.gateway.send_via import begin_group
 from postbus.gateway.settlement import ACCEPTED
+from postbus.gateway.transactions.send_via import begin_group
 
 if TYPE_CHECKING:
     from postbus.gateway.connection import Gateway

@@ -9,18 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
-from postbus.amqp.codec import decode, encode
+from postbus.amqp.codec import encode
 from postbus.amqp.deliveries import IncomingDelivery, OutgoingDelivery
 from postbus.amqp.frames.outcomes import Accepted, Modified, Outcome, Rejected, Released
 from postbus.amqp.frames.performatives import DeliveryState
 from postbus.amqp.frames.transactions import TransactionalState
-from postbus.broker.engine import Engine
-from postbus.broker.message import Message, NewProperties
-from postbus.broker.pages import Pages
-from postbus.broker.send_via import send_through
-from postbus.broker.transaction import Rewrite, Settlement, Transaction, Verdict
+from postbus.broker.message import Message
+from postbus.broker.transaction import Rewrite, Settlement, Verdict
 from postbus.errors import (
     EntityNotFound,
     InvalidArgument,
@@ -28,10 +25,15 @@ from postbus.errors import (
     ServiceBusError,
 )
 from postbus.gateway.settlement import ACCEPTED, confirmation
-from postbus.gateway.transactions import OpenTransaction
-from postbus.messages.envelope import Changes, change_properties, text_keys
-from postbus.model.times import Instant
-from postbus.runtime.fragment import LoadedFragment
+from postbus.gateway.transactions.open_transactions import OpenTransaction
+from postbus.gateway.transactions.operations import (
+    EnlistEach,
+    EnlistSend,
+    PropertyChanges,
+    SendThrough,
+)
+from postbus.messages.envelope import Changes
+from postbus.namespace.entities import Entity, key_of
 from postbus.runtime.requests import Call
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 class Route(NamedTuple):
     """The way of messages that are sent through another entity."""
 
-    via: LoadedFragment
+    via: Entity
     destination: str
     always: bool
     """Or only in a transaction."""
@@ -74,8 +76,10 @@ def send(sender: ClientSender, delivery: IncomingDelivery, messages: list[Messag
     if state is None and (route is None or not route.always):
         return False
     size = len(delivery.payload)
-    via = sender.fragment if route is None else route.via
-    destination = None if route is None else _fragment(gateway, route.destination)
+    via = sender.fragment if route is None else route.via.only_fragment
+    destination = None
+    if route is not None:
+        destination = _fragment_id(gateway, route.destination, key_of(messages))
     outcome: DeliveryState = ACCEPTED
     transaction: OpenTransaction | None = None
     if state is not None:
@@ -98,40 +102,20 @@ def send(sender: ClientSender, delivery: IncomingDelivery, messages: list[Messag
         sender.answered()
 
     if transaction is not None:
-        transaction.ask(via, partial(_enlist_send, messages, destination), done, failed, size)
+        transaction.ask(via, EnlistSend(messages, destination), done, failed, size)
     elif destination is not None:
-        call = partial(_send_through, messages, destination)
-        request = Call(via, call, done, failed, size, exclusive=False, grows=True)
+        operation = SendThrough(messages, destination)
+        request = Call(via, operation, done, failed, size, exclusive=False, grows=True)
         gateway.runtime(via).submit(request)
     return True
 
 
-def _fragment(gateway: Gateway, name: str) -> int:
+def _fragment_id(gateway: Gateway, name: str, key: str | None) -> int:
     """Looked up for each message: the entity may have been deleted, or deleted and made again."""
     entity = gateway.namespace.entity(name)
     if entity is None:
         raise EntityNotFound(name)
-    return entity.fragment.id
-
-
-def _enlist_send(
-    messages: list[Message],
-    destination: int | None,
-    transaction: Transaction,
-    engine: Engine,
-    now: Instant,
-    pages: Pages,
-) -> None:
-    if destination is None:
-        transaction.send(engine, messages)
-    else:
-        transaction.post(engine, destination, messages)
-
-
-def _send_through(
-    messages: list[Message], destination: int, engine: Engine, now: Instant, pages: Pages
-) -> None:
-    send_through(engine, destination, messages, now)
+    return entity.fragment_for(key).id
 
 
 # -- settling ----------------------------------------------------------------------------------
@@ -154,18 +138,13 @@ def settlements_of(
     rewrite: Rewrite | None = None
     size = 0
     if changes.properties:
-        # As bytes, for how long its transaction takes: as objects they are ten times as large.
         encoded = encode(changes.properties)
         size = len(encoded)
         if size > size_max:
             raise MessageSizeExceeded(
                 f"The properties to change take {size} bytes, {size_max} bytes are allowed."
             )
-
-        def rewrite(message: Message, raw: bytes | None) -> NewProperties:
-            properties, _ = decode(encoded, 0)
-            return change_properties(message, raw, text_keys(cast("dict[Any, Any]", properties)))
-
+        rewrite = PropertyChanges(encoded)
     reason, description = changes.reason, changes.description
     made = [Settlement(subqueue, each, kind, reason, description, rewrite) for each in tokens]
     return made, size
@@ -218,22 +197,6 @@ def settle(
         failed(error)
 
     try:
-        transaction.ask(receiver.fragment, partial(_enlist_each, settlements), done, refused, size)
+        transaction.ask(receiver.fragment, EnlistEach(settlements), done, refused, size)
     except ServiceBusError as error:
         refused(error)
-
-
-def _enlist_each(
-    settlements: list[Settlement],
-    transaction: Transaction,
-    engine: Engine,
-    now: Instant,
-    pages: Pages,
-) -> dict[bytes, ServiceBusError]:
-    failures: dict[bytes, ServiceBusError] = {}
-    for settlement in settlements:
-        try:
-            transaction.settle(engine, [settlement], now)
-        except ServiceBusError as error:
-            failures[settlement.token] = error
-    return failures

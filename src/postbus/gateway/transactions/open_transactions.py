@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from postbus.amqp.frames.transactions import TransactionalState
-from postbus.broker.engine import Engine
-from postbus.broker.pages import Need, Pages
 from postbus.broker.transaction import Transaction
 from postbus.errors import (
     InvalidOperation,
@@ -30,9 +28,9 @@ from postbus.errors import (
     TransactionUnknown,
 )
 from postbus.gateway.settlement import ACCEPTED
-from postbus.model.times import Instant
+from postbus.gateway.transactions.operations import Commit, Enlist, Enlistment, RollBack
 from postbus.runtime.fragment import LoadedFragment
-from postbus.runtime.requests import Call
+from postbus.runtime.requests import Call, Operation
 
 if TYPE_CHECKING:
     from postbus.gateway.connection import Gateway
@@ -43,8 +41,6 @@ EXPIRED_MAX: Final = 1_000
 SPANS_ENTITIES: Final = (
     "Local transactions cannot span multiple top-level entities such as queue or topic."
 )
-
-Operation = Callable[[Transaction, Engine, Instant, Pages], Any]
 
 log = structlog.get_logger("transactions")
 
@@ -142,7 +138,7 @@ class OpenTransaction:
     def ask(
         self,
         fragment: LoadedFragment,
-        operation: Operation,
+        enlistment: Enlistment,
         done: Callable[[Any], None],
         failed: Callable[[ServiceBusError], None],
         size: int = 0,
@@ -171,7 +167,7 @@ class OpenTransaction:
                 self._fragment = None  # it was not on that entity, after all
             self._answered()
 
-        self._submit(fragment, partial(operation, self._work), enlisted, refused, size)
+        self._submit(fragment, Enlist(self._work, enlistment), enlisted, refused, size)
 
     def when_committed(self, call: Callable[[], None]) -> None:
         self._committed.append(call)
@@ -235,14 +231,8 @@ class OpenTransaction:
             failed(_rolled_back(error))
 
         size = self._work.size_bytes
-        self._submit(fragment, self._commit, committed, not_committed, size, grows=size > 0)
-
-    def _commit(self, engine: Engine, now: Instant, pages: Pages) -> Need | None:
-        try:
-            return self._work.commit(engine, now, pages)
-        except ServiceBusError:
-            self._work.roll_back(engine)
-            raise
+        commit = Commit(self._work)
+        self._submit(fragment, commit, committed, not_committed, size, grows=size > 0)
 
     def roll_back(self) -> None:
         """Nobody is there any more who could discharge it. One that is being committed will be."""
@@ -256,10 +246,7 @@ class OpenTransaction:
         if fragment is not None:
             if fragment.meter is not None:
                 fragment.meter.transactions_rolled_back += 1
-            self._submit(fragment, self._forget, _ignore, _ignore, 0)
-
-    def _forget(self, engine: Engine, now: Instant, pages: Pages) -> None:
-        self._work.roll_back(engine)
+            self._submit(fragment, RollBack(self._work), _ignore, _ignore, 0)
 
     def _close(self) -> None:
         self._over = True
@@ -273,14 +260,14 @@ class OpenTransaction:
     def _submit(
         self,
         fragment: LoadedFragment,
-        call: Callable[[Engine, Instant, Pages], Any],
+        operation: Operation[Any],
         done: Callable[[Any], None],
         failed: Callable[[ServiceBusError], None],
         size: int,
         grows: bool = False,
     ) -> None:
         runtime = self._gateway.runtime(fragment)
-        runtime.submit(Call(fragment, call, done, failed, size, exclusive=False, grows=grows))
+        runtime.submit(Call(fragment, operation, done, failed, size, exclusive=False, grows=grows))
 
     # -- time ----------------------------------------------------------------------------------
 

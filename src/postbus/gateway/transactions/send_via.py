@@ -16,10 +16,10 @@ from postbus.amqp.session import Session
 from postbus.auth.authority import Right, missing_claim
 from postbus.errors import EntityNotFound, InvalidArgument, InvalidOperation, SecondReceiver
 from postbus.gateway.client_links import ClientReceiver, ClientSender, SessionLinks
-from postbus.gateway.enlisting import Route
-from postbus.gateway.transactions import SPANS_ENTITIES
+from postbus.gateway.transactions.enlisting import Route
+from postbus.gateway.transactions.open_transactions import SPANS_ENTITIES
 from postbus.model.address import SubQueue, resolve_address
-from postbus.namespace.entities import Entity, QueueEntity, SubscriptionEntity, TopicEntity
+from postbus.namespace.entities import Entity, QueueEntity, TopicEntity
 
 if TYPE_CHECKING:
     from postbus.gateway.connection import Gateway
@@ -44,8 +44,8 @@ def join_as_receiver(link: SenderLink, entity: Entity) -> None:
     if group is None:
         return
     if group.via is None:
-        group.via = _top_level(entity)
-    elif group.via.fragment is not entity.fragment:
+        group.via = entity.top_level
+    elif group.via is not entity.top_level:
         raise SecondReceiver(SPANS_ENTITIES)
 
 
@@ -58,13 +58,13 @@ def route_of(
     if group is not None and group.via is None:
         group.via = entity
     if named is None:
-        if group is None or group.via is None or group.via.fragment is entity.fragment:
+        if group is None or group.via is None or group.via is entity:
             return None
-        return Route(group.via.fragment, entity.name, always=False)
-    if group is not None and group.via is not None and group.via.fragment is not entity.fragment:
+        return Route(group.via, entity.name, always=False)
+    if group is not None and group.via is not None and group.via is not entity:
         raise InvalidOperation(SPANS_ENTITIES)
     destination = _destination(gateway, named)
-    return None if destination is entity else Route(entity.fragment, destination.name, always=True)
+    return None if destination is entity else Route(entity, destination.name, always=True)
 
 
 def _destination(gateway: Gateway, named: object) -> QueueEntity | TopicEntity:
@@ -84,7 +84,3 @@ def _destination(gateway: Gateway, named: object) -> QueueEntity | TopicEntity:
 def _group(session: Session) -> SessionLinks | None:
     shared = session.owner
     return shared if isinstance(shared, SessionLinks) and shared.cross_entity else None
-
-
-def _top_level(entity: Entity) -> Entity:
-    return entity.parent if isinstance(entity, SubscriptionEntity) else entity
