@@ -80,6 +80,7 @@ check: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src bench
+	$(BIN)/mypy --explicit-package-bases tests
 
 format: $(DEV)
 	$(BIN)/ruff check --fix .

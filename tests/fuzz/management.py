@@ -27,6 +27,7 @@ LOCKED = UUID(bytes_le=(7).to_bytes(4, "big") + (1).to_bytes(4, "big") + bytes(8
 class ClientSender:
     """The way back: answers are only kept."""
 
+    path = "orders/$management"
     spelling = MANAGEMENT_SPELLING
 
     def __init__(self) -> None:
@@ -112,16 +113,16 @@ def run_management(data: bytes) -> None:
         allows=lambda right, path: True,
         now=T0,
         id=1,
-        locked=lambda host, subqueue, locked_token: None,
-        runtime=lambda host: Runtime(engine),
+        locked=lambda fragment, subqueue, locked_token: None,
+        runtime=lambda fragment: Runtime(engine),
         service=SimpleNamespace(
             settings=SimpleNamespace(property_size_max_bytes=1_000, header_size_max_bytes=4_000)
         ),
         session_holders=range(1_000),
     )
-    host = SimpleNamespace(meter=None, name="orders")
+    fragment = SimpleNamespace(meter=None, name="orders")
     entity: Any = SimpleNamespace(
-        host=host,
+        fragment=fragment,
         path="orders",
         meter=EntityMeter(),
         touch=lambda now: None,

@@ -112,17 +112,17 @@ def run_config(data: bytes) -> None:
         assert make_plan(again, content, limits, prune=True).steps == ()
     with suppress(ConfigMistake):
         for step in make_plan(content, Content(), limits, prune=False).steps:
-            list(StepReport.of(step).receiver_queues())
+            list(StepReport.of(step).lines())
 
 
 def _checked(content: Content) -> Content:
     for each in content.entities():
         assert each.name
         each.description.validate()
-    for each in content.receivers():
-        each.description.validate()
-        if isinstance(each, Subscription):
-            for rule in each.rules or ():
+    for receiver in content.receivers():
+        receiver.description.validate()
+        if isinstance(receiver, Subscription):
+            for rule in receiver.rules or ():
                 assert RuleDescription.from_json(rule.to_json()) == rule
     return content
 

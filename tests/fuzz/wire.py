@@ -10,13 +10,8 @@ from postbus.amqp.frames.performatives import decode_performative
 from postbus.amqp.sections import read_application_properties, read_properties, scan
 from postbus.broker.message import Message
 from postbus.errors import ServiceBusError
-from postbus.messages.envelope import (
-    BATCH_FORMAT,
-    change_properties,
-    read_message,
-    read_transfer,
-    write_delivery,
-)
+from postbus.messages.batches import BATCH_FORMAT, open_batch
+from postbus.messages.envelope import change_properties, read_message, write_delivery
 from tests.fuzz.rules import rewrite
 from tests.property.amqp.test_machines_hostile import (
     LIMITS,
@@ -94,7 +89,10 @@ def run_performative(data: bytes) -> None:
 def run_sections(data: bytes) -> None:
     """A message: taken in, changed as receivers change it, and given out in every form."""
     try:
-        for message in read_transfer(data, BATCH_FORMAT, PROPERTY_MAX)[:3]:
+        batch = open_batch(data, BATCH_FORMAT, PROPERTY_MAX)
+        while not batch.read():
+            pass
+        for message in batch.messages[:3]:
             _deliver(message)
     except (DecodeError, ServiceBusError):
         pass

@@ -76,6 +76,7 @@ class Sent(Ordered):
         self.fragment = fragment
         self.size = 10
         self.exclusive = False
+        self.grows = False
         self.messages = [Message(b"x", each) for each in ids]
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
