@@ -28,8 +28,8 @@ LOCKED = UUID(bytes_le=(7).to_bytes(4, "big") + (1).to_bytes(4, "big") + bytes(8
 class ClientSender:
     """The way back: answers are only kept."""
 
-    spelling = MANAGEMENT_SPELLING
     path = "orders/$management"
+    spelling = MANAGEMENT_SPELLING
 
     def __init__(self) -> None:
         self.answers: list[bytes] = []

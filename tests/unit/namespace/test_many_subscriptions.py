@@ -51,7 +51,7 @@ class Crowd:
         for _, output in outputs:
             output()
         self.place.engine.next_deadline()
-        return [chore._name for chore in found]
+        return [chore._name for chore in found]  # type: ignore[attr-defined]
 
     def lines_of_a_turn(self) -> int:
         """Lines of code that a turn takes."""
