@@ -6,6 +6,7 @@
 #   make simulate ARGS='--jobs 2'    seeded histories by hand (docs/testing.md)
 #   make compile                     the hot modules as machine code (docs/compiling.md)
 #   make check                       lint and types     make format      rewrite in the house style
+#   make coverage                    what the tests of amqp and broker leave out
 #   make fuzz  ARGS='--seconds 600 --target sections'   hostile input, for as long as you like
 #   make bench ARGS='--rounds 3'     measure the speed, beside RabbitMQ where that is installed
 #   make bench-sdk, bench-hostile    an official client beside a stub; what others notice of a bad peer
@@ -39,7 +40,7 @@ COMPILED := build/compiled/.ready
 # What is run: the compiled modules where there are any that are not older than the sources.
 CODE = $(shell $(MAKE) -q $(COMPILED) 2>/dev/null && echo PYTHONPATH=$(CURDIR)/build/compiled)
 
-.PHONY: help serve test test-compiled test-long test-spark compile simulate fuzz check format
+.PHONY: help serve test test-compiled test-long test-spark compile simulate fuzz check coverage format
 .PHONY: bench bench-backlog bench-duplicates bench-hostile bench-sdk bench-soak bench-topics
 .PHONY: bench-archive bench-feed bench-resubmit bench-sessions bench-spark bench-transactions
 .PHONY: lock clean dev
@@ -76,10 +77,17 @@ simulate: $(DEV)
 fuzz: $(DEV)
 	$(BIN)/python -m tests.fuzz $(ARGS)
 
+# How much of the two rooms that hold the promises their own tests run, by line and by branch.
+coverage: $(DEV)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q -m "not long" --cov=postbus.amqp \
+		--cov=postbus.broker --cov-branch --cov-report=term-missing:skip-covered \
+		tests/unit/amqp tests/unit/broker tests/property/amqp tests/property/broker $(ARGS)
+
 check: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src bench
+	$(BIN)/mypy --explicit-package-bases tests
 
 format: $(DEV)
 	$(BIN)/ruff check --fix .

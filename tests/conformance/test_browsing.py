@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
@@ -256,7 +257,7 @@ def test_what_a_source_asks_for_and_is_not_there_is_refused_by_name(
 ) -> None:
     """Never echoed and ignored: many clients do not look at what is in force."""
     asked, condition, text = REFUSALS[case]
-    source = Source("q", filter=asked) if isinstance(asked, dict) else asked
+    source: Any = Source("q", filter=asked) if isinstance(asked, dict) else asked
     if node and case == "browsing a session":
         text = "The answers of a node cannot be browsed"
     if source.address is not None:

@@ -66,8 +66,8 @@ class Engine:
                 kept, body = self.live[row.number]
                 for writer in writers:
                     [copy] = writer.send(body, at=self.now)
-                place = {"base": copy.base, "position": copy.position}
-                self.live[row.number] = kept._replace(**place), body
+                moved = kept._replace(base=copy.base, position=copy.position)
+                self.live[row.number] = moved, body
 
     def _wake_at(self) -> int | None:
         return self.random.choice([None, T0 + self.random.randint(0, 50)])

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from postbus.amqp.codec import decode
 from postbus.amqp.sections import Properties, encode_data, encode_properties
-from postbus.broker import session_chores, session_operations
+from postbus.broker import chores, session_operations
 from postbus.broker.pages import Need
 from postbus.broker.policy import Policy
 from postbus.broker.subqueue import MAIN
@@ -28,8 +28,8 @@ LOCKED = UUID(bytes_le=(7).to_bytes(4, "big") + (1).to_bytes(4, "big") + bytes(8
 class ClientSender:
     """The way back: answers are only kept."""
 
-    spelling = MANAGEMENT_SPELLING
     path = "orders/$management"
+    spelling = MANAGEMENT_SPELLING
 
     def __init__(self) -> None:
         self.answers: list[bytes] = []
@@ -89,8 +89,8 @@ def engine_with_sessions() -> tuple[Engine, bytes]:
         messages = [read_message(raw, 1_000)]
         engine.turn(lambda messages=messages: engine.queue.send(messages, T0))
     session = engine.turn(lambda: session_operations.accept(engine.queue, "s", 1, T0))
-    engine.paged(lambda pages: session_chores.refill_session(engine.queue, "s", pages))
-    engine.paged(lambda pages: session_chores.fetch_session_bodies(engine.queue, "s", pages))
+    engine.paged(lambda pages: chores.refill_session(engine.queue, "s", pages))
+    engine.paged(lambda pages: chores.fetch_session_bodies(engine.queue, "s", pages))
     taken = [engine.queue.take_in_session(session, T0) for _ in range(2)]
     tokens = [None if each is None else each[0].token for each in taken]
     deferred, locked = tokens

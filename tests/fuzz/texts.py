@@ -119,10 +119,10 @@ def _checked(content: Content) -> Content:
     for each in content.entities():
         assert each.name
         each.description.validate()
-    for each in content.receivers():
-        each.description.validate()
-        if isinstance(each, Subscription):
-            for rule in each.rules or ():
+    for receiver in content.receivers():
+        receiver.description.validate()
+        if isinstance(receiver, Subscription):
+            for rule in receiver.rules or ():
                 assert RuleDescription.from_json(rule.to_json()) == rule
     return content
 

@@ -49,10 +49,11 @@ from postbus.broker.message import LANES, STATE, ForwardingInfo, Message
 from postbus.broker.record_kinds import BRINGS_BODY, RecordKind
 from postbus.broker.subqueue import subqueue_of
 from postbus.errors import ServiceBusError
+from postbus.feed import events
 from postbus.feed.events import COLUMNS, TIMES, JournalOrigin, event
 from postbus.messages.envelope import read_message
 from postbus.store import batch
-from pyspark_postbus import decode, record_columns
+from pyspark_postbus import record_columns
 from pyspark_postbus.chunk_records import DecodeFailed, OtherJournal
 from pyspark_postbus.columns import ALL
 from pyspark_postbus.decode import Decoder, Selection
@@ -276,8 +277,8 @@ def test_no_message_of_an_sdk_is_read_plainly(monkeypatch: pytest.MonkeyPatch) -
     journal = [(5, [sent_by_the_sdk(number) for number in range(50)])]
     wanted = [as_arrow_gives(row) for row in plainly(journal, BASE, 1 << 62)]
     read: list[int] = []
-    plain = decode.events.event
-    monkeypatch.setattr(decode.events, "event", lambda *given: read.append(1) or plain(*given))
+    plain = events.event
+    monkeypatch.setattr(events, "event", lambda *given: read.append(1) or plain(*given))
     assert Decoder(PLACE, ALL).decode(packed(journal), BASE, 1 << 62).to_pylist() == wanted
     assert not read
 
@@ -298,7 +299,7 @@ def test_a_message_with_a_property_of_any_simple_type_is_not_read_plainly(
     message = read_message(payload, 10_000)
     journal = [(5, [records.encode_with_body(RecordKind.ENQUEUED, message, message.raw or b"")])]
     wanted = [as_arrow_gives(row) for row in plainly(journal, BASE, 1 << 62)]
-    monkeypatch.setattr(decode.events, "event", None)
+    monkeypatch.setattr(events, "event", None)
     assert Decoder(PLACE, ALL).decode(packed(journal), BASE, 1 << 62).to_pylist() == wanted
 
 

@@ -30,7 +30,7 @@ from postbus.model.plain_message import (
     ReceivedMessage,
 )
 
-texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=30)
+texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=30)  # type: ignore[arg-type]
 moments = st.integers(-62_135_596_800, 253_402_300_799).map(lambda s: Moment(s * 1_000))
 values: st.SearchStrategy[PropertyValue] = (
     st.none()

@@ -19,8 +19,8 @@ from postbus.errors import StoreUnavailable
 from postbus.model.rows import Row
 from postbus.model.times import NEVER
 from postbus.runtime import commits, engine_cache
-from postbus.runtime.fragment import LoadedFragment
-from postbus.runtime.runtime import Output, Runtime
+from postbus.runtime.fragment import LoadedFragment, Output
+from postbus.runtime.runtime import Runtime
 from postbus.store.memory.store import MemoryStore
 from postbus.store.ports.journal import Trimmed
 from tests.simulation.history import STAYS, Violation

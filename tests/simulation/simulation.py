@@ -21,11 +21,11 @@ from postbus.broker.window import WindowLimits
 from postbus.errors import InternalError, MessageLockLost, OutcomeUnknown, ServiceBusError
 from postbus.observe.meters import StoreMeter
 from postbus.runtime.engine_cache import EngineCache, Retired
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.fragment import LoadedFragment, Output
 from postbus.runtime.loading import Loader
 from postbus.runtime.receivers import OutgoingMessage
 from postbus.runtime.requests import Call, Chore
-from postbus.runtime.runtime import Output, Runtime
+from postbus.runtime.runtime import Runtime
 from postbus.store.memory.store import MemoryStore
 from tests.simulation.checkers import all_checkers
 from tests.simulation.clients import Clients, Held, Known, random_policy

@@ -19,7 +19,7 @@ from postbus.broker.queue import Queue
 from postbus.broker.shared_state import SharedState
 from postbus.broker.subqueue import MAIN
 from postbus.broker.window import WindowLimits
-from postbus.runtime.paging import load_page
+from postbus.runtime.loading import load_page
 from postbus.store import batch
 from postbus.store.memory.store import MemoryStore
 from postbus.store.ports.journal import Lease, Part

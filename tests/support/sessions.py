@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from postbus.broker import browse, session_operations
+from postbus.broker.chores import fetch_session_bodies, refill_session
 from postbus.broker.held_sessions import Session
 from postbus.broker.message import Message
 from postbus.broker.policy import Policy
-from postbus.broker.session_chores import fetch_session_bodies, refill_session
 from postbus.broker.session_list import Listing
 from postbus.broker.subqueue import MAIN
 from postbus.broker.window import WindowLimits

@@ -54,7 +54,8 @@ LIMITS: Final[dict[str, dict[str, int]]] = {
     "postbus.broker.topic": {"COPIES_AT_ONCE": 2, "STAGED_ROWS": 2},
     "postbus.runtime.receivers": {"SERVED_AT_ONCE": 2},
     "postbus.runtime.dispatch": {"GIVEN_PER_TURN": 2},
-    "postbus.runtime.runtime": {"REQUESTS_PER_TURN": 3, "PACKED_HERE_BYTES": 300},
+    "postbus.runtime.commits": {"PACKED_HERE_BYTES": 300},
+    "postbus.runtime.runtime": {"REQUESTS_PER_TURN": 3},
     # what clients say and ask for, in pieces
     "postbus.gateway.context": {"FRAMES_AT_ONCE": 2},
     "postbus.gateway.connection": {"DECODED_PER_TURN": 100},

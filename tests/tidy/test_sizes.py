@@ -1,44 +1,49 @@
-"""A file holds one idea. Past 500 lines there is a second one to look for."""
+"""A file holds one idea. A long one says in `long_files.txt` why it cannot be cut."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from tests.tidy.sizes import (
+    LIST,
+    OVER_THE_WALL,
+    WALL,
+    Row,
+    files,
+    length,
+    measured,
+    rewritten,
+    rows,
+)
+from tests.tidy.tree import shown
 
-import pytest
-
-from tests.tidy.tree import ROOT, shown, sources
-
-LINES_MAX = 500
-# Files that are longer, with their length. A ratchet: a number here only ever goes down.
-LONGER: dict[str, int] = {
-    # Each is one machine whose state would be passed around if it were cut: a queue, a turn.
-    # Queue was cut once: its methods in other files imported it, and it imported them.
-    "src/postbus/broker/queue.py": 568,
-    "src/postbus/runtime/runtime.py": 521,
-    # A table: every setting, declared once.
-    "src/postbus/settings.py": 502,
-}
+HINT = "cut the file, or run `python -m tests.tidy.sizes` (--grow) and write the reason"
 
 
-def _test_files() -> list[Path]:
-    return sorted((ROOT / "tests").rglob("*.py"))
+def test_a_long_source_is_listed_with_its_length() -> None:
+    assert {row.path: row.lines for row in rows()} == measured(), HINT
 
 
-def _length(path: Path) -> int:
-    return len(path.read_text().splitlines())
+def test_every_long_source_has_a_reason() -> None:
+    assert [row.path for row in rows() if len(row.reason.split()) < 5] == []
 
 
-FILES = [path for path in sources() + _test_files() if "node_modules" not in path.parts]
+def test_no_file_is_over_the_wall_but_those_that_are_argued() -> None:
+    over = {shown(path) for path in files("src", "bench", "tests") if length(path) > WALL}
+    assert over == OVER_THE_WALL, "look for the second idea in it"
 
 
-@pytest.mark.parametrize("path", FILES, ids=shown)
-def test_a_file_is_no_longer_than_it_may_be(path: Path) -> None:
-    assert _length(path) <= LONGER.get(shown(path), LINES_MAX), "look for the second idea in it"
+def test_a_number_falls_by_itself_and_rises_only_when_told() -> None:
+    before = [Row(420, "b.py", "one machine"), Row(400, "a.py", "one table"), Row(360, "c.py", "-")]
+    now = {"a.py": 390, "b.py": 430, "d.py": 370}
+    assert rewritten(before, now, grow=False) == [
+        Row(420, "b.py", "one machine"),
+        Row(390, "a.py", "one table"),
+    ]
+    assert rewritten(before, now, grow=True) == [
+        Row(430, "b.py", "one machine"),
+        Row(390, "a.py", "one table"),
+        Row(370, "d.py", ""),
+    ]
 
 
-def test_the_ratchet_is_tight() -> None:
-    for name, length in LONGER.items():
-        path = ROOT / name
-        assert path.exists(), f"{name} is gone: take it off the list"
-        assert _length(path) > LINES_MAX, f"{name} is short enough now: take it off the list"
-        assert _length(path) == length, f"{name} has {_length(path)} lines: lower its number"
+def test_the_list_is_as_the_command_writes_it() -> None:
+    assert rows() == sorted(rows(), key=lambda row: (-row.lines, row.path)), LIST.name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from functools import cache
 
 from postbus.broker.record_kinds import MEANINGS
@@ -76,3 +77,12 @@ def test_every_dependency_is_imported_and_says_why_it_is_there() -> None:
     for_spark = (ROOT / "requirements" / "spark.in").read_text()
     wanted |= set(re.findall(r"^[\w-]+", for_spark, re.MULTILINE))
     assert explained == wanted
+
+
+def test_a_package_that_claims_types_ships_its_marker() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert "Typing :: Typed" in project["project"]["classifiers"]
+    shipped = project["tool"]["setuptools"]["package-data"]
+    packages = {path.parent for path in (ROOT / "src").glob("*/__init__.py")}
+    assert {path.name for path in packages if (path / "py.typed").exists()} == set(shipped)
+    assert {path.name for path in packages} == set(shipped)

@@ -1,4 +1,4 @@
-"""Work that nobody asked for: refill windows, activate what is due, sweep what expired.
+"""Work that nobody asked for: refill windows, activate due messages, sweep expired messages.
 
 Each chore does a bounded slice. Like every call that needs the store it returns `Need` and
 changes nothing, or does its work and returns None.
@@ -7,6 +7,7 @@ changes nothing, or does its work and returns None.
 from typing import Final
 
 from postbus.broker.engine import Engine
+from postbus.broker.held_sessions import Session
 from postbus.broker.lanes import first_messages
 from postbus.broker.message import (
     ACTIVE,
@@ -24,9 +25,11 @@ from postbus.broker.pages import (
     BatchPage,
     BodyPage,
     DuePage,
+    GroupPage,
     LanePage,
     Need,
     NextDue,
+    Page,
     Pages,
     PinnedPage,
     missing,
@@ -41,6 +44,10 @@ SLICE: Final = 256
 PAGE_ROWS: Final = 1024
 BATCHES_AT_ONCE: Final = 8
 COPY_BYTES: Final = 4 << 20
+SESSION_BODIES_AT_ONCE: Final = 64
+WORTH_A_BATCH: Final = 4
+"""A batch is read whole if it has so many bodies of a session. Mostly it has fewer, because the
+messages of a session lie among those of other sessions."""
 _BLOCKED_SWEEP_MS: Final = 1_000
 
 
@@ -78,6 +85,82 @@ def fetch_bodies(queue: Queue, subqueue: int, pages: Pages) -> Need | None:
     if not head.has_body:
         raise CorruptRow(f"the journal has no batch at {head.base} for message {head.number}")
     return None
+
+
+# -- sessions that are held ------------------------------------------------------------------
+
+
+def refill_session(queue: Queue, session_id: str, pages: Pages) -> Need | None:
+    """Bring the next page of a session into its window."""
+    session = _held(queue, session_id)
+    if session is None:
+        return None
+    window = session.window
+    if not window.low:
+        queue.shared.ready_sessions[(queue.main, session_id)] = None
+        return None
+    group = session_id.encode()
+    limit = min(PAGE_ROWS, window.page)
+    page = GroupPage(queue.main, ACTIVE, group, window.end + 1, limit)
+    if need := missing(pages, [page]):
+        return need
+    messages, end = queue.ledger.delta.over_group(
+        pages.rows(page), queue.main, ACTIVE, session_id, page.start, limit
+    )
+    window.extend(messages, end)
+    return None
+
+
+def fetch_session_bodies(queue: Queue, session_id: str, pages: Pages) -> Need | None:
+    """Read the bodies at the head of a session."""
+    session = _held(queue, session_id)
+    if session is None:
+        return None
+    window = session.window
+    head = window.head()
+    if head is None or head.raw is not None:
+        # It left while its body was read: what comes next must be looked for.
+        queue.shared.ready_sessions[(queue.main, session_id)] = None
+        return None
+    wanted = window.bodiless()[:SESSION_BODIES_AT_ONCE]
+    shared: dict[int, int] = {}
+    for message in wanted:
+        shared[message.base] = shared.get(message.base, 0) + 1
+    found_in: dict[int, Page] = {
+        message.number: _page_with(message, shared[message.base]) for message in wanted
+    }
+    if need := missing(pages, list(dict.fromkeys(found_in.values()))):
+        return need
+    for message in wanted:
+        raw = _body_in(message, found_in[message.number], pages)
+        if raw is not None:
+            window.fill_body(message, raw)
+    if not head.has_body:
+        raise no_body(head)
+    return None
+
+
+def _held(queue: Queue, session_id: str) -> Session | None:
+    return None if queue.sessions is None else queue.sessions.held.get(session_id)
+
+
+def _page_with(message: Message, in_its_batch: int) -> Page:
+    if in_its_batch >= WORTH_A_BATCH:
+        return BatchPage(message.base)
+    return BodyPage(message.base, message.position, message.length)
+
+
+def _body_in(message: Message, page: Page, pages: Pages) -> bytes | None:
+    if isinstance(page, BodyPage):
+        return pages.body(page)
+    assert isinstance(page, BatchPage)
+    batch = pages.body(page)
+    if batch is None:
+        return None
+    return batch[message.position : message.position + message.length]
+
+
+# -- time, and what is left behind -----------------------------------------------------------
 
 
 def activate(engine: Engine, until: Instant, now: Instant, pages: Pages) -> Need | None:

@@ -8,11 +8,11 @@ number of its own and a record, so that whoever reads the journal sees it; it is
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from postbus.broker.admission import admit
 from postbus.broker.bloom import digest_of
 from postbus.broker.duplicate_history import History, Segment
 from postbus.broker.message import ForwardingInfo, Message
 from postbus.broker.pages import Need, Pages, SeenPage, SeenSlice
+from postbus.broker.policy import admit
 from postbus.broker.queue import Queue
 from postbus.model.times import Instant
 

@@ -14,7 +14,6 @@ them that is full must not keep the others waiting.
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
-from postbus.broker.admission import admit
 from postbus.broker.bloom import digest_of
 from postbus.broker.browse import by_number
 from postbus.broker.duplicate_history import History
@@ -24,7 +23,7 @@ from postbus.broker.lanes import first_messages
 from postbus.broker.message import ACTIVE, OUTBOX, SCHEDULED, ForwardingInfo, Message, no_body
 from postbus.broker.outbox import destination_of
 from postbus.broker.pages import BodyPage, LanePage, Need, Page, Pages, missing
-from postbus.broker.policy import NOWHERE
+from postbus.broker.policy import NOWHERE, admit
 from postbus.broker.queue import HOPS_EXCEEDED, HOPS_MAX, Queue
 from postbus.broker.record_kinds import RecordKind
 from postbus.broker.send_via import is_posted

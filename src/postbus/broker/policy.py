@@ -1,9 +1,28 @@
-"""What an entity's description means to the engine: the limits and switches it decides by."""
+"""The limits and switches that an entity's description means to the engine, and whether they let
+messages in: all messages of a send, or none."""
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
+
+from postbus.broker.message import Message
+from postbus.errors import (
+    EntityDisabled,
+    InvalidArgument,
+    InvalidOperation,
+    MessageSizeExceeded,
+    QuotaExceeded,
+)
 
 GIGABYTE: Final = 1 << 30
 NOWHERE: Final = -1
+ID_LENGTH_MAX: Final = 128
+"""Characters of a message id or a session id (semantics B §11)."""
+
+SESSION_MISSING: Final = (
+    "The SessionId was not set on a message, and it cannot be sent to the entity. Entities that "
+    "have session support enabled can only receive messages that have the SessionId set to a "
+    "valid value."
+)
 
 
 class Policy(NamedTuple):
@@ -19,9 +38,46 @@ class Policy(NamedTuple):
     sends: bool = True
     receives: bool = True
     forward_to: int = NOWHERE
-    """The fragment of the entity that its messages go on to, and that of its dead letters."""
+    """The fragment that its messages are forwarded to, and the fragment for its dead letters."""
     forward_dead_letters_to: int = NOWHERE
     dead_letter_on_filter_errors: bool = True
     requires_session: bool = False
     duplicate_window_ms: int | None = None
-    """For how long a message id counts as seen; None: ids are not looked at."""
+    """How long a message id counts as seen; None where duplicates are not detected."""
+
+
+def admit(
+    kind: str, name: str, policy: Policy, size_bytes: int, messages: Sequence[Message]
+) -> None:
+    """Raise the refusal of these messages, if the entity refuses any; `kind` is Queue or Topic."""
+    if not policy.sends:
+        raise EntityDisabled(name, "Send")
+    size = size_bytes
+    for message in messages:
+        _check(name, policy, message)
+        size += message.length
+    if size > policy.size_bytes_max:
+        raise QuotaExceeded(
+            f"The maximum entity size has been reached or exceeded for {kind}: '{name}'. "
+            f"Size of entity in bytes:{size_bytes}, "
+            f"Max entity size in bytes:{policy.size_bytes_max}."
+        )
+
+
+def _check(name: str, policy: Policy, message: Message) -> None:
+    if message.length > policy.message_size_max:
+        raise MessageSizeExceeded(
+            f"The received message (delivery-size: {message.length} bytes) exceeds the limit "
+            f"({policy.message_size_max} bytes) currently allowed on the entity '{name}'."
+        )
+    if message.header_size > policy.header_size_max:
+        raise MessageSizeExceeded(
+            f"The headers of the message take {message.header_size} bytes, "
+            f"{policy.header_size_max} bytes are allowed on the entity '{name}'."
+        )
+    if policy.requires_session and message.session_id is None:
+        raise InvalidOperation(SESSION_MISSING)
+    if len(message.message_id) > ID_LENGTH_MAX:
+        raise InvalidArgument(f"The MessageId is longer than {ID_LENGTH_MAX} characters.")
+    if message.session_id is not None and len(message.session_id) > ID_LENGTH_MAX:
+        raise InvalidArgument(f"The SessionId is longer than {ID_LENGTH_MAX} characters.")

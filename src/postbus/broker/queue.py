@@ -9,7 +9,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
-from postbus.broker.admission import admit
 from postbus.broker.held_sessions import Session, Sessions
 from postbus.broker.ledger import Ledger
 from postbus.broker.message import (
@@ -23,7 +22,7 @@ from postbus.broker.message import (
     NewProperties,
 )
 from postbus.broker.outbox import Outbox
-from postbus.broker.policy import NOWHERE, Policy
+from postbus.broker.policy import NOWHERE, Policy, admit
 from postbus.broker.record_kinds import RecordKind
 from postbus.broker.shared_state import SharedState
 from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, subqueue_of

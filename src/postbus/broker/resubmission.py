@@ -12,13 +12,12 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
-from postbus.broker.admission import admit
 from postbus.broker.bloom import digest_of
 from postbus.broker.browse import RECEIVE_BYTES_MAX, by_number
 from postbus.broker.engine import Engine
 from postbus.broker.message import ACTIVE, DEFERRED, SCHEDULED, ForwardingInfo, Message, no_body
 from postbus.broker.pages import BodyPage, Need, Page, Pages, missing
-from postbus.broker.policy import NOWHERE, Policy
+from postbus.broker.policy import NOWHERE, Policy, admit
 from postbus.broker.queue import Queue
 from postbus.broker.record_kinds import RecordKind
 from postbus.broker.send_via import admit_posts, post

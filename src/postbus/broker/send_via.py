@@ -8,10 +8,9 @@ refuses ends in the transfer dead-letter queue beside that outbox.
 
 from collections.abc import Sequence
 
-from postbus.broker.admission import admit
 from postbus.broker.engine import Engine
 from postbus.broker.message import OUTBOX, ForwardingInfo, Message
-from postbus.broker.policy import Policy
+from postbus.broker.policy import Policy, admit
 from postbus.broker.record_kinds import RecordKind
 from postbus.broker.subqueue import TRANSFER_DEAD_LETTER, kind_of
 from postbus.model.times import Instant

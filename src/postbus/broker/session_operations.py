@@ -6,11 +6,11 @@ copied forward as they are. Who holds a session lasts no longer than a lock does
 
 from typing import Final
 
-from postbus.broker.admission import ID_LENGTH_MAX
 from postbus.broker.held_sessions import READY_MAX, Session, Sessions
 from postbus.broker.lanes import first_of_session
 from postbus.broker.message import ACTIVE, STATE, Message, no_body
 from postbus.broker.pages import BodyPage, GroupPage, GroupsPage, Need, Page, Pages, missing
+from postbus.broker.policy import ID_LENGTH_MAX
 from postbus.broker.queue import Queue
 from postbus.broker.record_kinds import RecordKind
 from postbus.broker.session_queue import SessionQueue, with_sessions

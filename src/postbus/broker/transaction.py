@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from postbus.broker.admission import admit
 from postbus.broker.browse import find_scheduled
 from postbus.broker.engine import Engine
 from postbus.broker.message import Message, NewProperties, no_body
 from postbus.broker.pages import BodyPage, Need, Page, Pages, missing
+from postbus.broker.policy import admit
 from postbus.broker.queue import Queue
 from postbus.broker.record_kinds import RecordKind
 from postbus.broker.rewriting import Rewriting, check_together

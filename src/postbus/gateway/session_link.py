@@ -22,7 +22,7 @@ from postbus.errors import (
 )
 from postbus.gateway.client_links import ClientReceiver
 from postbus.model.times import TICKS_PER_MS, Instant, format_timespan, ticks_of_instant
-from postbus.runtime.session_requests import Accept, Leave
+from postbus.runtime.sessions import Accept, Leave
 
 if TYPE_CHECKING:
     from postbus.gateway.client_connection import ClientConnection

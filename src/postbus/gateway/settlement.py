@@ -21,7 +21,7 @@ from postbus.messages.envelope import Changes, change_properties
 from postbus.messages.pings import PING_TTL_MS, count_pings
 from postbus.model.times import Instant
 from postbus.runtime.fragment import LoadedFragment
-from postbus.runtime.holding import Ordered
+from postbus.runtime.reads import OrderedRequest
 from postbus.runtime.requests import Request
 
 ACCEPTED: Final = Accepted()
@@ -45,7 +45,7 @@ class DispositionOrigin(ABC):
         """These deliveries have their outcome."""
 
 
-class Send(Ordered):
+class Send(OrderedRequest):
     """One transfer: a message, or a batch that is stored whole or not at all."""
 
     __slots__ = (

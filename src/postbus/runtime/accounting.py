@@ -1,4 +1,4 @@
-"""Count what was committed: the meters follow the journal, so they count what lasts."""
+"""Meters of entities. They count committed records, so they count only durable operations."""
 
 from postbus.broker import records
 from postbus.broker.record_kinds import DEAD_LETTER_METER, MEANINGS, RecordKind
@@ -8,7 +8,7 @@ from postbus.runtime.fragment import LoadedFragment
 
 
 def account(fragment: LoadedFragment, written: list[bytes]) -> None:
-    """Add one batch's records to the meters of their entities."""
+    """Add the records of one batch to the meters of their entities."""
     if not fragment.meters:
         if fragment.meter is not None:
             _add(fragment.meter, written)

@@ -1,20 +1,21 @@
-"""The clocks of a process, and what each of them is for.
+"""The three clocks of a process, and their uses.
 
-The broker's time never goes back: locks, schedules and expiry compare instants, so time that steps
-back would revive what has ended. It dates all that is stored or is compared with what is stored:
-messages, locks, time to live, schedules, duplicates, retention, idleness, changes of entities, how
-far readers are. Instants that clients give (`x-opt-scheduled-enqueue-time`, `at` of the feed) are
-compared with it too: after a wall clock that was ahead they come early, by as much.
+The broker's time never goes back. Locks, schedules and expiry compare instants; if time went back,
+ended locks would come alive again. The broker's time dates everything that is stored or compared
+with stored instants: messages, locks, time to live, schedules, duplicates, retention, idleness,
+changes of entities, offsets of readers. Instants from clients (`x-opt-scheduled-enqueue-time`, `at`
+of the feed) are compared with it too. If the wall clock was ahead and was set back, these come
+early by the difference.
 
-The wall clock judges what somebody else has dated: shared access signatures, JSON Web Tokens, the
-claims and links that stand on them; certificates (`postbus.tls.certificates`), and the time in
-a refusal, which people look up in their own logs. Judged by the broker's time, every token would
-look expired for twice as long as a clock was ahead, restarts included.
+The wall clock is compared with dates that others have set: shared access signatures, JSON Web
+Tokens and the claims and links based on them, and certificates (`postbus.tls.certificates`). It
+also gives the time in a refusal, which people look up in their own logs. By the broker's time,
+tokens would look expired for twice as long as a clock was ahead, even after a restart.
 
-The event loop's clock counts how long a peer takes: heartbeats, idle time-outs, the time for a
-login. A wall clock that is set must neither end all connections nor keep heartbeats from going out.
-Pauses of our own (between two looks for signing keys, between two lines of a log) are the broker's
-time: half the speed does no harm, and a wall clock set back would draw them out.
+The event loop's clock measures how long a peer takes: heartbeats, idle time-outs, the login. When
+the wall clock is set, connections must not end and heartbeats must not stop. Pauses of the broker
+itself (between two requests for signing keys, between two lines of a log) use the broker's time.
+There half speed does no harm, while a wall clock that is set back would prolong them.
 """
 
 import time
@@ -26,11 +27,11 @@ _NS_PER_MS = 1_000_000
 
 
 class SystemClock:
-    """Wall time that only moves forward.
+    """The broker's time: wall time that only moves forward.
 
-    A wall clock that is ahead is followed at once. One that was set back is waited for at half
-    speed, measured by the monotonic clock: standing still until it catches up would stop every
-    timer for as long as the correction was large.
+    If the wall clock is set forward, this clock follows at once. If it is set back, this clock runs
+    at half speed, by the monotonic clock, until the wall clock catches up. If it stood still, every
+    timer would stop for that time.
     """
 
     __slots__ = ("_monotonic_ns", "_now_ns", "_seen_ns", "_wall_ns")
@@ -59,5 +60,5 @@ class SystemClock:
         return self._now_ns // _NS_PER_MS
 
     def wall(self) -> Instant:
-        """The machine's clock as it is now; may go back."""
+        """The time of the machine's clock. It may go back."""
         return self._wall_ns() // _NS_PER_MS

@@ -1,4 +1,4 @@
-"""What a turn hands to the store, and what is told when it comes back."""
+"""A turn's commit: its parts as the store gets them, and the answers when it comes back."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,22 +9,27 @@ import structlog
 
 from postbus.broker.engine import Engine
 from postbus.errors import OutcomeUnknown, ServiceBusError, StoreUnavailable
+from postbus.model.rows import Checkpoint
+from postbus.model.times import Instant
 from postbus.runtime.accounting import account
 from postbus.runtime.fragment import LoadedFragment, Output
 from postbus.runtime.requests import Request
 from postbus.store import batch
-from postbus.store.ports.journal import Part
+from postbus.store.ports.journal import Lease, Part
 
 NO_ROOM: Final = (
     "The disk of the broker has no room for new messages. They are taken again once messages were "
     "received and completed, or other files have made room."
 )
+PACKED_HERE_BYTES: Final = 2 << 20
+"""Larger batches are packed on the store's thread. Copying and summing so much takes long, but
+releases the interpreter's lock for pieces of a megabyte and more."""
 
 log = structlog.get_logger("runtime")
 
 
 class PreparedPart(NamedTuple):
-    """One fragment's part of a turn, as it goes to the store."""
+    """One fragment's part of a commit."""
 
     fragment: LoadedFragment
     engine: Engine
@@ -32,19 +37,39 @@ class PreparedPart(NamedTuple):
     part: Part
 
 
-def packed(written: PreparedPart) -> PreparedPart:
-    """The same with its records in the form of the store."""
-    part = written.part
-    lease = part.lease
-    data, _ = batch.pack(lease.fragment, lease.epoch, part.base, part.at, written.records)
-    return written._replace(part=part._replace(batch=data))
+def prepare(
+    fragment: LoadedFragment,
+    engine: Engine,
+    lease: Lease,
+    now: Instant,
+    checkpoint: Checkpoint | None,
+) -> PreparedPart:
+    """Seal the pending records of an engine, and pack them unless they are large."""
+    ledger = engine.ledger
+    base, records, data = ledger.head, ledger.seal(), b""
+    if records and sum(map(len, records)) < PACKED_HERE_BYTES:
+        # The store's thread would wait for the interpreter's lock while this thread goes on, and
+        # the disk would be idle meanwhile.
+        data, _ = batch.pack(fragment.id, lease.epoch, base, now, records)
+    part = Part(lease, base, len(records), now, data, checkpoint)
+    return PreparedPart(fragment, engine, records, part)
+
+
+def pack_large(written: list[PreparedPart]) -> None:
+    """Pack the parts that prepare() has left. Runs on the store's thread."""
+    for place, each in enumerate(written):
+        part = each.part
+        if each.records and not part.batch:
+            lease = part.lease
+            data, _ = batch.pack(lease.fragment, lease.epoch, part.base, part.at, each.records)
+            written[place] = each._replace(part=part._replace(batch=data))
 
 
 class Commit:
     """A turn whose records are on their way to the disk.
 
-    A class, and not what two nested functions share: those would refer to each other through it,
-    and keep every message of every turn until the garbage collector comes by.
+    This is a class because two nested functions that share its state would form a reference cycle,
+    and keep every message of every turn until the garbage collector runs.
     """
 
     __slots__ = ("fragments", "outputs", "requests", "started", "written")
@@ -65,14 +90,17 @@ class Commit:
     def join(
         self, fragments: dict[LoadedFragment, None], requests: list[Request], outputs: list[Output]
     ) -> None:
-        """Let a turn that writes nothing wait for this one."""
+        """Add the outputs of a turn that writes nothing: they leave after this commit."""
         self.fragments |= fragments
         self.requests += requests
         self.outputs += outputs
 
 
 def note_committed(written: PreparedPart) -> None:
-    """It is durable; its engine may have been thrown away meanwhile (entity deleted)."""
+    """Count the records of a durable part, and tell those who wait for records.
+
+    The engine may have been discarded meanwhile, because the entity was deleted.
+    """
     fragment, part = written.fragment, written.part
     account(fragment, written.records)
     fragment.head = part.base + part.count
@@ -84,10 +112,10 @@ def note_committed(written: PreparedPart) -> None:
 
 
 def refusal_of(error: BaseException) -> ServiceBusError:
-    """What those are told whose commit came back with an error."""
+    """The refusal for requests whose commit failed with an error."""
     if isinstance(error, ServiceBusError):
         return error
-    if isinstance(error, ValueError):  # behind one that failed: nothing was written
+    if isinstance(error, ValueError):  # the commit before it failed, so nothing was written
         return StoreUnavailable(f"The store did not take the write: {error}")
     return OutcomeUnknown(f"The store may have taken the write, or not: {error!r}")
 
@@ -98,7 +126,7 @@ def refuse(
     outputs: list[Output],
     refusal: ServiceBusError,
 ) -> None:
-    """Memory is ahead of the disk there: nothing that was decided leaves, everybody is refused."""
+    """Drop the outputs of lost fragments, whose records are not durable, and refuse requests."""
     outputs[:] = [output for output in outputs if output[0] not in lost]
     refused = [request for request in requests if request.fragment in lost]
     requests[:] = [request for request in requests if request.fragment not in lost]
@@ -107,7 +135,7 @@ def refuse(
 
 
 def safely(fragment: LoadedFragment, call: Callable[[], None]) -> None:
-    """Tell one client; whatever goes wrong with it, the others must be told too."""
+    """Answer one client. If that fails, the others are still answered."""
     try:
         call()
     except Exception:

@@ -1,4 +1,4 @@
-"""What a turn does with an engine after its requests are decided: time, deliveries, chores."""
+"""The second half of a turn, after requests are decided: deadlines, deliveries and chores."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,14 +8,14 @@ from postbus.broker.subqueue import owner_of
 from postbus.model.times import Instant
 from postbus.runtime.fragment import GIVEN_PER_TURN, LoadedFragment, Output
 from postbus.runtime.requests import Request
-from postbus.runtime.session_serving import serve_sessions
+from postbus.runtime.sessions import serve_sessions
 
 
 def serve(fragment: LoadedFragment, now: Instant, outputs: list[Output]) -> list[Request]:
-    """Let time act on the queues of a fragment, and hand out what is ready.
+    """Act on deadlines of a fragment, and hand out ready messages.
 
-    Returns the work that has come up. Where there is more to hand out at once, the fragment is
-    called again.
+    Returns the chores that are due. Subqueues with more to hand out are in
+    `fragment.waiting_subqueues` afterwards, for the next turn.
     """
     engine = fragment.engine
     assert engine is not None
@@ -23,8 +23,8 @@ def serve(fragment: LoadedFragment, now: Instant, outputs: list[Output]) -> list
     if engine.shared.lost_sessions:
         _tell_of_lost_sessions(fragment, engine.shared, outputs)
     if engine.topic is not None:
-        engine.topic.begin_turn()  # the next one
-    # Only where something became ready, or somebody came to wait.
+        engine.topic.begin_turn()
+    # Only subqueues where a message became ready or a receiver came to wait.
     ready_subqueues, waiting_subqueues = engine.shared.ready_subqueues, fragment.waiting_subqueues
     looked_at = [
         *waiting_subqueues,
@@ -42,7 +42,7 @@ def serve(fragment: LoadedFragment, now: Instant, outputs: list[Output]) -> list
         if queue is None or not queue.policy.receives or queue.forwards(subqueue):
             continue
         if room <= 0:
-            waiting_subqueues[subqueue] = None  # the first in the next turn
+            waiting_subqueues[subqueue] = None  # served first in the next turn
             continue
         given: list[Callable[[], None]] = []
         if receivers.dispatch(queue, now, room, given):
@@ -53,7 +53,7 @@ def serve(fragment: LoadedFragment, now: Instant, outputs: list[Output]) -> list
     found: list[Request] = []
     if fragment.session_waiters:
         found = serve_sessions(fragment, engine, looked_at, now, outputs)
-    # What went out of one line, expired, may have gone into another.
+    # An expired message of one subqueue may have become a dead letter in another.
     waiting_subqueues.update(ready_subqueues)
     ready_subqueues.clear()
     outboxes_with_work = engine.shared.outboxes_with_work

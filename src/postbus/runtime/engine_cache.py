@@ -1,8 +1,7 @@
-"""Which engines are in memory: those in use, and of the others the latest few, for a while.
+"""The engines in memory: all that are in use, and those that were used last, for a while.
 
-An engine that nobody needs is forgotten once its index is up to date; its next use loads it
-again. What must be known of it meanwhile, without loading it, stays with its fragment: its counts,
-which cannot change, and when it next has work of its own.
+An engine that nobody needs is forgotten once its index is up to date. Its next use loads it again.
+Meanwhile its fragment keeps its counts, which cannot change, and the time of its next work.
 """
 
 from collections.abc import Iterable
@@ -18,15 +17,15 @@ from postbus.model.times import NEVER, Instant
 from postbus.runtime.fragment import LoadedFragment
 
 SOON_MS: Final = 10_000
-"""An engine with work of its own within this is not worth forgetting."""
+"""An engine with work of its own within this time is not forgotten."""
 
 
 class Retired(NamedTuple):
-    """What came of making room."""
+    """Fragments that the cache wants to be rid of."""
 
     forgotten: list[LoadedFragment]
     unwritten: list[LoadedFragment]
-    """Would be forgotten if their index were up to date: a checkpoint is wanted first."""
+    """Their index is not up to date: they need a checkpoint before they can be forgotten."""
 
 
 class EngineCache:
@@ -45,40 +44,40 @@ class EngineCache:
         return len(self._fragments)
 
     def loaded(self, fragment: LoadedFragment, now: Instant) -> None:
-        """The fragment's engine was loaded."""
+        """Add a fragment whose engine was loaded."""
         self._fragments[fragment] = None
         fragment.idle_since = now
         fragment.counts = None
         fragment.wakes_at = NEVER
 
     def dropped(self, fragment: LoadedFragment) -> None:
-        """The fragment's engine was thrown away."""
+        """Remove a fragment whose engine was discarded."""
         self._fragments.pop(fragment, None)
         self._leaving.pop(fragment, None)
 
     @property
     def crowded(self) -> bool:
-        """Is it worth looking for somebody to forget?"""
+        """Whether make_room() may find an engine to forget."""
         return len(self._fragments) > self._look_at or bool(self._leaving)
 
     def make_room(self, now: Instant) -> Retired:
-        """Forget the engines that waited for their checkpoint and, when there are too many, those
-        that were not used for longest."""
+        """Forget the engines that waited for their checkpoint and, if there are too many, those
+        that have been idle for longest."""
         leaving, self._leaving = self._leaving, {}
         retired = self._retire(leaving, now, may_ask=False)
         if len(self._fragments) > self._look_at:
             found = self._retire(self._surplus(), now, may_ask=True)
             retired.forgotten.extend(found.forgotten)
             retired.unwritten.extend(found.unwritten)
-        # Where most are in use there is nothing to be had: look again when there are more.
+        # If most engines are in use, none can be forgotten: look again when there are more.
         self._look_at = max(self._loaded_max, len(self._fragments) + self._loaded_max // 8)
         if len(self._fragments) <= self._loaded_max:
             self._look_at = self._loaded_max
         return retired
 
     def age(self, now: Instant) -> Retired:
-        """Forget the engines that nobody has used for as long as is set, and those that are too
-        many. Called now and then."""
+        """Forget engines that have been idle for `idle_ms`, and engines beyond `loaded_max`. Upkeep
+        calls it now and then."""
         leaving = dict.fromkeys(self._surplus())
         for fragment in self._fragments:
             if fragment.used:
@@ -90,8 +89,8 @@ class EngineCache:
         return self._retire(leaving, now, may_ask=True)
 
     def _surplus(self) -> list[LoadedFragment]:
-        """Those that were not used for longest, when there are too many; an eighth more than that,
-        so that a long list is not sorted for each engine."""
+        """The engines beyond `loaded_max` that have been idle for longest, and an eighth more, so
+        that a long list is not sorted for each single engine."""
         surplus = len(self._fragments) - self._loaded_max
         if surplus <= 0:
             return []
@@ -115,9 +114,9 @@ class EngineCache:
 
 
 def at_rest(fragment: LoadedFragment, now: Instant) -> bool:
-    """Nothing in the engine would be missed: no lock, no receiver, nothing under way or due soon.
+    """Whether an engine can be forgotten: no lock, no receiver, nothing under way or due soon.
 
-    A client's sender link is no obstacle: it asks anew for each message.
+    A client's sender link does not matter, because each of its messages is a new request.
     """
     engine = fragment.engine
     return (
@@ -135,8 +134,8 @@ def at_rest(fragment: LoadedFragment, now: Instant) -> bool:
 
 
 def _has_work(engine: Engine) -> bool:
-    """Is there work that nobody waits for? An engine that was only just loaded has not been looked
-    at, so that its chores say nothing of it."""
+    """Whether the engine has work that no client waits for. The chores do not show that if the
+    engine was loaded just now, because no turn has looked at it."""
     topic = engine.topic
     return bool(
         engine.shared.outboxes
@@ -150,19 +149,19 @@ def _forget(fragment: LoadedFragment) -> None:
     engine = fragment.engine
     assert engine is not None
     fragment.counts = all_counts(engine.ledger)
-    # Expired messages are swept only while somebody receives (R-DLQ-06), so they can wait.
+    # Expired messages are swept only while a receiver is there (R-DLQ-06), so they can wait.
     fragment.wakes_at = engine.own.next_due
     fragment.engine = fragment.lease = None
 
 
 def all_counts(ledger: Ledger) -> dict[int, QueueCounts]:
-    """What is in a fragment, by owner."""
+    """The message counts of a fragment, by owner."""
     owners = {owner_of(subqueue) for subqueue, _ in ledger.counts} | {0}
     return {owner: counts_of(ledger, owner) for owner in owners}
 
 
 def counts_of(ledger: Ledger, owner: int = 0) -> QueueCounts:
-    """What a queue, topic or subscription has; the size is that of all in the fragment."""
+    """The counts of a queue, topic or subscription. The size is that of the whole fragment."""
     main = subqueue_of(owner, MAIN)
     dead = subqueue_of(owner, DEAD_LETTER)
     transfer_dead = subqueue_of(owner, TRANSFER_DEAD_LETTER)

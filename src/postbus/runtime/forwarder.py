@@ -1,8 +1,8 @@
-"""Takes messages from the outboxes of entities to the entities that they are forwarded to.
+"""Forwarding: moves messages from the outboxes of entities to their destinations.
 
-One outbox is emptied by one shipment after the other: read, taken in by the destination, removed.
-What is under way when the process dies is sent again, and the destination knows what it has
-(`postbus.broker.forwarding`).
+An outbox is emptied batch by batch: a batch is read, accepted by the destination, then removed. If
+the process dies in between, the batch is sent again. The destination knows which messages it
+already has (`postbus.broker.forwarding`).
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from postbus.runtime.runtime import Runtime
 
 TRY_AGAIN_S = 1.0
 SEE_AGAIN_S = 60.0
-"""After a destination that cannot be read, which lasts until somebody has seen to it."""
-SHIPMENTS_MAX = 64
-"""Under way at once: a topic may have two thousand subscriptions that forward, and each shipment
-holds up to a megabyte of bodies."""
+"""Pause after a destination that cannot be read: that lasts until an operator has mended it."""
+BATCHES_MAX = 64
+"""Batches under way at once. A topic may have two thousand subscriptions that forward, and each
+batch holds up to a megabyte of bodies."""
 
 Outbox = tuple[LoadedFragment, int]
+"""A fragment, and a subqueue of it that has messages to forward."""
 
 log = structlog.get_logger("forwarder")
 
@@ -44,32 +45,32 @@ class Forwarder:
         runtime_of: Callable[[LoadedFragment], Runtime],
     ) -> None:
         self._fragment_of = fragment_of
-        """Finds a fragment by its id; None when its entity is gone."""
+        """The fragment with an id; None when its entity is gone."""
         self._runtime_of = runtime_of
         self._under_way: set[Outbox] = set()
         self._waiting: dict[Outbox, None] = {}
-        """Those that have more to send, in the order of their turns."""
+        """Outboxes with more to send, in the order of their turns."""
         self._resting: set[Outbox] = set()
-        """Those that are tried again in a while."""
+        """Outboxes that are tried again after a pause."""
         self._full: dict[Outbox, set[int]] = {}
-        """Destinations of an outbox that had no room, and are asked again in a while. Until then
-        the others are sent what there is for them."""
+        """Destinations of an outbox that had no room, and are asked again after a pause. The other
+        destinations of the outbox are served meanwhile."""
         self._stopped = False
 
     def stop(self) -> None:
-        """Let what is under way arrive, and send nothing more: the next start goes on with it."""
+        """Send nothing more. Batches under way still arrive; the next start sends the rest."""
         self._stopped = True
 
     def serve(self, fragment: LoadedFragment) -> None:
-        """See to the outboxes of this fragment from now on."""
-        fragment.on_outbox = partial(self._waiting_subqueues, fragment)
+        """Empty the outboxes of this fragment from now on."""
+        fragment.on_outbox = partial(self._has_work, fragment)
 
     def forget_marks(self, fragment: LoadedFragment) -> None:
-        """Have a destination forget the outboxes from which nothing can come any more."""
+        """Let a destination forget its marks of outboxes that can send nothing any more."""
         engine = fragment.engine
         if engine is None or not engine.ledger.marks:
             return
-        # A shipment may be under way still, and be repeated, though its entity is gone.
+        # A batch of a deleted entity may still be under way, and be repeated.
         busy = {
             outbox_id(source.id, subqueue)
             for outboxes in (self._under_way, self._waiting, self._resting)
@@ -85,7 +86,7 @@ class Forwarder:
             self._runtime_of(fragment).wake(fragment)
 
     def _may_send(self, origin: int) -> bool:
-        """Is the entity of an outbox there? Neither fragments nor owners are used twice."""
+        """Whether the entity of an outbox exists. Ids of fragments and owners are never reused."""
         fragment_id, subqueue = outbox_of(origin)
         fragment, owner = self._fragment_of(fragment_id), owner_of(subqueue)
         if fragment is None:
@@ -94,7 +95,8 @@ class Forwarder:
             return True
         return fragment.engine is not None and owner in fragment.engine.queues
 
-    def _waiting_subqueues(self, fragment: LoadedFragment, subqueue: int) -> None:
+    def _has_work(self, fragment: LoadedFragment, subqueue: int) -> None:
+        """Empty an outbox, unless it is under way or rests."""
         outbox = fragment, subqueue
         if outbox not in self._under_way and outbox not in self._resting:
             self._waiting[outbox] = None
@@ -102,14 +104,14 @@ class Forwarder:
 
     def _go_on(self) -> None:
         waiting, under_way = self._waiting, self._under_way
-        while waiting and len(under_way) < SHIPMENTS_MAX and not self._stopped:
+        while waiting and len(under_way) < BATCHES_MAX and not self._stopped:
             outbox = next(iter(waiting))
             del waiting[outbox]
             under_way.add(outbox)
             self._collect(*outbox)
 
     def _done(self, outbox: Outbox, has_more: bool) -> None:
-        """One shipment is over. Another of the same outbox has to wait for its turn."""
+        """A batch is done. The next batch of the same outbox waits for its turn."""
         self._under_way.discard(outbox)
         if has_more:
             self._waiting[outbox] = None
@@ -126,58 +128,61 @@ class Forwarder:
         fragment: LoadedFragment,
         subqueue: int,
         passed_over: Set[int],
-        shipment: ForwardBatch | None,
+        batch: ForwardBatch | None,
     ) -> None:
-        if shipment is None:
-            # One that was passed over may have been due to be asked again meanwhile.
+        if batch is None:
+            # The pause of a destination that was passed over may have ended meanwhile.
             is_due = not passed_over <= self._full.get((fragment, subqueue), set())
             self._done((fragment, subqueue), has_more=is_due)
             return
-        if not shipment.messages:
+        if not batch.messages:
             self._done((fragment, subqueue), has_more=True)
             return
-        destination = self._fragment_of(shipment.destination)
+        destination = self._fragment_of(batch.destination)
         if destination is None or destination.gone is not None:
-            receipt = ForwardResult(0, EntityNotFound("the entity that it was forwarded to"))
-            self._received(fragment, subqueue, shipment, receipt)
+            result = ForwardResult(0, EntityNotFound("the entity that it was forwarded to"))
+            self._accepted(fragment, subqueue, batch, result)
             return
-        done = partial(self._received, fragment, subqueue, shipment)
-        size = sum(len(raw) for _, raw in shipment.messages)
+        done = partial(self._accepted, fragment, subqueue, batch)
+        size = sum(len(raw) for _, raw in batch.messages)
 
         def failed(error: ServiceBusError) -> None:
             log.warning("forwarding interrupted", entity=destination.name, error=str(error))
             done(ForwardResult(0, error))
 
-        # What is for others in the same outbox must not wait for one that does not answer.
+        # Posts of one outbox go to several destinations: one that does not answer must not hold up
+        # the others.
         self._ask(
             destination,
-            Ship(outbox_id(fragment.id, subqueue), shipment.messages),
+            Ship(outbox_id(fragment.id, subqueue), batch.messages),
             done,
             (fragment, subqueue),
             size,
             failed if is_posted(subqueue) else None,
         )
 
-    def _received(
+    def _accepted(
         self,
         fragment: LoadedFragment,
         subqueue: int,
-        shipment: ForwardBatch,
-        receipt: ForwardResult,
+        batch: ForwardBatch,
+        result: ForwardResult,
     ) -> None:
-        """The destination has taken some: they are gone here. One that it refused stays."""
-        numbers = [message.number for message, _ in shipment.messages[: receipt.arrived]]
-        destination, refusal = shipment.destination, receipt.refusal
+        """Remove the messages that the destination has accepted. A refused message stays, or is
+        dead-lettered."""
+        numbers = [message.number for message, _ in batch.messages[: result.arrived]]
+        destination, refusal = batch.destination, result.refusal
         refused = full_at = None
         go_on = partial(self._done, (fragment, subqueue), has_more=True)
         if refusal is not None and is_posted(subqueue) and _may_end(refusal):
-            # It waits until there is room (semantics B §7), and the others pass it.
-            full_at = shipment.messages[receipt.arrived][0].number
+            # The message waits until there is room (semantics B §7). Posts to other destinations
+            # pass it.
+            full_at = batch.messages[result.arrived][0].number
             self._ask_again((fragment, subqueue), destination, isinstance(refusal, InternalError))
         elif refusal is not None and refusal.transient:
             go_on = partial(self._later, (fragment, subqueue))
         elif refusal is not None:
-            refused = shipment.messages[receipt.arrived][0].number
+            refused = batch.messages[result.arrived][0].number
             log.warning("message not forwarded", entity=fragment.name, error=str(refusal))
 
         clear = ClearOutbox(subqueue, destination, numbers, refusal, refused, full_at)
@@ -197,7 +202,7 @@ class Forwarder:
             if not isinstance(error, InternalError):
                 self._later(outbox)
             elif fragment is outbox[0]:
-                # It calls again when it has been seen to, and is loaded.
+                # It reports its outboxes again when an operator has mended it and it is loaded.
                 self._done(outbox, has_more=False)
             else:
                 self._later(outbox, lasting=True)
@@ -209,8 +214,8 @@ class Forwarder:
         runtime.attend(request)
 
     def _ask_again(self, outbox: Outbox, destination: int, lasting: bool) -> None:
-        """The destination is full, or does not answer: pass it over for a while, however much
-        there is for others."""
+        """Pass over a destination for a while, because it is full or does not answer. The others
+        are served meanwhile."""
         self._full.setdefault(outbox, set()).add(destination)
         delay_s = SEE_AGAIN_S if lasting else TRY_AGAIN_S
         loop = asyncio.get_running_loop()
@@ -222,10 +227,10 @@ class Forwarder:
         if not full:
             del self._full[outbox]
         if outbox[0].gone is None:
-            self._waiting_subqueues(*outbox)
+            self._has_work(*outbox)
 
     def _later(self, outbox: Outbox, lasting: bool = False) -> None:
-        """A store or an engine did not answer: nothing is lost, so try again in a while."""
+        """Try again after a pause, because a store or an engine did not answer. Nothing is lost."""
         if outbox[0].gone is None:
             self._resting.add(outbox)
             delay_s = SEE_AGAIN_S if lasting else TRY_AGAIN_S
@@ -234,9 +239,9 @@ class Forwarder:
 
     def _rested(self, outbox: Outbox) -> None:
         self._resting.discard(outbox)
-        self._waiting_subqueues(*outbox)
+        self._has_work(*outbox)
 
 
 def _may_end(refusal: ServiceBusError) -> bool:
-    """May the same message be taken later, if its destination is seen to, or has room?"""
+    """Whether the destination may accept the same message later: it has room, or was mended."""
     return refusal.transient or isinstance(refusal, (QuotaExceeded, InternalError))

@@ -1,8 +1,8 @@
-"""A fragment in this process: its engine, its lease, and who waits for it.
+"""A fragment in this process: its engine, its lease, its receivers and its chores.
 
-The engine is loaded on first use and thrown away when a commit fails, for memory is then ahead
-of the disk; what was waiting is refused, and the next use loads it again from the store. One that
-nobody uses is forgotten after a while (`postbus.runtime.engine_cache`).
+The engine is loaded on first use. If a commit fails, memory is ahead of the disk: the engine is
+discarded, waiting requests are refused, and the next use loads it again from the store. An engine
+that nobody uses is forgotten after a while (`postbus.runtime.engine_cache`).
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
     from asyncio import TimerHandle
 
     from postbus.observe.meters import EntityMeter
-    from postbus.runtime.holding import Held
 
 CHECKPOINT_CHANGES: Final = 4_096
-"""Index rows changed since the last checkpoint. SQLite writes so many in 13 ms."""
+"""Changed index rows that make a checkpoint due. SQLite writes so many in 13 ms."""
 CHECKPOINT_RECORDS: Final = 32_768
-"""Records to replay after a crash, at the most, while nothing else is in the way."""
+"""New records that make a checkpoint due: a start after a crash replays about as many."""
 CHECKPOINT_BYTES: Final = 64 << 20
-"""Journal to replay after a crash, likewise; what is above the checkpoint is never trimmed."""
+"""New bytes of journal that make a checkpoint due. Journal above a checkpoint is never trimmed."""
 CHECKPOINT_PATIENCE: Final = 4
-"""A checkpoint makes loaded pages useless, so it waits for them this many times as long."""
+"""While pages are loaded, the bounds are so many times as high: a checkpoint makes pages useless.
+"""
 GIVEN_PER_TURN: Final = 2_048
-"""Messages that one turn hands out, over all lines: a topic may have thousands of them."""
+"""Shares that one turn hands out, over all subqueues: a topic may have thousands of them."""
 
 
 class LoadedFragment:
-    """One fragment, and everything volatile about it that is not the engine's."""
+    """One fragment, and all volatile state of it outside the engine."""
 
     def __init__(self, fragment_id: int, index: int, store: int, name: str, policy: Policy) -> None:
         self.id = fragment_id
@@ -57,48 +57,46 @@ class LoadedFragment:
         self.matcher: RuleMatcher | None = None
         """Applies the rules of a topic; None for a queue."""
         self.subscriptions: dict[int, tuple[str, Policy]] = {}
-        """Those of a topic, by owner."""
+        """Names and policies of a topic's subscriptions, by owner."""
         self.meter: EntityMeter | None = None
         self.meters: dict[int, EntityMeter] = {}
-        """Those of a topic's subscriptions, by owner."""
+        """Meters of a topic's subscriptions, by owner."""
         self.engine: Engine | None = None
         self.lease: Lease | None = None
         self.receiver_queues: dict[int, ReceiverQueue] = {}
         self.session_waiters: dict[int, SessionWaiters] = {}
-        """Of entities that require sessions; their receivers are in `receiver_queues`, too."""
+        """Session receivers of entities that require sessions. They are in `receiver_queues`, too.
+        """
         self.waiting_subqueues: dict[int, None] = {}
-        """Subqueues where somebody waits who has not been looked at yet."""
+        """Subqueues with waiting receivers that the next turn must look at."""
         self.waiting: list[Request] | None = None
-        """Requests that came while the engine is being loaded; None when it is not."""
-        self.held: Held | None = None
-        """Sends that wait for what one of them has to read."""
+        """Requests that wait while the engine is being loaded; None at other times."""
         self.gone: ServiceBusError | None = None
-        """Why nothing can be asked of it any more (the entity was deleted)."""
+        """The refusal of all requests, once the entity was deleted."""
         self.used = False
-        """Somebody asked something since `idle_since` was last looked at."""
+        """A client has made a request since `idle_since` was last updated."""
         self.idle_since: Instant = 0
         self.counts: dict[int, QueueCounts] | None = None
-        """What is in the fragment, by owner, while its engine is not here; None when that is not
-        known."""
+        """Message counts by owner while the engine is not loaded; None if they are not known."""
         self.wakes_at: Instant = NEVER
-        """When the engine has work of its own, while it is not here."""
+        """When there is work for an engine that is not loaded."""
         self.chores: set[str] = set()
         self.loads = 0
         self.wants = 0
-        """Requests that have to read, until they were decided with what was read: the engine must
-        be there for it."""
+        """Requests that need pages and are not decided yet. The engine must stay loaded for them.
+        """
         self.checkpoint_wanted = False
-        """Set by upkeep now and then, so that a quiet queue's journal can be trimmed too."""
+        """Upkeep sets it now and then, so that the journal of a quiet queue can be trimmed too."""
         self.timer: TimerHandle | None = None
         self.timer_at: Instant = 0
         self.on_lost: dict[Callable[[ServiceBusError], None], None] = {}
-        """Called when the engine, and with it every lock, is thrown away."""
+        """Called when the engine is discarded, and every lock with it."""
         self.on_records: dict[Callable[[], None], None] = {}
-        """Called when records are durable: for readers of the change feed that wait for some."""
+        """Called when records are durable: for waiting readers of the change feed."""
         self.head: int | None = None
-        """Offset after the newest durable record, as far as it is known without reading."""
+        """Offset after the newest durable record; None until a commit or a reader has shown it."""
         self.on_outbox: Callable[[int], None] | None = None
-        """Called with a subqueue that has messages for another entity."""
+        """Called with a subqueue that has messages to forward."""
         self.on_session_lost: Callable[[int, str, int], None] | None = None
         """Called with subqueue, id and holder of a session whose lock has ended."""
 
@@ -123,13 +121,13 @@ class LoadedFragment:
 
     def _session_lost(self, subqueue: int, session_id: str, holder: int) -> None:
         receivers = self.session_waiters.get(subqueue)
-        # Not by the session's id: that may be another's by now.
+        # Not by the session's id: another receiver may hold that session by now.
         receiver = None if receivers is None else receivers.of_holder(holder)
         if receiver is not None:
             receiver.lost()
 
     def wake_all(self) -> None:
-        """Look at every line in the next turn."""
+        """Let the next turn look at every subqueue that has receivers."""
         self.waiting_subqueues.update(dict.fromkeys(self.receiver_queues))
 
     def meter_of(self, subqueue: int) -> EntityMeter | None:
@@ -138,7 +136,7 @@ class LoadedFragment:
         return self.meters.get(owner) if owner else self.meter
 
     def due_chores(self, engine: Engine, looked_at: list[int], now: Instant) -> list[Chore]:
-        """The work that has come up and is not under way yet."""
+        """Return the chores that are due and not under way yet."""
         found: list[Chore] = []
         for subqueue in looked_at:
             receivers, queue = (
@@ -182,7 +180,7 @@ class LoadedFragment:
     def begin(
         self, name: str, call: Callable[[Engine, Instant, Pages], Need | None]
     ) -> list[Chore]:
-        """The chore of this name, or none where it is under way already."""
+        """Return a chore of this name, or nothing if one is under way already."""
         if name in self.chores:
             return []
         self.chores.add(name)
@@ -199,7 +197,7 @@ class LoadedFragment:
             or records >= CHECKPOINT_RECORDS * patience
             or ledger.bytes_since_checkpoint >= CHECKPOINT_BYTES
             or (self.checkpoint_wanted and worthwhile and not self.loads)
-            # All of them are in memory; waiting for pages holds back who would bring more.
+            # Recent ids are all in memory, so they have a bound without patience.
             or (ledger.history is not None and len(ledger.history.recent) >= CHECKPOINT_RECORDS)
         )
 
@@ -209,7 +207,7 @@ class LoadedFragment:
 
 
 Output = tuple[LoadedFragment, Callable[[], None]]
-"""Something that leaves the process when its fragment's records are durable."""
+"""A call that leaves the process when the records of its fragment are durable."""
 
 
 def _refill(subqueue: int, engine: Engine, now: Instant, pages: Pages) -> Need | None:

@@ -1,4 +1,4 @@
-"""Bring into memory what lies in the store: engines on first use, pages when one is needed."""
+"""Loading from the store: engines on first use, pages when a request needs them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +11,22 @@ from postbus.broker.duplicate_history import FILTER_BYTES, History
 from postbus.broker.engine import Engine, counted
 from postbus.broker.ledger import Layout, Ledger
 from postbus.broker.message import OUTBOX, PUBLISHING, SCHEDULED, CorruptRow
-from postbus.broker.pages import Loaded, Need, Page, Pages
+from postbus.broker.pages import (
+    BatchPage,
+    BodyPage,
+    DuePage,
+    GroupPage,
+    GroupsPage,
+    LanePage,
+    Loaded,
+    Need,
+    NextDue,
+    Page,
+    Pages,
+    RowPage,
+    SeenPage,
+    SeenSlice,
+)
 from postbus.broker.policy import NOWHERE
 from postbus.broker.shared_state import SharedState
 from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, subqueue_of
@@ -26,7 +41,6 @@ from postbus.errors import (
 from postbus.model.times import NEVER, Instant
 from postbus.runtime.engine_cache import all_counts
 from postbus.runtime.fragment import LoadedFragment
-from postbus.runtime.paging import load_page
 from postbus.runtime.requests import Request
 from postbus.runtime.store_thread import StoreThread
 from postbus.store import batch
@@ -35,9 +49,12 @@ from postbus.store.ports.journal import FragmentPosition, Lease
 from postbus.store.ports.store import Store
 
 REPLAY_BYTES: Final = 256 * 1024
-"""Journal replayed between two turns of the loop."""
+"""Journal that is replayed between two turns of the event loop."""
 
 SURVEYED_AT_ONCE: Final = 64
+
+LIVE_SHARE_MAX: Final = 0.25
+"""Bodies are copied out of a batch when no more than this share of it is alive."""
 
 Done = Callable[[ServiceBusError | None], None]
 
@@ -45,7 +62,7 @@ log = structlog.get_logger()
 
 
 class Loader:
-    """Reads of one store."""
+    """Reads from one store, on its thread."""
 
     def __init__(
         self,
@@ -63,15 +80,15 @@ class Loader:
         self._new_secret = new_secret
         self._filter_bytes = filter_bytes
         self.checkpoints: dict[int, int] = {}
-        """Where each fragment's index stands; belongs to the store's thread."""
+        """The checkpoint of each fragment's index. Only the store's thread uses it."""
 
     def load_engine(self, fragment: LoadedFragment, done: Done) -> None:
-        """Acquire the fragment, replay its tail, give the fragment its engine."""
+        """Acquire the fragment, replay its journal from the checkpoint, set its engine."""
 
         def acquired(lease: Lease) -> None:
             try:
                 ledger = _ledger(fragment, lease, self._filter_bytes)
-            except Exception as error:  # whatever it is, those who wait must be told
+            except Exception as error:  # requests that wait must be answered in any case
                 _refuse(fragment.name, done, error)
                 return
             self._replay(fragment, lease, ledger, done)
@@ -127,8 +144,8 @@ class Loader:
         done(None)
 
     def survey(self, fragments: list[LoadedFragment], done: Done) -> None:
-        """Tell fragments without an engine what is in their fragments, and when one has work; in
-        slices, so that others have their turn between."""
+        """Set counts and next work of fragments without an engine. It reads in slices, so that
+        commits come in between."""
         now, later = fragments[:SURVEYED_AT_ONCE], fragments[SURVEYED_AT_ONCE:]
 
         def read() -> list[tuple[FragmentPosition | None, int | None]]:
@@ -152,16 +169,16 @@ class Loader:
         return standing, due
 
     async def first_part(self, fragment: LoadedFragment, now: Instant) -> int:
-        """The first part of a history that is within its window, without loading the engine."""
+        """Return the first part of a duplicate history inside its window, without an engine."""
         standing = await self._thread.run(partial(self._store.position, fragment.id))
         if standing is None or standing.head > standing.checkpoint:
-            # What the journal has since goes into the last part, however old that is by now.
+            # The replay will add ids to the last part, however old that is.
             return 0
         history = _ledger(fragment, standing).history
         return 0 if history is None else history.expire(now)
 
     def load_pages(self, request: Request, need: Need, done: Done) -> None:
-        """Read what the request needs into its pages."""
+        """Load the pages that a request needs."""
         fragment_id = request.fragment.id
         if request.pages is None:
             request.pages = Pages()
@@ -185,15 +202,41 @@ class Loader:
         self._thread.submit(read, loaded, partial(_refuse, request.fragment.name, done))
 
 
+def load_page(store: Store, fragment: int, page: Page) -> Loaded:
+    """Read one page from a store."""
+    match page:
+        case LanePage():
+            return store.index.load_lane(fragment, *page)
+        case GroupPage():
+            return store.index.load_group(fragment, *page)
+        case GroupsPage():
+            return store.index.load_groups(fragment, *page)
+        case DuePage():
+            return store.index.load_due(fragment, *page)
+        case NextDue():
+            return store.index.next_due(fragment, *page)
+        case RowPage():
+            return store.index.load_rows(fragment, page.keys)
+        case BatchPage():
+            return store.read_batch(fragment, page.base)
+        case BodyPage():
+            return store.read_slice(fragment, *page)
+        case SeenPage():
+            return store.index.load_seen(fragment, *page)
+        case SeenSlice():
+            return store.index.load_seen_digests(fragment, *page)
+    return store.load_pinned(fragment, page.below, LIVE_SHARE_MAX, page.limit)
+
+
 def _learn(fragment: LoadedFragment, standing: FragmentPosition | None, due: int | None) -> None:
     if fragment.engine is not None or fragment.waiting is not None or fragment.counts is not None:
-        return  # in use meanwhile, so more is known than was read
+        return  # used meanwhile, so newer facts are known
     if standing is not None and standing.head > standing.checkpoint:
         fragment.wakes_at = 0
         return
     try:
         ledger = _ledger(fragment, standing or FragmentPosition(0, 0, b""))
-    except Exception as error:  # told to whoever uses it; the others must be surveyed
+    except Exception as error:  # its first use is refused; the other fragments are surveyed
         log.error("fragment cannot be read", entity=fragment.name, error=repr(error))
         return
     fragment.counts = all_counts(ledger)
@@ -206,8 +249,8 @@ def _learn(fragment: LoadedFragment, standing: FragmentPosition | None, due: int
 
 
 def _unfinished(fragment: LoadedFragment, ledger: Ledger, owner: int) -> bool:
-    """Was an owner's work cut short that does not wait for somebody to use the entity: messages on
-    their way elsewhere, or about to be, or left by a subscription that is gone?"""
+    """Whether an owner has work that must go on without a client: messages that are forwarded or
+    will be, or messages of a deleted subscription."""
     main, dead = subqueue_of(owner, MAIN), subqueue_of(owner, DEAD_LETTER)
     posted = subqueue_of(owner, TRANSFER_DEAD_LETTER)
     if owner and owner not in fragment.subscriptions:
@@ -243,6 +286,6 @@ def _refuse(name: str, done: Done, error: BaseException) -> None:
     elif isinstance(error, (CorruptRow, batch.BatchCorrupt)):
         log.error("fragment cannot be read", entity=name, error=str(error))
         done(InternalError(f"The messaging entity '{name}' cannot be read."))
-    else:  # whoever waits for the engine has asked for nothing yet that could have been written
+    else:  # not OutcomeUnknown: requests that wait for an engine have written nothing yet
         log.error("store failed", entity=name, error=repr(error))
         done(StoreUnavailable(f"The store of '{name}' does not answer."))

@@ -1,4 +1,4 @@
-"""The receivers of one subqueue, in the order in which their credit came."""
+"""The receivers of one subqueue, served in the order in which their credit came."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -10,20 +10,20 @@ from postbus.broker.queue import Queue
 from postbus.model.times import Instant
 
 SERVED_AT_ONCE: Final = 32
-"""A receiver with much credit lets the next one have a turn after so many messages."""
+"""After so many messages, the next receiver has its turn."""
 USUAL_ANNOTATIONS: Final = 256
-"""Bytes of header and annotations that cost no more than others."""
+"""Bytes of header and annotations that a share of 1 includes."""
 BYTES_OF_A_SHARE: Final = 32
-"""Bytes of a section that take as long to write anew as a message takes to be passed on."""
+"""Writing so many bytes of a section anew takes as long as passing on a whole message."""
 TOIL_OF_A_SHARE: Final = 6
-"""Microseconds, about: what a look at messages adds to `SharedState.toil`."""
+"""Microseconds, about, that a peek adds to `SharedState.toil` for a share."""
 LOOK_TOIL_MAX: Final = 8_192
-"""A look is over when it has taken this much: the next one goes on from there."""
+"""A peek ends when it has taken this much. The next one continues from there."""
 
 
 class OutgoingMessage:
-    """A message on its way to a receiver, as it was when it was taken: it leaves after the commit,
-    and by then more may have been decided about it."""
+    """A message on its way to a receiver, as it was when it was taken. It leaves after the commit;
+    by then the engine may have changed the message."""
 
     __slots__ = ("delivered_at", "message", "payload", "raw", "share", "size", "token")
 
@@ -33,23 +33,23 @@ class OutgoingMessage:
         self.message = message
         self.raw = raw
         self.payload = payload
-        """As the client gets it; None if it cannot be put into words."""
+        """The sections for the client; None if the message cannot be encoded."""
         self.token = message.token
-        """Its lock; None if it was removed for good."""
+        """Its lock; None after receive-and-delete."""
         self.delivered_at = message.delivered_at
         self.size = outgoing_size(message, raw)
         self.share = share
-        """What it takes of a turn, in messages that are passed on as they came."""
+        """Its part of a turn. A message that is passed on unchanged has the share 1."""
 
 
 def outgoing_size(message: Message, raw: bytes) -> int:
-    """Bytes of a message and of the properties in place of its own."""
+    """Bytes of a message, and of the properties that replace its own."""
     changed = message.properties
     return len(raw) if changed is None else len(raw) + len(changed)
 
 
 def share_of(message: Message, payload: tuple[bytes, ...]) -> int:
-    """What a delivery has taken of its turn: some of its sections were read and written anew."""
+    """The share of a delivery: sections that are read and written anew take longer."""
     rewritten = max(len(payload[0]) + len(payload[1]) - USUAL_ANNOTATIONS, 0)
     if len(payload) > 3:
         rewritten += len(payload[5])  # the footer
@@ -59,41 +59,41 @@ def share_of(message: Message, payload: tuple[bytes, ...]) -> int:
 
 
 class Receiver(Protocol):
-    """One who wants messages: a link, or a long poll over HTTP."""
+    """A client that wants messages: a link, or a long poll over HTTP."""
 
     deletes: bool
     """Receive-and-delete; otherwise peek-lock."""
     holder: int
-    """Who holds the locks; a connection, in practice."""
+    """The number of the lock holder: one for each connection."""
     draining: bool
-    """Tell it at once when there is nothing more to be had now."""
+    """The receiver wants to know at once when no message is ready."""
 
     def capacity(self) -> int:
         """How many messages it can take right now."""
 
     def reserve(self, message: Message, raw: bytes) -> OutgoingMessage:
-        """The message is taken for it, and on its way."""
+        """Prepare a message that was taken for the receiver. It is delivered after the commit."""
 
     def deliver(self, messages: list[OutgoingMessage]) -> None:
-        """These messages are its own: locked for it or removed, durably."""
+        """Take messages that are locked for the receiver, or removed, durably."""
 
     def drained(self) -> None:
-        """There is nothing more."""
+        """Note that no more messages are ready."""
 
 
 class ReceiverQueue:
-    """Hands ready messages to waiting receivers."""
+    """Hands ready messages to waiting receivers, in turn."""
 
     __slots__ = ("_subqueue", "_waiting", "_waiting_subqueues", "given", "members")
 
     def __init__(self, subqueue: int, waiting_subqueues: dict[int, None]) -> None:
         self._subqueue = subqueue
         self._waiting_subqueues = waiting_subqueues
-        """Where to say that somebody waits: the subqueues that the next turn looks at."""
+        """The subqueues that the next turn looks at, of the whole fragment."""
         self._waiting: OrderedDict[Receiver, None] = OrderedDict()
         self.members: set[Receiver] = set()
         self.given = 0
-        """Messages that were given out when it was last dispatched."""
+        """Shares that the last dispatch() gave out."""
 
     def join(self, receiver: Receiver) -> None:
         self.members.add(receiver)
@@ -103,7 +103,7 @@ class ReceiverQueue:
         self._waiting.pop(receiver, None)
 
     def wants(self, receiver: Receiver) -> None:
-        """The receiver has credit, or asked to be drained."""
+        """Let the next turn look at a receiver: it has credit, or drains."""
         if receiver in self.members:
             self._waiting.setdefault(receiver)
             self._waiting_subqueues[self._subqueue] = None
@@ -115,10 +115,10 @@ class ReceiverQueue:
     def dispatch(
         self, queue: Queue, now: Instant, limit: int, outputs: list[Callable[[], None]]
     ) -> bool:
-        """Give out up to `limit` messages; what leaves the process is put into `outputs`.
+        """Give out messages of up to `limit` shares. Deliveries are added to `outputs`.
 
-        Returns whether there is more to give at once: the bound was reached, or a slice of
-        nothing but expired messages was gone through.
+        Returns whether there is more to give out at once: the limit was reached, or only expired
+        messages were found.
         """
         self.given = 0
         waiting, subqueue = self._waiting, self._subqueue
@@ -149,7 +149,7 @@ class ReceiverQueue:
         return bool(waiting)
 
     def _drain(self, outputs: list[Callable[[], None]]) -> None:
-        """Nothing is ready: whoever asked to hear of it does."""
+        """Tell draining receivers that no message is ready."""
         for receiver in [r for r in self._waiting if r.draining]:
             del self._waiting[receiver]
             outputs.append(receiver.drained)
@@ -158,7 +158,7 @@ class ReceiverQueue:
 def _take(
     queue: Queue, subqueue: int, receiver: Receiver, wanted: int, shares: int, now: Instant
 ) -> list[OutgoingMessage]:
-    """As many messages as are wanted, or as can be had now and the turn has shares for."""
+    """Take as many messages as are wanted, ready, and within the shares of the turn."""
     taken: list[OutgoingMessage] = []
     deletes, holder = receiver.deletes, receiver.holder
     while len(taken) < wanted and shares > 0:

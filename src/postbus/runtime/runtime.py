@@ -1,11 +1,14 @@
-"""Decide a batch, make it durable, only then answer.
+"""Decide a batch of requests, make it durable, only then answer.
 
-One Runtime for each store. A turn takes what has arrived since the last one, or a good part of it,
-lets the engines decide, and writes one transaction; every output of the turn (answers, refusals,
-deliveries) leaves after that commit, in order. What arrives while a commit is under way is the next
-batch. When that has become large it is decided ahead, on top of what is not durable yet, and
-written behind it: its outputs wait for both commits, and if the first one fails so does the second.
-There is no timer in this, so a lone client waits for no one and a busy store commits many messages
+There is one Runtime for each store. A turn takes requests that have arrived, lets the engines
+decide them, and writes one transaction. All outputs of the turn (answers, refusals, deliveries)
+leave after that commit, in order.
+
+Requests that arrive while a commit is under way are the next batch. When that batch has become
+large it is decided ahead, on top of records that are not durable yet, and written behind them. Its
+outputs wait for both commits; if the first commit fails, so does the second.
+
+No timer starts a turn. So a lone client waits for nobody, and a busy store commits many messages
 at a time.
 """
 
@@ -28,7 +31,8 @@ from postbus.runtime.commits import (
     Commit,
     PreparedPart,
     note_committed,
-    packed,
+    pack_large,
+    prepare,
     refusal_of,
     refuse,
     safely,
@@ -37,34 +41,31 @@ from postbus.runtime.dispatch import serve
 from postbus.runtime.engine_cache import EngineCache, Retired
 from postbus.runtime.fragment import LoadedFragment, Output
 from postbus.runtime.loading import Loader
-from postbus.runtime.reads import Reader
+from postbus.runtime.reads import PageReader
 from postbus.runtime.requests import Request
 from postbus.runtime.store_thread import StoreThread
-from postbus.store import batch
+from postbus.runtime.timers import FragmentTimers
 from postbus.store.ports.journal import Part
 from postbus.store.ports.store import Store
 
 REQUESTS_PER_TURN: Final = 128
-"""A turn takes so many, or an eighth of what waits if that is more. One client's whole window in
-one turn would leave this thread idle for each commit, and the disk for each turn; three small
+"""Requests of one turn; an eighth of the inbox if that is more. If a turn took a client's whole
+window, this thread would be idle during each commit, and the disk during each turn. Now three small
 commits are under way while the fourth is decided. Measured with a window of 500, against turns that
-take everything: 7 % more; with turns of 256, 3 % less."""
+take everything: 7 % more messages; with turns of 256, 3 % less."""
 BYTES_PER_TURN: Final = 4 << 20
-PACKED_HERE_BYTES: Final = 2 << 20
-"""Larger batches are packed on the store's thread. To copy and sum that much takes long, but not
-the interpreter's lock, which is let go of where the pieces have a megabyte."""
 TOIL_PER_TURN: Final = 24_576
-"""What a turn takes of `SharedState.toil`, about a microsecond each, before it leaves the rest to
-the next turn: everybody else waits as long."""
+"""`SharedState.toil` of one turn, about a microsecond each. The rest waits for the next turn, so
+that other clients have theirs."""
 QUEUED_REQUESTS_MAX: Final = 20_000
 QUEUED_BYTES_MAX: Final = 64 << 20
 AHEAD_REQUESTS_MIN: Final = 8
-"""Requests that are worth a turn while a commit is under way, and half as many as that one has.
-Fewer wait for it and make the next batch larger: a commit costs as much as several messages."""
+"""A turn ahead of a commit needs so many requests, and half as many as that commit has. Fewer
+requests wait and make the next batch larger: a commit costs as much as several messages."""
 AHEAD_REQUESTS_MAX: Final = REQUESTS_PER_TURN // 2
 COMMITS_MAX: Final = 3
 LOAD_AGAIN_MS: Final = 10_000
-"""An engine that was thrown away may have had work of its own: it is loaded again after this."""
+"""A discarded engine may have had work of its own, so it is loaded again after this time."""
 
 log = structlog.get_logger()
 
@@ -89,54 +90,56 @@ class Runtime:
         self._engine_cache = EngineCache() if engine_cache is None else engine_cache
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[Request] = deque()
-        self._waiting = 0
+        self._awaiting_engine = 0
         """Requests that wait for an engine to be loaded."""
         self._queued_bytes = 0
-        """Of both."""
-        self._awake: dict[LoadedFragment, None] = {}
+        """Size of the requests in the inbox, and of those that wait for an engine."""
+        self._woken: dict[LoadedFragment, None] = {}
+        """Fragments that the next turn looks at, besides those of its requests."""
         self._scheduled = False
         self._commits: deque[Commit] = deque()
-        """Under way, the oldest first."""
+        """Commits under way, the oldest first."""
         self._ahead_at = 0
-        """Requests in the inbox that are worth a turn while the last of them is under way."""
+        """Size of the inbox that starts a turn while the newest commit is under way."""
         self._exclusive = False
-        """Nothing may be decided until they are back: a checkpoint is among them, or is due, or an
-        answer that must show what was decided and no more."""
+        """Nothing may be decided until all commits are back: a checkpoint is due or among them, or
+        an answer that must show no later decision."""
         self._resume: list[Callable[[], None]] = []
-        self._reader = Reader(loader, self._take_back, self.wake)
+        self._page_reader = PageReader(loader, self._take_back, self.wake)
+        self._timers = FragmentTimers(clock, self.wake)
         self._loading = 0
         self._stopping = False
 
-    # -- what arrives ----------------------------------------------------------------------
+    # -- arrival ---------------------------------------------------------------------------
 
     def submit(self, request: Request) -> None:
-        """Ask something of a fragment."""
+        """Queue a request of a client."""
         request.fragment.used = True
         self.attend(request)
 
     def attend(self, request: Request) -> None:
-        """Have something done that nobody asked for: it does not count as use."""
+        """Queue a request of the broker itself. It does not count as use of the fragment."""
         self._inbox.append(request)
         self._queued_bytes += request.size
         self._schedule()
 
     def wake(self, fragment: LoadedFragment) -> None:
-        """Something changed that may let messages go out: credit, a timer."""
-        self._awake[fragment] = None
+        """Let the next turn look at the fragment: credit came, or a timer rang."""
+        self._woken[fragment] = None
         self._schedule()
 
     @property
     def congested(self) -> bool:
-        """More waits than should: stop reading from those who send."""
-        reader = self._reader
-        queued = len(self._inbox) + self._waiting + reader.held_count
+        """Whether too many requests wait. Connections should stop reading then."""
+        reader = self._page_reader
+        queued = len(self._inbox) + self._awaiting_engine + reader.held_count
         queued_bytes = self._queued_bytes + reader.held_bytes
         return queued > QUEUED_REQUESTS_MAX or queued_bytes > QUEUED_BYTES_MAX
 
     @property
     def idle(self) -> bool:
-        """Nothing is waiting, nothing is being read and nothing written."""
-        reading = self._loading or self._reader.busy
+        """Whether nothing waits, nothing is being read and nothing written."""
+        reading = self._loading or self._page_reader.busy
         return not (self._inbox or self._commits or self._scheduled or reading)
 
     def when_relieved(self, resume: Callable[[], None]) -> None:
@@ -153,7 +156,7 @@ class Runtime:
 
     @property
     def _must_wait(self) -> bool:
-        """May nothing be decided before a commit is back?"""
+        """Whether nothing may be decided before a commit is back."""
         return bool(self._commits) and (self._exclusive or len(self._commits) >= COMMITS_MAX)
 
     # -- one turn --------------------------------------------------------------------------
@@ -161,7 +164,7 @@ class Runtime:
     def _turn(self) -> None:
         self._scheduled = False
         if self._must_wait:
-            # Asked for within the very turn that has put it under way, by one who was refused.
+            # The turn that started the commit has refused a request, and its owner asked again.
             return
         now = self._clock()
         requests: list[Request] = []
@@ -171,7 +174,7 @@ class Runtime:
         for fragment in fragments:
             try:
                 chores = serve(fragment, now, outputs)
-                if not self._stopping:  # the next start goes on with them
+                if not self._stopping:  # else the next start continues them
                     self._inbox.extend(chores)
                 part = self._written(fragment, now)
             except Exception as error:  # as in _decide
@@ -180,28 +183,28 @@ class Runtime:
                 if part is not None:
                     written.append(part)
                 if fragment.waiting_subqueues:
-                    self._awake[fragment] = None  # there is more to hand out
+                    self._woken[fragment] = None  # there is more to hand out
         if written:
             self._commit(written, fragments, requests, outputs)
         elif self._commits:
-            # What it gives out may not be durable yet.
+            # Its outputs may depend on records that are not durable yet.
             self._commits[-1].join(fragments, requests, outputs)
         else:
             self._exclusive = False
             self._finish(fragments, outputs)
-        self._reader.read()
+        self._page_reader.read()
         if self._inbox:
             self._schedule()
 
     def _decide(
         self, now: Instant, decided: list[Request], outputs: list[Output]
     ) -> dict[LoadedFragment, None]:
-        """Let the engines answer what is in the inbox; returns the fragments that took part."""
-        fragments, self._awake = self._awake, {}
+        """Let the engines decide requests of the inbox; returns the fragments that took part."""
+        fragments, self._woken = self._woken, {}
         for fragment in fragments:
             if fragment.engine is None and fragment.gone is None and fragment.waiting is None:
                 self._load(fragment, [])
-        inbox = self._inbox
+        inbox, reader = self._inbox, self._page_reader
         bytes_left, toil_left = BYTES_PER_TURN, TOIL_PER_TURN
         full = None if self._store.has_room else StoreFull(NO_ROOM)
         for _ in range(min(len(inbox), max(REQUESTS_PER_TURN, len(inbox) // 8))):
@@ -213,14 +216,14 @@ class Runtime:
             refusal = fragment.gone or (full if full is not None and request.grows else None)
             if refusal is not None:
                 outputs.append((fragment, partial(request.refuse, refusal)))
-                decided.append(request)  # or a commit that fails would leave it without an answer
+                decided.append(request)  # a failed commit drops outputs and refuses `decided`
                 continue
             engine = fragment.engine
             if engine is None:
                 self._await_engine(request)
                 continue
             fragments[fragment] = None
-            if fragment.held is not None and self._reader.hold(fragment.held, request, engine, now):
+            if reader.held and reader.hold(request, engine, now):
                 continue
             if request.pages is not None and fragment.lease is not None:
                 request.pages.bring_up_to(fragment.lease.epoch, engine.ledger.checkpoint)
@@ -228,13 +231,13 @@ class Runtime:
                 need = request.decide(engine, now)
             except ServiceBusError as error:
                 outputs.append((fragment, partial(request.refuse, error)))
-            except Exception as error:  # a fault of ours, or of the disk's: stop the fragment
+            except Exception as error:  # a bug, or a broken disk: stop the fragment
                 decided.append(request)
                 self._fault(fragment, error, decided, outputs)
                 continue
             else:
                 if need is not None:
-                    self._reader.want(request, need, engine)
+                    reader.want(request, need, engine)
                     continue
                 bytes_left -= request.size
                 if request.exclusive:
@@ -247,7 +250,7 @@ class Runtime:
 
     def _await_engine(self, request: Request) -> None:
         fragment = request.fragment
-        self._waiting += 1
+        self._awaiting_engine += 1
         self._queued_bytes += request.size
         if fragment.waiting is None:
             self._load(fragment, [request])
@@ -268,23 +271,16 @@ class Runtime:
             return None
         checkpoint: Checkpoint | None = None
         if fragment.checkpoint_due(engine):
-            # It sums up all there is, so it must be of nothing that could still fail, and nothing
-            # may change before it is written.
+            # A checkpoint includes all records, so none of them may still fail. And nothing may
+            # change before it is written.
             self._exclusive = True
             if self._commits:
-                self._awake[fragment] = None
+                self._woken[fragment] = None
             else:
                 checkpoint = fragment.make_checkpoint(engine)
-        ledger = engine.ledger
-        if not ledger.pending and checkpoint is None:
+        if not engine.ledger.pending and checkpoint is None:
             return None
-        base, records, data = ledger.head, ledger.seal(), b""
-        if records and sum(map(len, records)) < PACKED_HERE_BYTES:
-            # Not on the store's thread: that would ask for the interpreter's lock while this one
-            # goes on, and the disk would be idle until it is had.
-            data, _ = batch.pack(fragment.id, lease.epoch, base, now, records)
-        part = Part(lease, base, len(records), now, data, checkpoint)
-        return PreparedPart(fragment, engine, records, part)
+        return prepare(fragment, engine, lease, now, checkpoint)
 
     def _commit(
         self,
@@ -304,7 +300,7 @@ class Runtime:
         )
 
     def _committed(self, commit: Commit, passed: frozenset[int]) -> None:
-        """The store has it, but for the fragments that another broker has taken over."""
+        """The store has the commit, except for fragments that another broker has taken over."""
         self._returned(commit)
         records = sum([each.part.count for each in commit.written])
         size = sum([len(each.part.batch) for each in commit.written])
@@ -318,7 +314,7 @@ class Runtime:
         self._finish(commit.fragments, commit.outputs)
 
     def _not_committed(self, commit: Commit, error: BaseException) -> None:
-        """The store refused it, or broke."""
+        """The store refused the commit, or failed."""
         self._returned(commit)
         self._meter.failures += 1
         log.error("commit failed", error=str(error), fragments=len(commit.written))
@@ -332,22 +328,20 @@ class Runtime:
             self._exclusive = False
 
     def _lost(self, parts: list[PreparedPart], commit: Commit, refusal: ServiceBusError) -> None:
-        """These parts are not durable, nor is what was decided on top of them since."""
+        """Refuse the requests of parts that are not durable, and all decisions on top of them."""
         for each in (commit, *self._commits):
             refuse({part.fragment for part in parts}, each.requests, each.outputs, refusal)
         for part in parts:
-            if part.fragment.engine is part.engine:  # and not thrown away already, and loaded again
+            if part.fragment.engine is part.engine:  # it may have been discarded and loaded again
                 self.discard(part.fragment, refusal)
 
     def _write_all(self, written: list[PreparedPart]) -> frozenset[int]:
-        """On the store's thread."""
-        for place, each in enumerate(written):
-            if each.records and not each.part.batch:
-                written[place] = packed(each)
+        """Pack what is not packed yet, and write all parts. Runs on the store's thread."""
+        pack_large(written)
         return self._write([each.part for each in written])
 
     def _write(self, parts: list[Part]) -> frozenset[int]:
-        """On the store's thread."""
+        """Write all parts. Runs on the store's thread."""
         passed = self._store.commit(parts)
         for part in parts:
             if part.checkpoint is not None and part.lease.fragment in passed:
@@ -355,18 +349,16 @@ class Runtime:
         return passed
 
     def discard(self, fragment: LoadedFragment, refusal: ServiceBusError) -> None:
-        """Forget the engine; the next use loads it from the store."""
+        """Drop the engine; the next use loads it from the store."""
         fragment.engine = fragment.lease = fragment.counts = None
         self._engine_cache.dropped(fragment)
         fragment.chores.clear()
-        if fragment.timer is not None:
-            fragment.timer.cancel()
-            fragment.timer = None
+        self._timers.cancel(fragment)
         now = self._clock()
-        # What cannot be read stays so until somebody has seen to it.
+        # A fragment that cannot be read needs an operator, so no timer loads it again.
         lasting = fragment.gone is not None or isinstance(refusal, InternalError)
         fragment.wakes_at = NEVER if lasting else now + LOAD_AGAIN_MS
-        self._arm(fragment, now)
+        self._timers.set(fragment, now)
         lost, fragment.on_lost = fragment.on_lost, {}
         for call in lost:
             safely(fragment, partial(call, refusal))
@@ -374,12 +366,12 @@ class Runtime:
     def _finish(self, fragments: dict[LoadedFragment, None], outputs: list[Output]) -> None:
         for fragment, output in outputs:
             safely(fragment, output)
-        now = self._clock()  # the commit may have taken long, and timers count from here
+        now = self._clock()  # the commit may have taken long
         for fragment in fragments:
-            self._arm(fragment, now)
+            self._timers.set(fragment, now)
         if self._engine_cache.crowded:
             self._retired(self._engine_cache.make_room(now), now)
-        if self._inbox or self._awake:
+        if self._inbox or self._woken:
             self._schedule()
 
     def _fault(
@@ -389,74 +381,48 @@ class Runtime:
         requests: list[Request],
         outputs: list[Output],
     ) -> None:
-        """The fragment cannot go on: nothing it decided in this turn has happened."""
+        """Stop a fragment that cannot go on, and undo all that it decided in this turn."""
         log.error("fragment stopped", entity=fragment.name, fragment=fragment.id, exc_info=error)
         refusal = InternalError(f"The messaging entity '{fragment.name}' cannot be read.")
-        # What was decided before it is on its way to the disk, and stands.
+        # Earlier turns are on their way to the disk, and stay valid.
         refuse({fragment}, requests, outputs, refusal)
         self.discard(fragment, refusal)
 
     # -- time ------------------------------------------------------------------------------
 
-    def _arm(self, fragment: LoadedFragment, now: Instant) -> None:
-        """Wake the fragment when its engine next wants to be called."""
-        engine = fragment.engine
-        deadline = fragment.wakes_at if engine is None else engine.next_deadline()
-        if self._stopping or (engine is None and deadline >= NEVER):
-            return
-        if fragment.timer is not None:
-            if fragment.timer_at <= deadline and not fragment.timer.cancelled():
-                return
-            fragment.timer.cancel()
-        delay = min(max(deadline - now, 1), 3_600_000)
-        fragment.timer_at = now + delay
-        fragment.timer = self._loop.call_later(delay / 1000, self._ring, fragment)
-
     def set_timer_again(self, fragment: LoadedFragment) -> None:
-        """The clock was set, and a timer does not hear of that."""
-        if fragment.timer is not None:
-            fragment.timer.cancel()
-            fragment.timer = None
-            self._arm(fragment, self._clock())
-
-    def _ring(self, fragment: LoadedFragment) -> None:
-        fragment.timer = None
-        if self._stopping or fragment.gone is not None:
-            return
-        now = self._clock()
-        if fragment.engine is not None or fragment.wakes_at <= now:
-            self.wake(fragment)
-        else:
-            self._arm(fragment, now)
+        """Set the timer of a fragment anew, because the clock was set."""
+        self._timers.set_again(fragment)
 
     def survey(self, fragments: list[LoadedFragment]) -> None:
-        """Learn when fragments have work of their own, and what they hold, without loading them. A
-        fragment whose index is behind its journal knows neither: it is loaded."""
+        """Read the counts of fragments and when they have work, without loading their engines.
+
+        If the index of a fragment is behind its journal, its engine is loaded."""
 
         def surveyed(error: ServiceBusError | None) -> None:
             for fragment in fragments:
-                self._arm(fragment, self._clock())
+                self._timers.set(fragment, self._clock())
             if error is not None and not self._stopping:
                 self._loop.call_later(LOAD_AGAIN_MS / 1000, self.survey, fragments)
 
         self._loader.survey(fragments, surveyed)
 
-    # -- room ------------------------------------------------------------------------------
+    # -- engines in memory -----------------------------------------------------------------
 
     @property
     def loaded(self) -> int:
-        """Engines in memory."""
+        """The number of engines in memory."""
         return len(self._engine_cache)
 
     def forget_idle(self) -> None:
-        """Forget the engines that nobody has used for a while."""
+        """Forget engines that nobody has used for a while."""
         now = self._clock()
         self._retired(self._engine_cache.age(now), now)
 
     def _retired(self, retired: Retired, now: Instant) -> None:
         for fragment in retired.forgotten:
-            self._awake.pop(fragment, None)
-            self._arm(fragment, now)
+            self._woken.pop(fragment, None)
+            self._timers.set(fragment, now)
         for fragment in retired.unwritten:
             fragment.checkpoint_wanted = True
             self.wake(fragment)
@@ -464,8 +430,8 @@ class Runtime:
     # -- the end ---------------------------------------------------------------------------
 
     async def stop(self, fragments: list[LoadedFragment]) -> None:
-        """Finish what is under way, write checkpoints, give the fragments up."""
-        self._stopping = True
+        """Finish requests under way, write checkpoints, release the fragments."""
+        self._stopping = self._timers.stopped = True
         for fragment in fragments:
             await self.quiet()
             engine, lease = fragment.engine, fragment.lease
@@ -479,26 +445,26 @@ class Runtime:
                     await self._writer.run(partial(self._write, [part]))
                 await self._writer.run(partial(self._store.release, lease))
             except ServiceBusError as error:
-                # Nothing is lost by it: the next start replays more.
+                # Nothing is lost: the next start replays more of the journal.
                 log.warning("fragment not released", entity=fragment.name, error=str(error))
             fragment.engine = fragment.lease = None
             self._engine_cache.dropped(fragment)
 
     async def quiet(self) -> None:
-        """Wait until everything that has arrived is answered."""
+        """Wait until all requests are answered."""
         while not self.idle:
             await asyncio.sleep(0.002)
 
     # -- loading ---------------------------------------------------------------------------
 
     def _load(self, fragment: LoadedFragment, waiting: list[Request]) -> None:
-        """The engine is not here, and somebody has use for it: fetch it, and let them wait."""
+        """Load the engine. Requests that come meanwhile are added to `waiting`."""
         fragment.waiting = waiting
         self._loading += 1
 
         def loaded(error: ServiceBusError | None) -> None:
             self._loading -= 1
-            self._waiting -= len(waiting)
+            self._awaiting_engine -= len(waiting)
             fragment.waiting = None
             if error is not None:
                 self._queued_bytes -= sum([each.size for each in waiting])
@@ -515,7 +481,7 @@ class Runtime:
         self._loader.load_engine(fragment, loaded)
 
     def _take_back(self, requests: list[Request]) -> None:
-        """What these had to read is there."""
+        """Decide these requests next: their pages are loaded."""
         self._inbox.extendleft(reversed(requests))
         self._queued_bytes += sum([each.size for each in requests])
         self._schedule()

@@ -1,4 +1,4 @@
-"""Who holds which message session of an entity, and who waits for the next one."""
+"""The session receivers of a subqueue: holders of sessions, and receivers that wait for one."""
 
 from __future__ import annotations
 
@@ -13,57 +13,57 @@ if TYPE_CHECKING:
 
 
 class SessionReceiver(Receiver, Protocol):
-    """One who holds a message session, or waits for one."""
+    """A receiver that holds a message session, or waits for one."""
 
     subqueue: int
     waiters: SessionWaiters
     gone: bool
-    """It has left, and takes nothing more."""
+    """The receiver has left, and takes nothing more."""
     session: Session | None
     promised: Session | None
-    """The session that is its own, also while its client has not been told yet."""
+    """The session that it holds, even if its client has not been told yet."""
 
     def accepted(self, session: Session) -> None:
-        """The session is its own, durably."""
+        """Take a session: the receiver holds it, durably."""
 
     def refused(self, error: ServiceBusError) -> None:
-        """It gets none."""
+        """Take a refusal: the receiver gets no session."""
 
     def lost(self) -> None:
-        """The session is its own no more."""
+        """Note that the receiver has lost its session."""
 
 
 class SessionWaiters:
     """The session receivers of one subqueue.
 
-    Waiting receivers are served in the order in which they came; a session that is held has one
+    Waiting receivers get sessions in the order in which they came. A held session has one
     receiver, which gets all its messages.
     """
 
     def __init__(self, subqueue: int, waiting_subqueues: dict[int, None]) -> None:
         self._subqueue = subqueue
         self.search = f"accept {subqueue}"
-        """The chore that looks for sessions for those who wait."""
+        """The name of the chore that finds sessions for waiting receivers."""
         self._waiting_subqueues = waiting_subqueues
-        """Where to say that somebody waits: the subqueues that the next turn looks at."""
+        """The subqueues that the next turn looks at, of the whole fragment."""
         self.waiting: OrderedDict[SessionReceiver, None] = OrderedDict()
-        """For whatever session is to be had next."""
+        """Receivers that wait for any session."""
         self._holders: dict[str, SessionReceiver] = {}
-        """By the id of the session."""
+        """Holders by session id."""
         self._by_holder: dict[int, SessionReceiver] = {}
-        """The same, and for a moment also one that has lost its session to another of them."""
+        """Holders by holder number. For a moment it also has a receiver that has just lost its
+        session to another one."""
         self.wanting: OrderedDict[SessionReceiver, None] = OrderedDict()
-        """Holders with credit, or to be drained, that are to be looked at."""
-
+        """Holders with credit, or that drain, for the next turn to look at."""
         self.reading: dict[SessionReceiver, None] = {}
-        """Holders for which there is nothing before something was read."""
+        """Holders that can get nothing before pages are loaded."""
 
     @property
     def held_count(self) -> int:
         return len(self._holders)
 
     def looking(self, chores: set[str]) -> bool:
-        """Is it yet to be found out whether there is a session?"""
+        """Whether a search for a free session is due or under way."""
         return self._subqueue in self._waiting_subqueues or self.search in chores
 
     def wait(self, receiver: SessionReceiver) -> None:
@@ -71,7 +71,7 @@ class SessionWaiters:
         self._waiting_subqueues[self._subqueue] = None
 
     def hold(self, session: Session, receiver: SessionReceiver) -> None:
-        """The session is the receiver's own from now on."""
+        """Give a session to a receiver."""
         self.waiting.pop(receiver, None)
         receiver.promised = session
         self._holders[session.id] = receiver
@@ -84,17 +84,17 @@ class SessionWaiters:
         return self._by_holder.get(holder)
 
     def leave(self, receiver: SessionReceiver) -> None:
-        """The receiver waits no more, nor does it hold anything."""
+        """Remove a receiver, whether it waits or holds a session."""
         self.waiting.pop(receiver, None)
         self.wanting.pop(receiver, None)
         self.reading.pop(receiver, None)
         self._by_holder.pop(receiver.holder, None)
         session = receiver.promised
-        # Somebody else may hold it by now, where it was lost before.
+        # If the receiver has lost its session, another receiver may hold it by now.
         if session is not None and self._holders.get(session.id) is receiver:
             del self._holders[session.id]
 
     def wants(self, receiver: SessionReceiver) -> None:
-        """The receiver has credit, asked to be drained, or there is something new for it."""
+        """Let the next turn look at a holder: it has credit or drains, or messages have come."""
         self.wanting[receiver] = None
         self._waiting_subqueues[self._subqueue] = None

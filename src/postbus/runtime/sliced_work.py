@@ -1,7 +1,7 @@
-"""Work for clients that takes longer than everybody else may wait.
+"""Long work for clients, done in pieces so that other clients need not wait.
 
-It is cut into pieces by its counted size. Of all that is under way one piece is done in each turn
-of the event loop, and whoever else has something to say or to hear comes in between.
+Work is cut into pieces by its counted size. Each turn of the event loop does one piece, of one
+client's work. Other connections are served in between.
 """
 
 import asyncio
@@ -12,18 +12,18 @@ from time import perf_counter
 from postbus.observe.turns import CLIENT, TurnMeter
 
 Step = Callable[[], bool]
-"""Does a piece; says whether there is more to do."""
+"""Does one piece; returns whether there is more to do."""
 
 
 class SlicedWork:
-    """What is under way, in the order of its turns."""
+    """The work under way. Its parts take turns."""
 
     def __init__(self, turns: TurnMeter) -> None:
         self.turns = turns
         self._steps: deque[Step] = deque()
 
     def add(self, step: Step) -> None:
-        """Have it done, from the next turn of the loop on."""
+        """Add work. Its first piece is done in a later turn of the loop."""
         self._steps.append(step)
         if len(self._steps) == 1:
             asyncio.get_running_loop().call_soon(self._turn)
@@ -34,7 +34,7 @@ class SlicedWork:
         try:
             more = self._steps[0]()
         finally:
-            # One that fails is dropped, and the loop says why: the others go on.
+            # Work that fails is dropped, and the event loop logs the error. The rest goes on.
             step = self._steps.popleft()
             if more:
                 self._steps.append(step)

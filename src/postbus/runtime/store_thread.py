@@ -1,8 +1,8 @@
-"""One thread for each store: whatever is called there happens in order, off the event loop.
+"""A thread for each store: it runs calls in order, outside the event loop.
 
-fdatasync takes milliseconds and now and then a hundred of them; the loop must not wait for it.
-Order is what makes pages right: a page read before a commit arrives before that
-commit's answer.
+fdatasync takes milliseconds, and now and then a hundred of them; the loop must not wait for it.
+The order keeps pages consistent: a page that was read before a commit arrives before that commit's
+answer.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class StoreThread:
-    """Runs calls one after the other; answers arrive on the loop in the same order."""
+    """Runs calls one after the other. Their results come to the loop in the same order."""
 
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -31,11 +31,11 @@ class StoreThread:
         done: Callable[[T], None],
         failed: Callable[[BaseException], None],
     ) -> None:
-        """Run `call` there; then `done` or `failed` here."""
+        """Run `call` on the thread, then `done` or `failed` on the loop."""
         self._calls.put((call, done, failed))
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Run `call` there and wait for it."""
+        """Run `call` on the thread, and wait for its result."""
         future: asyncio.Future[T] = self._loop.create_future()
 
         def done(result: T) -> None:
@@ -50,7 +50,7 @@ class StoreThread:
         return await future
 
     async def stop(self) -> None:
-        """Finish what was submitted, then end the thread."""
+        """Finish all submitted calls, then end the thread."""
         self._calls.put(None)
         await self._loop.run_in_executor(None, self._thread.join)
 

@@ -1,4 +1,4 @@
-"""What is done for a store beside its commits: health probes, trimming, removal of what is gone."""
+"""Upkeep of a store beside its commits: disk space, health, trimming, deleted entities."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -22,19 +22,19 @@ from postbus.store.ports.store import Store
 
 LOOK_S: Final = 1.0
 THOROUGH_EVERY: Final = 10
-"""Looks from one thorough upkeep to the next."""
+"""Every so many looks, upkeep is thorough."""
 CLOCK_SET_MS: Final = 100
-"""What a clock gains on timers in a look by itself is far less."""
+"""A clock that gains so much on timers between two looks was set. Drift is far less."""
 GROWTH_SHARE: Final = 32
-"""A store that has written this part of the retention is trimmed at the next look: at full rate
-ten seconds of journal would be a fifth of what may be kept, or more."""
+"""A store that has written this part of the retention since the last trim is trimmed at the next
+look. At full rate, ten seconds of journal can be a fifth of the retention or more."""
 TRIM_SLICE: Final = 256
 DROP_SLICE: Final = 2_000
 COPIED_AT_ONCE: Final = 256
 SEEN_SLICE: Final = 2_000
 RESTING_EVERY: Final = 600
-"""Looks after which the journals of engines that are not in memory are looked at as well: what
-is past its retention goes from them too, but nothing comes in."""
+"""Every so many looks, fragments without an engine are trimmed too. Their journals do not grow, but
+their batches pass the retention."""
 _HOUR_MS: Final = 3_600_000
 
 log = structlog.get_logger("upkeep")
@@ -59,10 +59,10 @@ class Upkeep:
         self._trimmed_at_bytes = 0
         self._trimmed_at_heads: dict[int, int] = {}
         self._dropped_below: dict[int, int] = {}
-        """The first part of each history that has not been dropped from the store."""
+        """The first part of each duplicate history that is still in the store."""
 
     async def look_for_room(self) -> bool:
-        """Is there room for new messages? Said in the log when that has changed."""
+        """Return whether the disk has room for new messages. A change is logged."""
         has_room = await self._thread.run(self._store.look_for_room)
         if has_room != self._meter.has_room:
             self._meter.has_room = has_room
@@ -74,15 +74,15 @@ class Upkeep:
 
     @property
     def has_room(self) -> bool:
-        """As it was found the last time."""
+        """Whether the last look found room for new messages."""
         return self._store.has_room
 
     async def probe(self, now: Instant) -> None:
-        """Can a message be stored and read? Raises when not."""
+        """Store and read a probe message. Raises if that fails."""
         await self._thread.run(partial(self._store.probe, now))
 
     async def drop(self, fragment_id: int) -> None:
-        """Remove a deleted entity's fragment."""
+        """Remove the fragment of a deleted entity."""
         while not await self._thread.run(partial(self._store.drop, fragment_id, DROP_SLICE)):
             pass
         await self._thread.run(partial(self._loader.checkpoints.pop, fragment_id, None))
@@ -90,7 +90,7 @@ class Upkeep:
         self._dropped_below.pop(fragment_id, None)
 
     def has_grown(self, bytes_max: int) -> bool:
-        """Has so much been written since the last yes that trimming should not wait?"""
+        """Whether so much was written since the last yes that trimming should not wait."""
         written = self._meter.bytes_written
         if written - self._trimmed_at_bytes <= bytes_max // GROWTH_SHARE:
             return False
@@ -101,11 +101,11 @@ class Upkeep:
         self._runtime.set_timer_again(fragment)
 
     def forget_idle(self) -> None:
-        """Forget the engines that nobody uses."""
+        """Forget idle engines."""
         self._runtime.forget_idle()
 
     async def trim(self, fragment: LoadedFragment, older_than: Instant, bytes_max: int) -> None:
-        """Let go of journal past its retention, unless nothing was added to it since."""
+        """Trim the journal to its retention, if it has grown since the last time."""
         head = 0 if fragment.engine is None else fragment.engine.ledger.head
         if self._trimmed_at_heads.get(fragment.id) == head:
             return
@@ -121,8 +121,8 @@ class Upkeep:
             more = trimmed.more
 
     async def forget_ids(self, fragment: LoadedFragment, now: Instant) -> None:
-        """Drop the ids that are past the window. They are not asked for from then on, whether the
-        state in the store still has their segment or not."""
+        """Drop message ids outside the duplicate window. The engine does not look them up any more,
+        even if the stored state still lists their part."""
         below = await self._first_kept(fragment, now)
         if below <= self._dropped_below.get(fragment.id, 0):
             return
@@ -141,21 +141,22 @@ class Upkeep:
         return 0 if history is None else history.expire(now)
 
     async def tidy(self, fragment: LoadedFragment, older_than: Instant, bytes_max: int) -> None:
-        """Trim, see that the next trim gets further, copy forward what few live bodies pin."""
+        """Trim the journal, ask for a checkpoint so that the next trim gets further, and copy
+        forward live bodies that pin old batches."""
         resting = fragment.engine is None
         if resting and fragment.counts is None:
-            return  # on its way into memory, or out of reach
+            return  # it is being loaded, or cannot be read
         find_tail = partial(self._store.tail, fragment.id)
         before = await self._thread.run(find_tail) if resting else 0
         await self._trim(fragment, older_than, bytes_max)
         if self._store.is_spent:
-            return  # or each look would throw engines away, and their receivers with them
+            return  # commits would fail, and each would discard an engine and its locks
         engine = fragment.engine
         if engine is not None and engine.ledger.head > engine.ledger.checkpoint:
             fragment.checkpoint_wanted = True
             self._runtime.wake(fragment)
         below = await self._thread.run(find_tail)
-        # An engine is loaded for it only where something has come up.
+        # An engine is loaded for copying only if the trim made progress and bodies remain.
         pinned = resting and below > before and _holds(fragment.counts)
         if (
             (fragment.engine is not None or pinned)
@@ -171,13 +172,13 @@ def _copy_forward(below: int, engine: Engine, now: Instant, pages: Pages) -> Nee
 
 
 def _holds(counts: dict[int, QueueCounts] | None) -> bool:
-    """Is there a body that could pin a batch?"""
+    """Whether there may be a body that pins a batch."""
     return counts is None or any(each.size_bytes > 0 for each in counts.values())
 
 
 class AheadOfTimers:
-    """Notices that the clock was set. Timers count seconds and do not hear of it, so a message
-    that has come due by a clock put forward would wait for the timer that was set before."""
+    """Detects that the clock was put forward. Timers count seconds and do not notice. A message
+    that is due by the new time would wait for its old timer."""
 
     def __init__(self, clock: Callable[[], Instant], loop_time: Callable[[], float]) -> None:
         self._clock = clock
@@ -188,7 +189,7 @@ class AheadOfTimers:
         return self._clock() - self._loop_time() * 1_000
 
     def has_changed(self) -> bool:
-        """Has the clock been put forward since the last time somebody asked?"""
+        """Return whether the clock was put forward since the last call."""
         ahead_ms = self._measure()
         changed = ahead_ms - self._ahead_ms > CLOCK_SET_MS
         self._ahead_ms = ahead_ms
@@ -196,7 +197,7 @@ class AheadOfTimers:
 
 
 class RetainedEntity(Protocol):
-    """An entity, as far as its upkeep goes."""
+    """The part of an entity that upkeep uses."""
 
     name: str
 
@@ -205,13 +206,13 @@ class RetainedEntity(Protocol):
 
     @property
     def retention(self) -> tuple[int, int]:
-        """In hours and in megabytes."""
+        """Retention of the journal in hours and in megabytes."""
 
     def warn(self, now: Instant) -> None: ...
 
 
 def _is_read(entity: RetainedEntity) -> bool:
-    """Nobody keeps account of readers, so there may be some."""
+    """Used where readers are not registered: assume that the feed has some."""
     return True
 
 
@@ -223,9 +224,9 @@ async def keep_up(
     forget_marks: Callable[[LoadedFragment], None],
     has_readers: Callable[[RetainedEntity], bool] = _is_read,
 ) -> None:
-    """See to every entity that is in use, now and then. Runs until cancelled.
+    """Do the upkeep of all entities at intervals, until cancelled.
 
-    Where the disk is full, history goes before its time, but for feeds that have known readers."""
+    If the disk is full, history is trimmed before its time, except for feeds with known readers."""
     looks = smallest = 0
     ahead = AheadOfTimers(clock, asyncio.get_running_loop().time)
     while True:

@@ -69,7 +69,7 @@ def _field_values(field: Field) -> SearchStrategy[Any]:
     return st.none() | filled
 
 
-_outcomes = st.one_of(*map(instances, (Accepted, Rejected, Released, Modified)))
+_outcomes = st.one_of(*(instances(each) for each in (Accepted, Rejected, Released, Modified)))
 
 _KINDS: dict[str, SearchStrategy[Any]] = {
     "boolean": st.booleans(),
@@ -90,7 +90,7 @@ _KINDS: dict[str, SearchStrategy[Any]] = {
     "target": instances(Target) | instances(Coordinator),
     "outcome": _outcomes,
     "delivery-state": st.one_of(
-        _outcomes, *map(instances, (Received, Declared, TransactionalState))
+        _outcomes, *(instances(each) for each in (Received, Declared, TransactionalState))
     ),
 }
 

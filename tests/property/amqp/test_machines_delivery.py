@@ -80,8 +80,8 @@ def test_every_message_arrives_once_in_order_with_flow_control(
                 receiver.settle(event.delivery, state, settled=not two_steps)
         assert len(receiver.unsettled) <= credit
         pair.exchange()
-        heard = [*pair.at_client(Disposed), *pair.at_server(Disposed)]
-        for verdict in heard:
+        for verdict in [*pair.at_client(Disposed), *pair.at_server(Disposed)]:
+            assert isinstance(verdict, Disposed)
             for delivery in verdict.deliveries:
                 assert delivery.context not in confirmed
                 confirmed[delivery.context] = verdict.state

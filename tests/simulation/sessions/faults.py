@@ -17,7 +17,7 @@ from postbus.broker.record_kinds import Meaning, RecordKind
 from postbus.broker.session_queue import SessionQueue
 from postbus.broker.transaction import Transaction
 from postbus.runtime import loading
-from postbus.runtime.holding import Held
+from postbus.runtime.reads import HeldSends
 from tests.simulation.faults import SEEDS_MAX, Fault, patched
 from tests.simulation.history import Violation
 from tests.simulation.ledgers import TOTALS
@@ -248,7 +248,7 @@ SESSION_FAULTS = [
     Fault(
         "last of duplicates kept", frozenset({DROPPED}), patched(duplicates, "repeated", _last_kept)
     ),
-    Fault("send overtaken", frozenset({SENDER}), patched(Held, "takes", _never)),
+    Fault("send overtaken", frozenset({SENDER}), patched(HeldSends, "takes", _never)),
     Fault(
         "transaction done in part",
         frozenset({ATOMIC}),

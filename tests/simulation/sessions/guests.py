@@ -12,8 +12,8 @@ from postbus.broker.subqueue import MAIN
 from postbus.errors import ServiceBusError, SessionCannotBeLocked
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.receivers import OutgoingMessage
-from postbus.runtime.session_requests import Accept, Leave
 from postbus.runtime.session_waiters import SessionWaiters
+from postbus.runtime.sessions import Accept, Leave
 from tests.simulation.history import Violation
 from tests.simulation.sessions.letters import WORK
 from tests.simulation.sessions.promises import HOLDER

@@ -12,7 +12,7 @@ from postbus.broker.message import ACTIVE, OUTBOX, SCHEDULED, Message
 from postbus.broker.message import STATE as STATE_LANE
 from postbus.broker.pages import Pages
 from postbus.broker.subqueue import MAIN, TRANSFER_DEAD_LETTER
-from postbus.runtime.paging import load_page
+from postbus.runtime.loading import load_page
 from tests.simulation.history import Violation
 from tests.simulation.ledgers import FULL, REPLAY, TOTALS, compare, full_replay, index_and_tail
 from tests.simulation.playing import ENDS

@@ -108,9 +108,9 @@ class People:
         link: Any = SimpleNamespace(settle=settle)
         delivery: Any = SimpleNamespace(payload=b"".join(each.body for each in letters))
         refusals: Any = SimpleNamespace(rejected=lambda error, _: error)
-        sender: Any = SimpleNamespace(answered=lambda: None)
+        client: Any = SimpleNamespace(answered=lambda: None)
         fragment = self._world.fragments[fragment_id]
-        self._world.runtime.submit(Send(fragment, messages, link, delivery, refusals, sender))
+        self._world.runtime.submit(Send(fragment, messages, link, delivery, refusals, client))
 
     def schedule(self) -> None:
         """Over the management node, which answers with numbers."""

@@ -20,7 +20,7 @@ from postbus.broker.message import ACTIVE, DEFERRED
 from postbus.broker.policy import Policy
 from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
 from postbus.gateway.transactions import open_transactions
-from postbus.runtime import forwarder, holding, session_serving
+from postbus.runtime import forwarder, reads, sessions
 from tests.simulation.history import Violation
 from tests.simulation.patches import Silent, tiny
 from tests.simulation.playing import Playing, told
@@ -59,15 +59,15 @@ def _bounds(chance: random.Random) -> list[tuple[Any, dict[str, Any]]]:
     line = {"READY_MAX": chance.choice([1, 2, 4, 1_024])}
     return [
         (forwarding, {"SHIPPED_AT_ONCE": few}),
-        (forwarder, {"SHIPMENTS_MAX": few}),
+        (forwarder, {"BATCHES_MAX": few}),
         (held_sessions, line),
         (session_operations, {**line, "FIRST_ROWS": chance.choice([1, 2, 64])}),
         (session_operations, {"LOOKED_AT_MAX": chance.choice([1, 3])}),
         (session_list, {"READ_AT_ONCE": chance.choice([1, 3, 256])}),
-        (session_serving, {"GIVEN_PER_TURN": few, "SERVED_AT_ONCE": chance.choice([1, 3])}),
+        (sessions, {"GIVEN_PER_TURN": few, "SERVED_AT_ONCE": chance.choice([1, 3])}),
         (duplicate_history, {"SEGMENT_IDS": chance.choice([1, 3, 65_536]), "CAPACITY_MIN": 2}),
         (duplicates, {"RECALLED_AT_ONCE": chance.choice([1, 4_096])}),
-        (holding, {"FORESEEN_MAX": chance.choice([1, 3])}),
+        (reads, {"FORESEEN_MAX": chance.choice([1, 3])}),
         (browsing, {"DELETE_ROWS": chance.choice([1, 3])}),
     ]
 

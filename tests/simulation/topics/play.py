@@ -35,7 +35,7 @@ def run_topic_seed(seed: int, steps: int = STEPS) -> World:
         world = World(chance, on_disk(seed))
         loop = mock.Mock(get_running_loop=lambda: world.machine)
         stack.enter_context(
-            mock.patch.multiple(forwarder, log=Silent(), asyncio=loop, SHIPMENTS_MAX=few)
+            mock.patch.multiple(forwarder, log=Silent(), asyncio=loop, BATCHES_MAX=few)
         )
         with told(seed, "topics", world):
             Play(world).play(chance.randint(steps // 10, steps))

@@ -74,7 +74,7 @@ def test_consecutive_verdicts_of_one_kind_are_one_frame() -> None:
     link = sent_to(peer, 6)
     full = Rejected(Error("amqp:resource-limit-exceeded", "full"))
     for delivery_id, state in enumerate([ACCEPTED, Accepted(), full, ACCEPTED, ACCEPTED]):
-        link.settle(link.unsettled[delivery_id], state)
+        link.settle(link.unsettled[delivery_id], state)  # type: ignore[arg-type]
     assert peer.core.pending_bytes > 0
     assert ranges(peer.replies()) == [(0, 1, ACCEPTED), (2, 2, full), (3, 4, ACCEPTED)]
     assert list(link.unsettled) == [5]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from postbus.broker import records
 from postbus.broker.message import OUTBOX
-from postbus.broker.queue import Policy
+from postbus.broker.policy import Policy
 from postbus.broker.record_kinds import BRINGS_BODY
 from postbus.broker.records import Record
 from postbus.broker.subqueue import DEAD_LETTER

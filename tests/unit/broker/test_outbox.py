@@ -10,7 +10,7 @@ from postbus.broker import forwarding
 from postbus.broker.forwarding import ForwardBatch, ForwardResult
 from postbus.broker.message import Message
 from postbus.broker.pages import LanePage, Need, Pages
-from postbus.broker.policy import Policy
+from postbus.broker.policy import NOWHERE, Policy
 from postbus.broker.send_via import send_through
 from postbus.broker.subqueue import TRANSFER_DEAD_LETTER
 from postbus.errors import QuotaExceeded
@@ -98,7 +98,7 @@ def test_one_search_reads_one_page_of_the_outbox(monkeypatch: pytest.MonkeyPatch
     here = Via(MemoryStore(), HERE, checkpoint_every=1)
     here.post(THERE, *[f"full{number}" for number in range(100)])
     found = here.paged(lambda pages: forwarding.collect(here.engine, VIA, here.now, pages, {THERE}))
-    assert found == ForwardBatch(forwarding.NOWHERE, []) and here.pages_read == 1
+    assert found == ForwardBatch(NOWHERE, []) and here.pages_read == 1
 
 
 def test_a_full_destination_is_tried_with_its_first_message() -> None:

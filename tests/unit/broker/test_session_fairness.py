@@ -184,7 +184,7 @@ def test_a_line_is_complete_once_all_that_the_index_names_were_looked_at(short_l
         session = kept if name == kept.id else engine.accept(name)
         assert engine.take(session) is not None
         if session is not kept:
-            engine.turn(lambda each=session: engine.queue.complete(*each.locks, engine.now))  # type: ignore[misc]
+            engine.turn(lambda each=session: engine.queue.complete(*each.locks, engine.now))  # type: ignore[call-arg]
     engine.crash()
     held = engine.accept_next()
     assert held is not None and held.id == kept.id

@@ -114,7 +114,7 @@ def test_a_body_is_copied_forward_under_a_message_that_is_held() -> None:
     engine.commit(checkpoint=True)
     before = message.base
     head = engine.queue.ledger.head
-    with mock.patch("postbus.runtime.paging.LIVE_SHARE_MAX", 1.0):
+    with mock.patch("postbus.runtime.loading.LIVE_SHARE_MAX", 1.0):
         engine.paged(lambda pages: chores.copy_forward(engine.engine, head, 100, pages))
     assert message.base > before
     engine.commit(checkpoint=True)

@@ -10,7 +10,7 @@ from postbus.broker.subqueue import DEAD_LETTER, MAIN
 from postbus.broker.window import WindowLimits
 from postbus.runtime.dispatch import serve
 from postbus.runtime.fragment import LoadedFragment, Output
-from postbus.runtime.paging import load_page
+from postbus.runtime.loading import load_page
 from postbus.runtime.receivers import OutgoingMessage
 from tests.support.engine import FRAGMENT, Engine
 

@@ -77,7 +77,7 @@ def test_every_setting_has_a_flag_that_serve_understands(started: list[Settings]
             arguments.append(flag_of(name))
         else:
             values = given[name] if isinstance(given[name], tuple) else (given[name],)
-            for value in values:
+            for value in values:  # type: ignore[attr-defined]
                 arguments += [flag_of(name), str(value)]
 
     result = postbus(*arguments)

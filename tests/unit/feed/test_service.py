@@ -64,7 +64,7 @@ class Desk:
             entities=lambda: [] if self.fragment.gone else [self.entity],
         )
         self.threads = [StoreThread("feed", loop)]
-        self.feed = Feed(self.namespace, [store.journal_reader()], self.threads)
+        self.feed = Feed(self.namespace, [store.journal_reader()], self.threads)  # type: ignore[arg-type]
         self.gone: asyncio.Future[None] = loop.create_future()
         self.refusal: Unauthorized | None = None
 

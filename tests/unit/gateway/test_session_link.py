@@ -17,7 +17,7 @@ from postbus.gateway.session_link import ClientSessionReceiver, SessionFilter
 from postbus.messages.envelope import read_message
 from postbus.observe.meters import EntityMeter
 from postbus.runtime.fragment import LoadedFragment
-from postbus.runtime.session_requests import AcceptNext
+from postbus.runtime.sessions import AcceptNext
 from tests.unit.runtime.test_runtime import Bed, settled
 
 # The stand-ins below are not the classes that a compiled SessionOutlet insists on.

@@ -45,10 +45,9 @@ class Desk:
             transaction_timeout_ms=timeout_ms,
         )
         namespace = SimpleNamespace(runtime=lambda _: self.bed.runtime)
-        self.service: Any = SimpleNamespace(
-            namespace=namespace, settings=settings, transaction_bytes=0
-        )
-        self.all = Transactions(self.service)
+        service: Any = SimpleNamespace(namespace=namespace, settings=settings, transaction_bytes=0)
+        self.service = service
+        self.all = Transactions(service)
         self.coordinator = object()
 
     def declare(self) -> OpenTransaction:

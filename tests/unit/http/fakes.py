@@ -66,7 +66,7 @@ def application(
     for name in mailbox.entities:
         authority.learn(name, [])
     return Front(
-        namespace=namespace,
+        namespace=cast("Any", namespace),
         authority=authority,
         clock=lambda: namespace.now,
         wall=lambda: namespace.now,
@@ -74,10 +74,10 @@ def application(
         health=health or Health(),
         metrics=_scrape,
         defaults=defaults or QueueDescription(),
-        mailbox=mailbox,
+        mailbox=cast("Any", mailbox),
         feeds=cast("FeedPages", None),  # needs a whole server: tests/unit/feed/test_service.py
-        resubmission=resubmission or MemoryResubmission(),
-        usage=usage or MemoryUsage(),
+        resubmission=cast("Any", resubmission or MemoryResubmission()),
+        usage=cast("Any", usage or MemoryUsage()),
         wait_max_ms=240_000,
     ).app()
 

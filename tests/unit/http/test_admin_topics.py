@@ -200,7 +200,7 @@ def test_rules_of_every_kind(
         topic,
         subscription,
         "correlation",
-        filter=CorrelationRuleFilter(correlation_id="c", label="l", properties=properties),
+        filter=CorrelationRuleFilter(correlation_id="c", label="l", properties=properties),  # type: ignore[arg-type]
         action=SqlRuleAction("SET at = @at", parameters={"@at": at}),
     )
     rule = admin.get_rule(topic, subscription, "Correlation")

@@ -41,7 +41,13 @@ from postbus.errors import InvalidOperation, MessageSizeExceeded
 from postbus.messages.envelope import read_message
 from postbus.messages.plain_values import JSON, TEXT
 from postbus.messages.translation import encode_plain, to_message, to_received
-from postbus.model.plain_message import MessageState, Moment, PlainMessage, ReceivedMessage
+from postbus.model.plain_message import (
+    MessageState,
+    Moment,
+    PlainMessage,
+    PropertyValue,
+    ReceivedMessage,
+)
 
 T0 = 1_700_000_000_123
 
@@ -115,7 +121,7 @@ def test_a_message_without_an_id_is_given_one() -> None:
 
 
 def test_numbers_and_dates_have_the_types_that_filters_expect() -> None:
-    properties = {
+    properties: dict[str, PropertyValue] = {
         "small": 42,
         "large": 8_555_111_000,
         "float": 3.5,

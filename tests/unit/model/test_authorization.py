@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import count
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -29,7 +30,7 @@ OTHER = "B" * 43 + "="
 LISTEN, SEND, MANAGE = Right.LISTEN, Right.SEND, Right.MANAGE
 
 
-def rule(name: str = "k", *rights: Right, **more: str) -> AuthorizationRule:
+def rule(name: str = "k", *rights: Right, **more: Any) -> AuthorizationRule:
     return AuthorizationRule(name, rights or (SEND,), **more)
 
 

@@ -12,7 +12,7 @@ from postbus.broker import chores, session_operations
 from postbus.broker.message import OUTBOX, Message
 from postbus.broker.policy import Policy
 from postbus.broker.subqueue import MAIN, subqueue_of
-from postbus.runtime import dispatch, session_serving
+from postbus.runtime import dispatch, sessions
 from postbus.runtime.dispatch import serve
 from postbus.runtime.fragment import LoadedFragment, Output
 from postbus.runtime.receivers import OutgoingMessage
@@ -51,7 +51,7 @@ class Crowd:
         for _, output in outputs:
             output()
         self.place.engine.next_deadline()
-        return [chore._name for chore in found]
+        return [chore._name for chore in found]  # type: ignore[attr-defined]
 
     def lines_of_a_turn(self) -> int:
         """Lines of code that a turn takes."""
@@ -206,7 +206,7 @@ def test_a_turn_hands_out_so_many_over_all_lines_and_all_have_their_turn(
 def test_sessions_share_what_a_turn_hands_out_and_all_have_their_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(session_serving, "GIVEN_PER_TURN", 10)
+    monkeypatch.setattr(sessions, "GIVEN_PER_TURN", 10)
     crowd = Crowd(4, Policy(requires_session=True))
     receivers: list[Any] = [Greedy() for _ in range(4)]
     for owner, receiver in enumerate(receivers, 1):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from postbus.net import listener as listening
 from postbus.net.listener import allow_open_files
 from postbus.net.sniffing import Wire, sniff
 from postbus.settings import Settings
@@ -210,8 +210,8 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_goes_and_connections_sta
     logged: list[str],
 ) -> None:
     calls: list[tuple[int, int]] = []
-    monkeypatch.setattr(listening.resource, "getrlimit", lambda _: (soft, hard))
-    monkeypatch.setattr(listening.resource, "setrlimit", lambda _, limits: calls.append(limits))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: calls.append(limits))
     with capture_logs() as lines:
         assert allow_open_files(5_000) == fits
     assert calls == ([] if raised_to is None else [(raised_to, hard)])

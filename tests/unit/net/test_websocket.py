@@ -109,8 +109,8 @@ class Line:
         self.place.tenant = self.above
         self.place.log_in()
         self.socket = WebSocket(
-            self.below,
-            self.above,
+            self.below,  # type: ignore[arg-type]
+            self.above,  # type: ignore[arg-type]
             self.place,
             FRAME_MAX_BYTES,
             lambda *why: self.refused.append(why),
@@ -333,6 +333,7 @@ FAULTS = {
 async def test_what_is_not_a_binary_frame_in_order_ends_the_connection_with_its_code(
     fault: str,
 ) -> None:
+    sent: Any
     sent, code = FAULTS[fault]
     stream = sent if isinstance(sent, bytes) else sent.serialize(mask=True)
     reason = "websocket_text" if code == CloseCode.UNSUPPORTED_DATA else "websocket_frame"

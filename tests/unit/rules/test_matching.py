@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,9 @@ class Untouched:
     @property
     def user(self) -> Mapping[str, Value]:
         raise AssertionError("the application properties were read")
+
+    def spend(self, steps: int) -> None:
+        raise AssertionError("a rule was evaluated")
 
     def system(self, name: str) -> Value:
         raise AssertionError(f"{name} was read")
@@ -257,7 +261,7 @@ def _lines_of(call: Callable[[], None]) -> int:
     """Lines of code that a call takes."""
     lines = 0
 
-    def count(frame: FrameType, event: str, _: object) -> object:
+    def count(frame: FrameType, event: str, _: object) -> Any:
         nonlocal lines
         lines += event == "line"
         return count

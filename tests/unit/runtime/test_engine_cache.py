@@ -24,6 +24,7 @@ from postbus.runtime import runtime as runtime_module
 from postbus.runtime.engine_cache import EngineCache
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.loading import Loader
+from postbus.runtime.receivers import OutgoingMessage
 from postbus.runtime.requests import Call
 from postbus.runtime.runtime import Runtime
 from postbus.store.memory.store import MemoryStore
@@ -117,9 +118,10 @@ class Taker:
     def capacity(self) -> int:
         return 0
 
-    def reserve(self, size: int) -> None: ...
+    def reserve(self, message: Message, raw: bytes) -> OutgoingMessage:
+        raise NotImplementedError
 
-    def deliver(self, message: Message, raw: bytes) -> None: ...
+    def deliver(self, messages: list[OutgoingMessage]) -> None: ...
 
     def drained(self) -> None: ...
 

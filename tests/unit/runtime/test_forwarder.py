@@ -85,7 +85,7 @@ async def town() -> AsyncIterator[Town]:
 async def test_no_more_shipments_are_under_way_than_the_bound(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forwarders, "SHIPMENTS_MAX", 3)
+    monkeypatch.setattr(forwarders, "BATCHES_MAX", 3)
     most = 0
     collect = Forwarder._collect
 

@@ -284,6 +284,7 @@ async def complete_on(cellar: Cellar, disk: QuotaDisk) -> None:
         await cellar.complete_one()
 
 
+@pytest.mark.interpreted_only  # its stand-in for an engine is no compiled one
 @pytest.mark.parametrize("read", [False, True], ids=["nobody reads", "readers are known"])
 async def test_history_goes_before_its_time_on_a_full_disk_but_not_from_known_readers(
     read: bool,

@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from postbus.runtime.runtime import PACKED_HERE_BYTES
+from postbus.runtime.commits import PACKED_HERE_BYTES
 from postbus.store import batch
 from tests.unit.runtime.test_runtime import Bed, bed
 

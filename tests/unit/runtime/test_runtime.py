@@ -310,8 +310,8 @@ def many(
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         messages = [Message(b"many %d" % number)]
 
-        def call(queue: Queue, now: Instant, _: Pages, messages: list[Message] = messages) -> Any:
-            return queue.send(messages, now)
+        def call(engine: Engine, now: Instant, _: Pages, messages: Any = messages) -> Any:
+            return engine.send(messages, now)
 
         request = Call(
             fragment or bed.fragment,

@@ -115,6 +115,7 @@ def test_a_response_of_usual_messages_is_put_into_words_at_once() -> None:
     assert ResponseWriter(found, Place().engine.shared).complete
 
 
+@pytest.mark.interpreted_only  # a compiled class does not tell its slots
 def test_a_snapshot_is_all_of_a_message() -> None:
     texts = dict.fromkeys(("message_id", "session_id", "reason", "description", "source"), "text")
     data = dict.fromkeys(("properties", "raw", "token"), b"bytes")

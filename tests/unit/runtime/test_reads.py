@@ -18,8 +18,8 @@ from postbus.errors import ServiceBusError, StoreUnavailable
 from postbus.model.times import Instant
 from postbus.observe.meters import EntityMeter, StoreMeter
 from postbus.runtime.fragment import LoadedFragment
-from postbus.runtime.holding import FORESEEN_MAX, Ordered
 from postbus.runtime.loading import Loader
+from postbus.runtime.reads import FORESEEN_MAX, OrderedRequest
 from postbus.runtime.requests import Call
 from postbus.runtime.runtime import REQUESTS_PER_TURN, Runtime
 from postbus.runtime.store_thread import StoreThread
@@ -69,7 +69,7 @@ class Library(MemoryStore):
         return super().commit(parts)
 
 
-class Sent(Ordered):
+class Sent(OrderedRequest):
     """A send that keeps what became of it."""
 
     def __init__(self, fragment: LoadedFragment, *ids: str) -> None:
@@ -126,7 +126,8 @@ class Bed:
     @property
     def behind(self) -> int:
         """Sends that are held back."""
-        return 0 if self.fragment.held is None else len(self.fragment.held._behind)
+        held = self.runtime._page_reader.held.get(self.fragment)
+        return 0 if held is None else len(held._behind)
 
     def there(self) -> list[str]:
         assert self.fragment.engine is not None
@@ -230,7 +231,7 @@ async def test_whoever_waits_while_the_engine_is_thrown_away_is_refused(bed: Bed
             await each
     await bed.send("c")
     await bed.quiet()
-    assert bed.fragment.held is None
+    assert not bed.runtime._page_reader.held
 
 
 async def test_sends_that_wait_count_as_waiting(bed: Bed) -> None:
