@@ -34,7 +34,8 @@ from postbus.http.feed import FeedPages
 from postbus.http.mailbox import Mailbox
 from postbus.model.description import QueueDescription
 from postbus.model.times import Instant
-from postbus.namespace.entities import Entity, QueueEntity, ReceivableEntity, TopicEntity
+from postbus.namespace.entities import QueueEntity, TopicEntity
+from postbus.namespace.entity import Entity, ReceivableEntity
 from postbus.namespace.health import Health
 from postbus.namespace.idle import IdleDeletion
 from postbus.namespace.namespace import Namespace

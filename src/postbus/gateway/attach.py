@@ -32,7 +32,8 @@ from postbus.gateway.transactions.coordinator import accept_coordinator
 from postbus.gateway.transactions.send_via import DESTINATION, join_as_receiver, route_of
 from postbus.model.address import Address, SubQueue, resolve_address
 from postbus.model.limits import BATCH_SIZE_MAX
-from postbus.namespace.entities import Entity, QueueEntity, ReceivableEntity, TopicEntity
+from postbus.namespace.entities import QueueEntity, TopicEntity
+from postbus.namespace.entity import Entity, ReceivableEntity
 
 if TYPE_CHECKING:
     from postbus.gateway.client_connection import ClientConnection

@@ -21,7 +21,8 @@ from postbus.runtime.requests import Call
 
 if TYPE_CHECKING:
     from postbus.gateway.client_connection import ClientConnection
-    from postbus.namespace.entities import ReceivableEntity, TopicEntity
+    from postbus.namespace.entities import TopicEntity
+    from postbus.namespace.entity import ReceivableEntity
     from postbus.runtime.fragment import LoadedFragment
 
 LOOK_COUNT_MAX: Final = 100

@@ -25,7 +25,8 @@ from postbus.runtime.requests import GiveBack
 
 if TYPE_CHECKING:
     from postbus.gateway.client_connection import ClientConnection
-    from postbus.namespace.entities import Entity, QueueEntity, ReceivableEntity, TopicEntity
+    from postbus.namespace.entities import QueueEntity, TopicEntity
+    from postbus.namespace.entity import Entity, ReceivableEntity
     from postbus.runtime.fragment import LoadedFragment
 
 log = structlog.get_logger("links")

@@ -39,7 +39,8 @@ from postbus.gateway.transactions.operations import (
 from postbus.messages.batches import BatchReader
 from postbus.messages.envelope import REASON_LENGTH_MAX, Changes, text_keys
 from postbus.model.times import NEVER, Instant
-from postbus.namespace.entities import Entity, SubscriptionEntity, key_of
+from postbus.namespace.entities import SubscriptionEntity
+from postbus.namespace.entity import Entity, key_of
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.operations import Store
 from postbus.runtime.requests import Call, Operation

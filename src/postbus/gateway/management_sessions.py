@@ -24,7 +24,7 @@ from postbus.model.times import NEVER, Instant
 
 if TYPE_CHECKING:
     from postbus.gateway.client_connection import ClientConnection
-    from postbus.namespace.entities import Entity
+    from postbus.namespace.entity import Entity
     from postbus.runtime.fragment import LoadedFragment
     from postbus.runtime.requests import Operation
 

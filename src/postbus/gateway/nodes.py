@@ -34,7 +34,7 @@ from postbus.gateway.settlement import ACCEPTED
 
 if TYPE_CHECKING:
     from postbus.gateway.client_connection import ClientConnection
-    from postbus.namespace.entities import Entity
+    from postbus.namespace.entity import Entity
 
 REQUEST_CREDIT: Final = 100
 RESPONSES_WAITING_MAX: Final = 200

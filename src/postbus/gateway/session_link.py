@@ -26,7 +26,7 @@ from postbus.runtime.sessions import Accept, Leave
 
 if TYPE_CHECKING:
     from postbus.gateway.client_connection import ClientConnection
-    from postbus.namespace.entities import ReceivableEntity
+    from postbus.namespace.entity import ReceivableEntity
     from postbus.runtime.fragment import LoadedFragment
 
 WAIT_DEFAULT_MS: Final = 60_000

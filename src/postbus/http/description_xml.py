@@ -29,7 +29,8 @@ from postbus.model.authorization import RULES_MAX, AuthorizationRule, Right, Rul
 from postbus.model.description import Description, EntityStatus, QueueCounts
 from postbus.model.fields import Field, FieldType, Form, Value, read_text
 from postbus.model.times import INFINITE, TICKS_PER_MS, format_iso
-from postbus.namespace.entities import Entity, TopicEntity
+from postbus.namespace.entities import TopicEntity
+from postbus.namespace.entity import Entity
 
 _NEVER_ACCESSED: Final = "0001-01-01T00:00:00Z"
 

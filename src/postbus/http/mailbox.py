@@ -35,13 +35,8 @@ from postbus.messages.translation import to_message
 from postbus.model.address import Address, SubQueue
 from postbus.model.plain_message import PlainMessage, ReceivedMessage
 from postbus.model.times import Instant
-from postbus.namespace.entities import (
-    Entity,
-    QueueEntity,
-    ReceivableEntity,
-    TopicEntity,
-    key_of,
-)
+from postbus.namespace.entities import QueueEntity, TopicEntity
+from postbus.namespace.entity import Entity, ReceivableEntity, key_of
 from postbus.namespace.namespace import Namespace
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.operations import Store, ask

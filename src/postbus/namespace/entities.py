@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
-
-import structlog
-
-from postbus.amqp.link import Link
-from postbus.broker.message import Message
-from postbus.broker.policy import NOWHERE, Policy
-from postbus.broker.subqueue import subqueue_of
-from postbus.errors import InvalidOperation
-from postbus.model.address import Address, SubQueue
+from postbus.broker.policy import Policy
 from postbus.model.description import (
     EntityStatus,
     QueueDescription,
@@ -22,148 +11,12 @@ from postbus.model.description import (
 )
 from postbus.model.rule import RuleDescription
 from postbus.model.times import Instant
+from postbus.namespace.entity import Entity, ReceivableEntity
 from postbus.namespace.prefetch import PrefetchWatch
 from postbus.namespace.rule_matcher import TopicRuleMatcher
-from postbus.observe.meters import EntityMeter
 from postbus.runtime.fragment import LoadedFragment
 from postbus.settings import Settings
 from postbus.store.ports.catalog import EntityRecord, SubscriptionRecord
-
-ID_BYTES: Final = 4
-"""A lock token begins with the id of its fragment (`postbus.runtime.loading`)."""
-INDEX_SHIFT: Final = 48
-"""A sequence number is `fragment index << 48 | n` (semantics B §9)."""
-
-log = structlog.get_logger("namespace")
-
-
-class Entity(ABC):
-    """What all of them have: a name, fragments, links and meters."""
-
-    kind = "entity"
-
-    def __init__(
-        self, name: str, fragments: Sequence[LoadedFragment], owner: int, settings: Settings
-    ) -> None:
-        self.name = name
-        self.fragments = tuple(fragments)
-        """By index. A subscription has those of its topic."""
-        self.owner = owner
-        self.settings = settings
-        self.created_at: Instant = 0
-        self.updated_at: Instant = 0
-        self.accessed_at: Instant = 0
-        self.used_at: Instant = 0
-        """When it was last used or changed, for those that are deleted when idle."""
-        self.meter = EntityMeter()
-        self.links: set[Link] = set()
-        """Links of clients to it and to its management node."""
-
-    @property
-    def path(self) -> str:
-        """As clients address it."""
-        return self.name
-
-    @property
-    def top_level(self) -> Entity:
-        """The queue or topic that the fragments belong to."""
-        return self
-
-    # -- which fragment ----------------------------------------------------------------------
-
-    @property
-    def only_fragment(self) -> LoadedFragment:
-        """The fragment of an entity that has one. Raises ValueError for any other."""
-        [only] = self.fragments
-        return only
-
-    def fragment_for(self, key: str | None) -> LoadedFragment:
-        """The fragment of the messages with this key, which is a session id or a partition key.
-
-        Every entity has one fragment so far: each key chooses it, and a message without a key
-        goes there too.
-        """
-        return self.only_fragment
-
-    def fragment_of_token(self, token: bytes) -> LoadedFragment:
-        """The fragment that gave out a lock token. A token that names no fragment of the entity
-        goes to the first one: its engine has no such lock, and says so."""
-        fragment_id = int.from_bytes(token[:ID_BYTES], "big")
-        for fragment in self.fragments:
-            if fragment.id == fragment_id:
-                return fragment
-        return self.fragments[0]
-
-    def fragment_of_number(self, number: int) -> LoadedFragment:
-        """The fragment that gave out a sequence number. A number of no fragment goes to the
-        first one: its engine has no such message, and says so."""
-        index = number >> INDEX_SHIFT
-        return self.fragments[index if 0 <= index < len(self.fragments) else 0]
-
-    def fragment_of_tokens(self, tokens: Iterable[bytes]) -> LoadedFragment:
-        """The fragment of all these locks, which a single request is about."""
-        return self._shared({self.fragment_of_token(token) for token in tokens})
-
-    def fragment_of_numbers(self, numbers: Iterable[int]) -> LoadedFragment:
-        """The fragment of all these messages, which a single request is about."""
-        return self._shared({self.fragment_of_number(number) for number in numbers})
-
-    def _shared(self, named: set[LoadedFragment]) -> LoadedFragment:
-        if len(named) > 1:
-            raise InvalidOperation(
-                f"The request names messages in several partitions of '{self.path}'."
-            )
-        return named.pop() if named else self.fragments[0]
-
-    # -- what the kinds differ in ------------------------------------------------------------
-
-    @property
-    @abstractmethod
-    def status(self) -> EntityStatus: ...
-
-    @property
-    @abstractmethod
-    def message_size_max(self) -> int:
-        """Bytes of the largest message that it takes; a subscription takes what its topic does."""
-
-    @abstractmethod
-    def policy(self) -> Policy:
-        """What its description means to the engine."""
-
-    @property
-    @abstractmethod
-    def auto_delete_ms(self) -> int | None:
-        """How long it may be idle before it is deleted; None: for ever."""
-
-    def needs_session(self, subqueue: SubQueue) -> bool:
-        """Can the messages of this subqueue be received within their sessions only? A dead-letter
-        queue has no sessions (semantics B §1)."""
-        return False
-
-    def forwarded_to(self, subqueue: SubQueue) -> str | None:
-        """The entity that the messages of this subqueue are forwarded to."""
-        return None
-
-    def check_not_forwarded(self, address: Address) -> None:
-        """Raise InvalidOperation where the broker itself receives the messages at this address,
-        to forward them (semantics B §8)."""
-        target = self.forwarded_to(address.subqueue)
-        if target is not None:
-            raise InvalidOperation(
-                f"Cannot create a message receiver on '{address.path}': its messages are "
-                f"forwarded to '{target}'."
-            )
-
-    def subqueue(self, kind: int) -> int:
-        """The number of one of its subqueues in its fragment."""
-        return subqueue_of(self.owner, kind)
-
-    def touch(self, now: Instant) -> None:
-        self.accessed_at = self.used_at = now
-
-    def message_links(self) -> list[Link]:
-        """Its links that carry messages; those to its management node carry requests."""
-        return [link for link in self.links if getattr(link.owner, "carries_messages", False)]
 
 
 def retention_of(
@@ -175,58 +28,6 @@ def retention_of(
         settings.retention_hours if hours is None else hours,
         settings.retention_mb if megabytes is None else megabytes,
     )
-
-
-class ReceivableEntity(Entity):
-    """One that clients receive from: a queue, or a subscription."""
-
-    description: Any
-    """Each has its own kind; they agree in all that is asked for here."""
-
-    def __init__(
-        self,
-        name: str,
-        fragments: Sequence[LoadedFragment],
-        owner: int,
-        settings: Settings,
-        now: Instant,
-    ) -> None:
-        super().__init__(name, fragments, owner, settings)
-        self.prefetch = PrefetchWatch(now)
-        self.forward_to = NOWHERE
-        """The fragments of the entities that it forwards to; NOWHERE for none."""
-        self.forward_dead_letters_to = NOWHERE
-
-    @property
-    def status(self) -> EntityStatus:
-        status: EntityStatus = self.description.status
-        return status
-
-    @property
-    def auto_delete_ms(self) -> int | None:
-        # A queue that forwards is never idle (semantics B §8).
-        return None if self.forward_to != NOWHERE else self.description.auto_delete_ms
-
-    def needs_session(self, subqueue: SubQueue) -> bool:
-        return subqueue is SubQueue.MAIN and bool(self.description.requires_session)
-
-    def forwarded_to(self, subqueue: SubQueue) -> str | None:
-        target: str | None = None
-        if subqueue is SubQueue.MAIN:
-            target = self.description.forward_to
-        elif subqueue is SubQueue.DEAD_LETTER:
-            target = self.description.forward_dead_letters_to
-        return target
-
-    def findings(self, now: Instant) -> list[str]:
-        """What an operator should hear of (R-PRE-05)."""
-        description = self.description
-        return self.prefetch.findings(description.lock_duration_ms, description.default_ttl_ms, now)
-
-    def warn(self, now: Instant) -> None:
-        findings = self.findings(now)
-        if findings and self.prefetch.may_warn(now):
-            log.warning("prefetch outlasts locks", entity=self.path, findings=findings)
 
 
 class QueueEntity(ReceivableEntity):
@@ -413,11 +214,6 @@ class TopicEntity(Entity):
     def warn(self, now: Instant) -> None:
         for subscription in self._subscriptions.values():
             subscription.warn(now)
-
-
-def key_of(messages: Sequence[Message]) -> str | None:
-    """The key that chooses the fragment of messages which are stored together."""
-    return messages[0].session_id if messages else None
 
 
 def _fragments_of(record: EntityRecord) -> list[LoadedFragment]:

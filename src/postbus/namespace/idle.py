@@ -14,7 +14,8 @@ from postbus.broker.subqueue import DEAD_LETTER, MAIN
 from postbus.errors import EntityNotFound
 from postbus.model.description import QueueCounts
 from postbus.model.times import Instant
-from postbus.namespace.entities import Entity, QueueEntity, SubscriptionEntity, TopicEntity
+from postbus.namespace.entities import QueueEntity, SubscriptionEntity, TopicEntity
+from postbus.namespace.entity import Entity
 
 log = structlog.get_logger("namespace")
 

@@ -18,13 +18,8 @@ from postbus.model.address import Address, check_entity_name
 from postbus.model.authorization import Rules, settle_rules
 from postbus.model.description import QueueCounts, QueueDescription, TopicDescription
 from postbus.model.times import Instant
-from postbus.namespace.entities import (
-    Entity,
-    QueueEntity,
-    ReceivableEntity,
-    SubscriptionEntity,
-    TopicEntity,
-)
+from postbus.namespace.entities import QueueEntity, SubscriptionEntity, TopicEntity
+from postbus.namespace.entity import Entity, ReceivableEntity
 from postbus.namespace.notices import detach_all, detach_updated
 from postbus.namespace.rule_matcher import TopicRuleMatcher
 from postbus.namespace.subscriptions import Subscriptions, always, unchecked

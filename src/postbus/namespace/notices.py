@@ -1,7 +1,7 @@
 """Tell the clients of an entity that it has changed, or is gone."""
 
 from postbus.errors import DetachForced, EntityDisabled, ServiceBusError
-from postbus.namespace.entities import Entity
+from postbus.namespace.entity import Entity
 
 
 def detach_all(entity: Entity, error: ServiceBusError) -> None:

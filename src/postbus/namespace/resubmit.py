@@ -37,7 +37,8 @@ from postbus.messages.envelope import DECODED, UNITS_OF_TOIL
 from postbus.model.address import Address, SubQueue
 from postbus.model.plain_message import Edits
 from postbus.model.times import Instant
-from postbus.namespace.entities import Entity, QueueEntity, ReceivableEntity, TopicEntity
+from postbus.namespace.entities import QueueEntity, TopicEntity
+from postbus.namespace.entity import Entity, ReceivableEntity
 from postbus.namespace.namespace import Namespace
 from postbus.namespace.revision import Revision
 from postbus.runtime.fragment import LoadedFragment

@@ -17,7 +17,8 @@ from postbus.model.address import check_subscription_name
 from postbus.model.description import QueueCounts, SubscriptionDescription
 from postbus.model.rule import RuleDescription
 from postbus.model.times import Instant
-from postbus.namespace.entities import Entity, ReceivableEntity, SubscriptionEntity, TopicEntity
+from postbus.namespace.entities import SubscriptionEntity, TopicEntity
+from postbus.namespace.entity import Entity, ReceivableEntity
 from postbus.namespace.notices import detach_all
 from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.operations import AddSubscription, RemoveSubscription

@@ -10,7 +10,8 @@ from typing import Final
 from postbus.errors import EntityNotFound, InvalidArgument
 from postbus.model.address import Address, SubQueue, resolve_path
 from postbus.model.times import Instant
-from postbus.namespace.entities import Entity, TopicEntity
+from postbus.namespace.entities import TopicEntity
+from postbus.namespace.entity import Entity
 from postbus.namespace.namespace import Namespace
 
 _COUNTED: Final = {

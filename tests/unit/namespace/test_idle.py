@@ -16,7 +16,8 @@ from postbus.model.description import (
     SubscriptionDescription,
     TopicDescription,
 )
-from postbus.namespace.entities import Entity, QueueEntity, SubscriptionEntity, TopicEntity
+from postbus.namespace.entities import QueueEntity, SubscriptionEntity, TopicEntity
+from postbus.namespace.entity import Entity
 from postbus.namespace.idle import IdleDeletion
 from postbus.namespace.rule_matcher import TopicRuleMatcher
 from postbus.settings import Settings

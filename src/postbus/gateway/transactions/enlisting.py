@@ -33,7 +33,7 @@ from postbus.gateway.transactions.operations import (
     SendThrough,
 )
 from postbus.messages.envelope import Changes
-from postbus.namespace.entities import Entity, key_of
+from postbus.namespace.entity import Entity, key_of
 from postbus.runtime.requests import Call
 
 if TYPE_CHECKING:

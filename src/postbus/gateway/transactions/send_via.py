@@ -19,7 +19,8 @@ from postbus.gateway.client_links import ClientReceiver, ClientSender, SessionLi
 from postbus.gateway.transactions.enlisting import Route
 from postbus.gateway.transactions.open_transactions import SPANS_ENTITIES
 from postbus.model.address import SubQueue, resolve_address
-from postbus.namespace.entities import Entity, QueueEntity, TopicEntity
+from postbus.namespace.entities import QueueEntity, TopicEntity
+from postbus.namespace.entity import Entity
 
 if TYPE_CHECKING:
     from postbus.gateway.client_connection import ClientConnection
