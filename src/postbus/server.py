@@ -19,7 +19,6 @@ import uvloop
 from postbus.auth.access import Access
 from postbus.auth.authority import Authority
 from postbus.auth.namespace_key import KeyFileError, choose_key, connection_string
-from postbus.broker.subqueue import MAIN
 from postbus.broker.window import WindowLimits
 from postbus.config.option_reading import read_options
 from postbus.config.places import ConfigError, ConfigMistake
@@ -380,7 +379,7 @@ class Server:
                 self.namespace.upkeeps,
                 self._clock,
                 IdleDeletion(self.namespace, self._clock).look,
-                self.namespace.forget_marks,
+                self.namespace.forwarder.forget_marks,
                 self._feed_readers.has_any,
             )
         )
@@ -425,7 +424,7 @@ class Server:
             gateway.stop_reading()
         self._mailbox.stop()
         self._feed.stop()
-        self.namespace.stop_forwarding()
+        self.namespace.forwarder.stop()
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 for runtime in self.namespace.runtimes:
@@ -461,13 +460,11 @@ class Server:
             if isinstance(entity, ReceivableEntity):
                 ratio = entity.prefetch.lock_ratio(entity.description.lock_duration_ms, now)
                 if entity.description.requires_session:
-                    main = entity.subqueue(MAIN)
-                    waiters = [each.session_waiters.get(main) for each in entity.fragments]
-                    sessions_held = sum(each.held_count for each in waiters if each is not None)
+                    sessions_held = entity.sessions_held
             yield EntityReading(
                 entity.path,
                 entity.meter,
-                self.namespace.known_counts(entity),
+                self.namespace.engines.known_counts(entity),
                 # Our role is the other one: we receive where a client sends.
                 senders=roles.count("receiver"),
                 receivers=roles.count("sender"),

@@ -141,9 +141,8 @@ class ManagementNode:
         size: int = 0,
     ) -> None:
         failed = partial(self._failed, request)
-        self._gateway.runtime(fragment).submit(
-            Call(fragment, operation, done, failed, size, grows=size > 0)
-        )
+        call = Call(fragment, operation, done, failed, size, grows=size > 0)
+        self._gateway.runtime(fragment).submit(call)
 
     def _enlist(
         self,

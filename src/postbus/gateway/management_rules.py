@@ -79,11 +79,17 @@ class RuleNode:
     def _add(self, request: NodeRequest, fields: Fields) -> None:
         rule = read_rule(fields)
         under = self._subscription
-        self._carry_out(request, self._gateway.namespace.create_rule(under.topic, under.name, rule))
+        self._carry_out(
+            request,
+            self._gateway.namespace.subscriptions.create_rule(under.topic, under.name, rule),
+        )
 
     def _remove(self, request: NodeRequest, fields: Fields) -> None:
         name, under = fields.text("rule-name"), self._subscription
-        self._carry_out(request, self._gateway.namespace.delete_rule(under.topic, under.name, name))
+        self._carry_out(
+            request,
+            self._gateway.namespace.subscriptions.delete_rule(under.topic, under.name, name),
+        )
 
     def _enumerate(self, request: NodeRequest, fields: Fields) -> None:
         skip, top = fields.number("skip"), fields.number("top")

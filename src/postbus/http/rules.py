@@ -71,7 +71,7 @@ class RuleResource:
             rule = self._read(body)
             subscription = self._existing_parent()
             try:
-                await self._namespace.create_rule(*self._parent, rule)
+                await self._namespace.subscriptions.create_rule(*self._parent, rule)
             except EntityAlreadyExists:
                 raise self._below.exists() from None
             except EntityNotFound:
@@ -93,7 +93,7 @@ class RuleResource:
             check(before)
             rule = replace(rule, name=before.name, created_at=before.created_at)
             try:
-                await self._namespace.update_rule(*self._parent, rule, check)
+                await self._namespace.subscriptions.update_rule(*self._parent, rule, check)
             except EntityNotFound:
                 raise self._below.missing_for_update() from None
         return _reply(subscription, rule, asked.site, stored=True, published=False)
@@ -103,7 +103,7 @@ class RuleResource:
         if _subscription(self._namespace, *self._parent) is None:
             raise missing_for_delete()
         try:
-            await self._namespace.delete_rule(*self._parent, self._name)
+            await self._namespace.subscriptions.delete_rule(*self._parent, self._name)
         except EntityNotFound:
             raise self._below.missing() from None
         return Response()

@@ -91,7 +91,7 @@ class SubscriptionResource:
                 raise missing_topic()
             description = await self._describe(values, asked)
             try:
-                subscription = await self._namespace.create_subscription(
+                subscription = await self._namespace.subscriptions.create(
                     self._topic, self._name, description, rule
                 )
             except EntityAlreadyExists:
@@ -122,7 +122,7 @@ class SubscriptionResource:
             refuse_changes(SUBSCRIPTION, values, subscription.description)
             description = await self._describe(values, asked, subscription.description)
             try:
-                subscription = await self._namespace.update_subscription(
+                subscription = await self._namespace.subscriptions.update(
                     self._topic, self._name, description, check
                 )
             except EntityNotFound:
@@ -135,7 +135,7 @@ class SubscriptionResource:
         if self._namespace.topic(self._topic) is None:
             raise missing_for_delete()
         try:
-            await self._namespace.delete_subscription(self._topic, self._name)
+            await self._namespace.subscriptions.delete(self._topic, self._name)
         except EntityNotFound:
             raise self._below.missing() from None
         return Response()
@@ -169,7 +169,7 @@ def _first_rule(content: Element) -> Element | None:
 
 async def _counts(namespace: Namespace, subscription: SubscriptionEntity) -> QueueCounts:
     try:
-        return await namespace.subscription_counts(subscription.topic, subscription.name)
+        return await namespace.subscriptions.counts(subscription.topic, subscription.name)
     except EntityNotFound:
         return QueueCounts()  # deleted meanwhile: a page does not get shorter by it
 

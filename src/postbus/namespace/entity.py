@@ -11,8 +11,8 @@ import structlog
 from postbus.amqp.link import Link
 from postbus.broker.message import Message
 from postbus.broker.policy import NOWHERE, Policy
-from postbus.broker.subqueue import subqueue_of
-from postbus.errors import InvalidOperation
+from postbus.broker.subqueue import MAIN, subqueue_of
+from postbus.errors import DetachForced, EntityDisabled, InvalidOperation, ServiceBusError
 from postbus.model.address import Address, SubQueue
 from postbus.model.description import EntityStatus
 from postbus.model.times import Instant
@@ -153,6 +153,27 @@ class Entity(ABC):
     def touch(self, now: Instant) -> None:
         self.accessed_at = self.used_at = now
 
+    def next_version(self, now: Instant) -> Instant:
+        """The time of a change. Two changes in one millisecond must have different versions."""
+        return max(now, self.updated_at + 1)
+
+    def detach_all(self, error: ServiceBusError) -> None:
+        """End every link to the entity and to its management node."""
+        for link in list(self.links):
+            link.owner.gateway.detach(link, error, self.path)
+
+    def detach_updated(self) -> None:
+        """End the links that carry messages: the entity is not what they were attached to."""
+        for link in self.message_links():
+            status = self.status
+            allowed = status.sends if link.role == "receiver" else status.receives
+            error: ServiceBusError = (
+                DetachForced(f"The entity '{self.path}' was updated.")
+                if allowed
+                else EntityDisabled(self.path)
+            )
+            link.owner.gateway.detach(link, error, self.path)
+
     def message_links(self) -> list[Link]:
         """Its links that carry messages; those to its management node carry requests."""
         return [link for link in self.links if getattr(link.owner, "carries_messages", False)]
@@ -198,6 +219,12 @@ class ReceivableEntity(Entity):
         elif subqueue is SubQueue.DEAD_LETTER:
             target = self.description.forward_dead_letters_to
         return target
+
+    @property
+    def sessions_held(self) -> int:
+        main = self.subqueue(MAIN)
+        waiters = [each.session_waiters.get(main) for each in self.fragments]
+        return sum(each.held_count for each in waiters if each is not None)
 
     def findings(self, now: Instant) -> list[str]:
         """What an operator should hear of (R-PRE-05)."""

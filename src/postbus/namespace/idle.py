@@ -6,38 +6,23 @@ gives it (semantics B §11). A restart counts as use.
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
 import structlog
 
 from postbus.broker.subqueue import DEAD_LETTER, MAIN
 from postbus.errors import EntityNotFound
-from postbus.model.description import QueueCounts
 from postbus.model.times import Instant
-from postbus.namespace.entities import QueueEntity, SubscriptionEntity, TopicEntity
+from postbus.namespace.entities import SubscriptionEntity, TopicEntity
 from postbus.namespace.entity import Entity
+from postbus.namespace.namespace import Namespace
 
 log = structlog.get_logger("namespace")
-
-
-class Entities(Protocol):
-    """The namespace, as far as its idle entities go."""
-
-    def entities(self) -> list[QueueEntity | TopicEntity]: ...
-
-    def known_counts(self, entity: Entity) -> QueueCounts | None: ...
-
-    async def delete_entity(self, name: str, if_so: Callable[[Entity], bool]) -> None: ...
-
-    async def delete_subscription(
-        self, topic: str, name: str, if_so: Callable[[Entity], bool]
-    ) -> None: ...
 
 
 class IdleDeletion:
     """Looks now and then who has become idle."""
 
-    def __init__(self, namespace: Entities, clock: Callable[[], Instant]) -> None:
+    def __init__(self, namespace: Namespace, clock: Callable[[], Instant]) -> None:
         self._namespace = namespace
         self._clock = clock
         self._seen: dict[Entity, int] = {}
@@ -65,7 +50,7 @@ class IdleDeletion:
                 log.info(
                     "entity idle", entity=subscription.path, idle_ms=now - subscription.used_at
                 )
-                await self._namespace.delete_subscription(
+                await self._namespace.subscriptions.delete(
                     topic.name, subscription.name, self._still(subscription)
                 )
             else:
@@ -79,7 +64,7 @@ class IdleDeletion:
             entity.used_at = now
         if after_ms is None or now - entity.used_at < after_ms:
             return False
-        counts = self._namespace.known_counts(entity)
+        counts = self._namespace.engines.known_counts(entity)
         scheduled = counts is None or counts.scheduled > 0
         return not scheduled or isinstance(entity, SubscriptionEntity)
 

@@ -12,23 +12,20 @@ from uuid import uuid4
 import structlog
 
 from postbus.auth.namespace_key import new_access_key
-from postbus.broker.policy import NOWHERE
 from postbus.errors import EntityAlreadyExists, EntityNotFound, QuotaExceeded, ServiceBusError
 from postbus.model.address import Address, check_entity_name
 from postbus.model.authorization import Rules, settle_rules
 from postbus.model.description import QueueCounts, QueueDescription, TopicDescription
 from postbus.model.times import Instant
-from postbus.namespace.entities import QueueEntity, SubscriptionEntity, TopicEntity
+from postbus.namespace.engines import Engines
+from postbus.namespace.entities import QueueEntity, TopicEntity
 from postbus.namespace.entity import Entity, ReceivableEntity
-from postbus.namespace.notices import detach_all, detach_updated
+from postbus.namespace.forwarding_targets import ForwardingTargets
 from postbus.namespace.rule_matcher import TopicRuleMatcher
 from postbus.namespace.subscriptions import Subscriptions, always, unchecked
 from postbus.rules.grammar import prepare
-from postbus.runtime.engine_cache import counts_of
 from postbus.runtime.forwarder import Forwarder
 from postbus.runtime.fragment import LoadedFragment
-from postbus.runtime.operations import Count, SetPolicy, ask
-from postbus.runtime.requests import Operation
 from postbus.runtime.runtime import Runtime
 from postbus.runtime.store_thread import StoreThread
 from postbus.runtime.upkeep import Upkeep
@@ -37,16 +34,12 @@ from postbus.store.ports.catalog import Catalog, EntityRecord
 
 QUEUE: Final = "queue"
 TOPIC: Final = "topic"
-GONE: Final = 0
-"""Where messages go that are forwarded to an entity that is not there: no fragment has this id."""
-
-T = TypeVar("T")
 D = TypeVar("D", bound=QueueDescription | TopicDescription)
 
 log = structlog.get_logger("namespace")
 
 
-class Namespace(Subscriptions):
+class Namespace:
     """Entities by name. Changes go one at a time, each durable before it is visible."""
 
     def __init__(
@@ -58,16 +51,29 @@ class Namespace(Subscriptions):
         upkeeps: list[Upkeep],
         clock: Callable[[], Instant],
     ) -> None:
-        super().__init__(catalog.subscriptions, catalog_thread, clock)
         self.name = settings.namespace_name
         self.settings = settings
         self.runtimes = runtimes
         self.upkeeps = upkeeps
         self._catalog = catalog
+        self._thread = catalog_thread
+        self._clock = clock
+        self._changing = asyncio.Lock()
         self._knows_rules = False
         self._entities: dict[str, QueueEntity | TopicEntity] = {}
         self._fragments: dict[int, LoadedFragment] = {}
-        self._forwarder = Forwarder(self._fragments.get, self.runtime)
+        self.engines = Engines(runtimes)
+        self.forwarder = Forwarder(self._fragments.get, self.runtime)
+        self._forwarding = ForwardingTargets(self.entity, self.received, self.engines)
+        self.subscriptions = Subscriptions(
+            catalog.subscriptions,
+            catalog_thread,
+            clock,
+            self._changing,
+            self.topic,
+            self.engines,
+            self._forwarding,
+        )
         self._dropping: set[asyncio.Task[None]] = set()
         self.message_size_max = 0
         """The largest message, in bytes, that any entity has taken since the start."""
@@ -83,10 +89,10 @@ class Namespace(Subscriptions):
         for record in await self._thread.run(self._catalog.entities):
             entity = self._add(record)
             if isinstance(entity, TopicEntity):
-                await self.open_subscriptions(entity)
+                await self.subscriptions.open(entity)
         self.on_former(await self._thread.run(self._catalog.deleted_prefixes))
         for received in self.received():
-            self.resolve_forwarding(received)
+            self._forwarding.resolve(received)
         for fragment_id in await self._thread.run(self._catalog.dropped):
             self._drop(fragment_id.id, fragment_id.store)
 
@@ -108,7 +114,7 @@ class Namespace(Subscriptions):
         self.message_size_max = max(self.message_size_max, entity.message_size_max)
         for fragment in entity.fragments:
             self._fragments[fragment.id] = fragment
-            self._forwarder.serve(fragment)
+            self.forwarder.serve(fragment)
         self.on_rules(entity.name, entity.description.authorization_rules)
         return entity
 
@@ -193,8 +199,8 @@ class Namespace(Subscriptions):
             )
             entity = self._add(record)
             if isinstance(entity, QueueEntity):
-                self.resolve_forwarding(entity)
-            await self._resolve_forwarding_again(name)
+                self._forwarding.resolve(entity)
+            await self._forwarding.resolve_again(name)
         log.info("entity created", entity=name, kind=kind)
         return entity
 
@@ -223,8 +229,8 @@ class Namespace(Subscriptions):
             before = entity.description
             entity.description = await self._store(entity, before, change(before))
             if entity.description.meaning != before.meaning:
-                self.resolve_forwarding(entity)
-                await self.apply(entity)
+                self._forwarding.resolve(entity)
+                await self.engines.apply(entity)
         return entity
 
     async def update_topic(
@@ -256,15 +262,15 @@ class Namespace(Subscriptions):
                 resized = entity.description.max_message_size_kb != before.max_message_size_kb
                 below = entity.subscriptions() if resized else []
                 for subscription in below:
-                    self.resolve_forwarding(subscription)
+                    self._forwarding.resolve(subscription)
                 for each in (entity, *below):
-                    await self.apply(each)
+                    await self.engines.apply(each)
         return entity
 
     async def _store(self, entity: Entity, previous: D, description: D) -> D:
         """Make the description durable. Returns it with its keys, which are known by then."""
         description.validate()
-        now = self.later_than(entity.updated_at)
+        now = entity.next_version(self._clock())
         description = _with_keys(description, previous.authorization_rules, now)
         record = await self._thread.run(
             partial(self._catalog.update, entity.name, description.to_json(), now)
@@ -293,118 +299,27 @@ class Namespace(Subscriptions):
                 fragment.gone = gone
             if isinstance(entity, TopicEntity):
                 for subscription in entity.subscriptions():
-                    detach_all(subscription, gone)
-            detach_all(entity, gone)
+                    subscription.detach_all(gone)
+            entity.detach_all(gone)
             # After the links: that the entity is gone says more than that its keys are.
             self.on_rules(entity.name, None)
-            await self._resolve_forwarding_again(name)
+            await self._forwarding.resolve_again(name)
         for fragment in entity.fragments:
             self.runtime(fragment).discard(fragment, gone)
             self._drop(fragment.id, fragment.store)
         log.info("entity deleted", entity=entity.name)
 
-    # -- forwarding --------------------------------------------------------------------------
-
-    def resolve_forwarding(self, entity: ReceivableEntity) -> None:
-        """Find the fragments that an entity forwards to, and give it the policy that says so."""
-        entity.forward_to = self._fragment_of(entity.description.forward_to)
-        entity.forward_dead_letters_to = self._fragment_of(
-            entity.description.forward_dead_letters_to
-        )
-        policy = entity.policy()
-        for fragment in entity.fragments:
-            if isinstance(entity, SubscriptionEntity):
-                fragment.subscriptions[entity.owner] = entity.path, policy
-            else:
-                fragment.policy = policy
-
-    def forget_marks(self, fragment: LoadedFragment) -> None:
-        self._forwarder.forget_marks(fragment)
-
-    def stop_forwarding(self) -> None:
-        self._forwarder.stop()
-
-    def _fragment_of(self, name: str | None) -> int:
-        if name is None:
-            return NOWHERE
-        entity = self.entity(name)
-        return GONE if entity is None else entity.only_fragment.id
-
-    async def _resolve_forwarding_again(self, name: str) -> None:
-        """An entity of this name came or went: those that forward to it must know."""
-        wanted = name.lower()
-        forwarding = [
-            entity
-            for entity in self.received()
-            if wanted
-            in (
-                (entity.description.forward_to or "").lower(),
-                (entity.description.forward_dead_letters_to or "").lower(),
-            )
-        ]
-        for entity in forwarding:
-            self.resolve_forwarding(entity)
-        for entity in forwarding:
-            for fragment in entity.fragments:
-                if fragment.engine is None and fragment.waiting is None:
-                    continue  # its engine will be loaded with the new policy
-                try:
-                    await self._set_policy(entity, fragment)
-                except ServiceBusError as error:
-                    # An engine that does not answer is loaded anew, and learns it then.
-                    log.warning("forwarder not told", entity=entity.path, error=str(error))
-
-    # -- the engine --------------------------------------------------------------------------
-
-    async def apply(self, entity: Entity) -> None:
-        """Let the engine have the new policy; links and locks end by that (R-SETTLE-10).
-
-        Only for a description that changed: Go's own tests update a queue to what it is and go on
-        with the locks they have.
-        """
-        for fragment in entity.fragments:
-            await self._set_policy(entity, fragment)
-        detach_updated(entity)
-
-    async def _set_policy(self, entity: Entity, fragment: LoadedFragment) -> None:
-        await self.call(fragment, SetPolicy(entity.owner, entity.policy()))
+    # -- the engines -------------------------------------------------------------------------
 
     async def counts(self, name: str) -> QueueCounts:
         entity = self.entity(name)
         if entity is None:
             raise EntityNotFound(name)
-        return await self.counts_at(entity)
-
-    def known_counts(self, entity: Entity) -> QueueCounts | None:
-        """Counts without asking an engine. None while the counts of a fragment are not known: its
-        engine was never in memory, or is being loaded."""
-        found = []
-        for fragment in entity.fragments:
-            counts = _known_counts(fragment, entity.owner)
-            if counts is None:
-                return None
-            found.append(counts)
-        return _total(found)
-
-    async def counts_at(self, entity: Entity) -> QueueCounts:
-        count = Count(entity.owner)
-        found = []
-        for fragment in entity.fragments:
-            # Or a list of all entities would load every engine.
-            resting = fragment.engine is None
-            known = _known_counts(fragment, entity.owner) if resting else None
-            found.append(await self.call(fragment, count) if known is None else known)
-        return _total(found)
+        return await self.engines.counts(entity)
 
     def survey(self) -> None:
         """Learn of the entities what must be known without loading them."""
-        fragments = [each for entity in self.entities() for each in entity.fragments]
-        for store, runtime in enumerate(self.runtimes):
-            runtime.survey([fragment for fragment in fragments if fragment.store == store])
-
-    async def call(self, fragment: LoadedFragment, operation: Operation[T]) -> T:
-        """Ask something of an engine, and wait for the answer."""
-        return await ask(self.runtime(fragment), fragment, operation)
+        self.engines.survey([each for entity in self.entities() for each in entity.fragments])
 
     def _drop(self, fragment_id: int, store: int) -> None:
         """Remove what a deleted entity left, in slices, and only then forget its id."""
@@ -428,16 +343,6 @@ def _unwatched(name: str, rules: Rules | None) -> None:
 
 def _unheard(names: list[str]) -> None:
     """Nobody is told."""
-
-
-def _known_counts(fragment: LoadedFragment, owner: int) -> QueueCounts | None:
-    if fragment.engine is not None:
-        return counts_of(fragment.engine.ledger, owner)
-    return None if fragment.counts is None else fragment.counts.get(owner, QueueCounts())
-
-
-def _total(counts: list[QueueCounts]) -> QueueCounts:
-    return QueueCounts(*map(sum, zip(*counts, strict=True)))
 
 
 def _delete(catalog: Catalog, name: str) -> list[str]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 import structlog
 
@@ -17,19 +16,16 @@ from postbus.model.address import check_subscription_name
 from postbus.model.description import QueueCounts, SubscriptionDescription
 from postbus.model.rule import RuleDescription
 from postbus.model.times import Instant
+from postbus.namespace.engines import Engines
 from postbus.namespace.entities import SubscriptionEntity, TopicEntity
-from postbus.namespace.entity import Entity, ReceivableEntity
-from postbus.namespace.notices import detach_all
-from postbus.runtime.fragment import LoadedFragment
+from postbus.namespace.entity import Entity
+from postbus.namespace.forwarding_targets import ForwardingTargets
 from postbus.runtime.operations import AddSubscription, RemoveSubscription
-from postbus.runtime.requests import Operation
 from postbus.runtime.store_thread import StoreThread
 from postbus.store.ports.catalog import SubscriptionCatalog
 
 SUBSCRIPTIONS_MAX: Final = 2_000
 """Of one topic (semantics A §1.5)."""
-
-T = TypeVar("T")
 
 
 def always(_: Entity) -> bool:
@@ -44,55 +40,47 @@ def unchecked(_: object) -> None:
 log = structlog.get_logger("namespace")
 
 
-class Subscriptions(ABC):
-    """The part of a namespace that is about what lies under its topics."""
-
-    name: str
+class Subscriptions:
+    """The subscriptions of all topics. Changes wait for those of queues and topics."""
 
     def __init__(
-        self, catalog: SubscriptionCatalog, thread: StoreThread, clock: Callable[[], Instant]
+        self,
+        catalog: SubscriptionCatalog,
+        thread: StoreThread,
+        clock: Callable[[], Instant],
+        changing: asyncio.Lock,
+        find_topic: Callable[[str], TopicEntity | None],
+        engines: Engines,
+        forwarding: ForwardingTargets,
     ) -> None:
-        self._subscriptions = catalog
+        self._catalog = catalog
         self._thread = thread
         self._clock = clock
-        self._changing = asyncio.Lock()
-
-    # -- what the rest of the namespace does -------------------------------------------------
-
-    @abstractmethod
-    def topic(self, name: str) -> TopicEntity | None: ...
-
-    @abstractmethod
-    def resolve_forwarding(self, entity: ReceivableEntity) -> None: ...
-
-    @abstractmethod
-    async def apply(self, entity: Entity) -> None: ...
-
-    @abstractmethod
-    async def counts_at(self, entity: Entity) -> QueueCounts: ...
-
-    @abstractmethod
-    async def call(self, fragment: LoadedFragment, operation: Operation[T]) -> T: ...
+        self._changing = changing
+        """Held by each change of the namespace."""
+        self._find_topic = find_topic
+        self._engines = engines
+        self._forwarding = forwarding
 
     # -- subscriptions -----------------------------------------------------------------------
 
-    async def open_subscriptions(self, topic: TopicEntity) -> None:
-        for record in await self._thread.run(partial(self._subscriptions.of, topic.name)):
+    async def open(self, topic: TopicEntity) -> None:
+        for record in await self._thread.run(partial(self._catalog.of, topic.name)):
             subscription = SubscriptionEntity(topic, record, self._clock())
             topic.add(subscription)
             compiled = topic.matcher.compile(subscription.rules())
             topic.matcher.set_rules(subscription.owner, compiled)
 
-    async def create_subscription(
+    async def create(
         self,
         topic: str,
         name: str,
         description: SubscriptionDescription,
         default_rule: RuleDescription,
     ) -> SubscriptionEntity:
-        return await self.create_subscription_with(topic, name, description, [default_rule])
+        return await self.create_with(topic, name, description, [default_rule])
 
-    async def create_subscription_with(
+    async def create_with(
         self,
         topic: str,
         name: str,
@@ -117,7 +105,7 @@ class Subscriptions(ABC):
             parent.matcher.check_room([], compiled)
             record = await self._thread.run(
                 partial(
-                    self._subscriptions.create,
+                    self._catalog.create,
                     parent.name,
                     name,
                     description.to_json(),
@@ -128,17 +116,17 @@ class Subscriptions(ABC):
             subscription = SubscriptionEntity(parent, record, now)
             parent.used_at = now
             parent.add(subscription)
-            self.resolve_forwarding(subscription)
+            self._forwarding.resolve(subscription)
             add = AddSubscription(subscription.owner, subscription.path, subscription.policy())
             # Before the engine is asked: where that fails, the next one to be loaded has the
             # subscription, and it must not be without its rules.
             parent.matcher.set_rules(subscription.owner, compiled)
             for fragment in parent.fragments:
-                await self.call(fragment, add)
+                await self._engines.ask(fragment, add)
         log.info("entity created", entity=subscription.path, kind="subscription")
         return subscription
 
-    async def update_subscription(
+    async def update(
         self,
         topic: str,
         name: str,
@@ -147,9 +135,9 @@ class Subscriptions(ABC):
     ) -> SubscriptionEntity:
         """`check` may refuse the change when nothing else changes any more."""
         description.validate()
-        return await self.change_subscription(topic, name, lambda _: description, check)
+        return await self.change(topic, name, lambda _: description, check)
 
-    async def change_subscription(
+    async def change(
         self,
         topic: str,
         name: str,
@@ -163,10 +151,10 @@ class Subscriptions(ABC):
             before = subscription.description
             description = change(before)
             description.validate()
-            now = self.later_than(subscription.updated_at)
+            now = subscription.next_version(self._clock())
             record = await self._thread.run(
                 partial(
-                    self._subscriptions.update,
+                    self._catalog.update,
                     subscription.topic,
                     subscription.name,
                     description.to_json(),
@@ -177,37 +165,33 @@ class Subscriptions(ABC):
             subscription.updated_at = record.updated_at
             subscription.used_at = now
             if description.meaning != before.meaning:
-                self.resolve_forwarding(subscription)
-                await self.apply(subscription)
+                self._forwarding.resolve(subscription)
+                await self._engines.apply(subscription)
         log.info("entity updated", entity=subscription.path)
         return subscription
 
-    async def delete_subscription(
-        self, topic: str, name: str, if_so: Callable[[Entity], bool] = always
-    ) -> None:
+    async def delete(self, topic: str, name: str, if_so: Callable[[Entity], bool] = always) -> None:
         async with self._changing:
             subscription = self._existing(topic, name)
             if not if_so(subscription):
                 return
             parent = subscription.parent
-            await self._thread.run(
-                partial(self._subscriptions.delete, parent.name, subscription.name)
-            )
+            await self._thread.run(partial(self._catalog.delete, parent.name, subscription.name))
             parent.used_at = self._clock()
             parent.remove(subscription)
             parent.matcher.remove(subscription.owner)
 
-            detach_all(subscription, EntityNotFound(subscription.path))
+            subscription.detach_all(EntityNotFound(subscription.path))
             for fragment in parent.fragments:
                 for subqueue in subqueues_of(subscription.owner):
                     fragment.receiver_queues.pop(subqueue, None)
                     fragment.session_waiters.pop(subqueue, None)
             for fragment in parent.fragments:
-                await self.call(fragment, RemoveSubscription(subscription.owner))
+                await self._engines.ask(fragment, RemoveSubscription(subscription.owner))
         log.info("entity deleted", entity=subscription.path)
 
-    async def subscription_counts(self, topic: str, name: str) -> QueueCounts:
-        return await self.counts_at(self._existing(topic, name))
+    async def counts(self, topic: str, name: str) -> QueueCounts:
+        return await self._engines.counts(self._existing(topic, name))
 
     # -- rules -------------------------------------------------------------------------------
 
@@ -240,7 +224,7 @@ class Subscriptions(ABC):
             if there is None:
                 raise EntityNotFound(f"{under.path}/Rules/{name}")
             await self._thread.run(
-                partial(self._subscriptions.delete_rule, under.topic, under.owner, there.name)
+                partial(self._catalog.delete_rule, under.topic, under.owner, there.name)
             )
             under.remove_rule(there.name)
             under.parent.matcher.remove_rule(under.owner, there.name)
@@ -252,20 +236,14 @@ class Subscriptions(ABC):
         before = matcher.rules.rule(under.owner, rule.name)
         matcher.check_room([] if before is None else [before], [compiled])
         await self._thread.run(
-            partial(
-                self._subscriptions.put_rule, under.topic, under.owner, rule.name, rule.to_json()
-            )
+            partial(self._catalog.put_rule, under.topic, under.owner, rule.name, rule.to_json())
         )
         under.put_rule(rule)
         matcher.put_rule(under.owner, compiled)
         under.used_at = self._clock()
 
-    def later_than(self, before: Instant) -> Instant:
-        """The time, but for two changes in one millisecond: their versions must differ."""
-        return max(self._clock(), before + 1)
-
     def _parent(self, topic: str) -> TopicEntity:
-        found = self.topic(topic)
+        found = self._find_topic(topic)
         if found is None:
             raise EntityNotFound(topic)
         return found

@@ -87,11 +87,11 @@ async def _take(namespace: Namespace, step: Step) -> bool:
             await namespace.create_topic(step.entity, topic)
         case Verb.CREATE, SubscriptionDescription() as subscription:
             name = str(step.subscription)
-            await namespace.create_subscription_with(step.entity, name, subscription, step.rules)
+            await namespace.subscriptions.create_with(step.entity, name, subscription, step.rules)
         case Verb.CHANGE, _:
             await _change(namespace, step)
         case Verb.DELETE, _ if step.subscription is not None:
-            await namespace.delete_subscription(step.entity, step.subscription)
+            await namespace.subscriptions.delete(step.entity, step.subscription)
         case Verb.DELETE, _:
             await namespace.delete_entity(step.entity)
     return False
@@ -106,15 +106,15 @@ async def _change(namespace: Namespace, step: Step) -> None:
             await namespace.change_topic(step.entity, step.merge)
         case _:
             name = str(step.subscription)
-            await namespace.change_subscription(step.entity, name, step.merge)
+            await namespace.subscriptions.change(step.entity, name, step.merge)
 
 
 async def _take_rule(namespace: Namespace, step: Step) -> None:
     topic, subscription = step.entity, str(step.subscription)
     match step.verb:
         case Verb.CREATE:
-            await namespace.create_rule(topic, subscription, step.rules[0])
+            await namespace.subscriptions.create_rule(topic, subscription, step.rules[0])
         case Verb.CHANGE:
-            await namespace.update_rule(topic, subscription, step.rules[0])
+            await namespace.subscriptions.update_rule(topic, subscription, step.rules[0])
         case Verb.DELETE:
-            await namespace.delete_rule(topic, subscription, str(step.rule))
+            await namespace.subscriptions.delete_rule(topic, subscription, str(step.rule))

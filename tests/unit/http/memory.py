@@ -98,6 +98,10 @@ class MemoryNamespace:
     meanwhile: Callable[[], None] | None = None
     """What somebody else does while a change waits for its turn."""
 
+    @property
+    def subscriptions(self) -> MemorySubscriptions:
+        return MemorySubscriptions(self)
+
     def _turn(self) -> None:
         meanwhile, self.meanwhile = self.meanwhile, None
         if meanwhile is not None:
@@ -161,64 +165,6 @@ class MemoryNamespace:
         self._existing(name, self.entity(name))
         return self.all_counts.get(name.lower(), QueueCounts())
 
-    async def create_subscription(
-        self,
-        topic: str,
-        name: str,
-        description: SubscriptionDescription,
-        default_rule: RuleDescription,
-    ) -> Subscription:
-        parent = self._existing(topic, self.topic(topic))
-        self._refuse(name, parent.all_subscriptions)
-        made = Subscription(parent.name, name, description, self.now, self.now)
-        made.all_rules[default_rule.name.lower()] = default_rule
-        parent.all_subscriptions[name.lower()] = made
-        return made
-
-    async def update_subscription(
-        self,
-        topic: str,
-        name: str,
-        description: SubscriptionDescription,
-        check: Callable[[Subscription], None],
-    ) -> Subscription:
-        subscription = self.subscription(topic, name)
-        self._turn()
-        check(subscription)
-        subscription.description, subscription.updated_at = description, self.now
-        return subscription
-
-    async def delete_subscription(self, topic: str, name: str) -> None:
-        self.subscription(topic, name)
-        del self._existing(topic, self.topic(topic)).all_subscriptions[name.lower()]
-
-    async def subscription_counts(self, topic: str, name: str) -> QueueCounts:
-        self.subscription(topic, name)
-        return self.all_counts.get(f"{topic}/{name}".lower(), QueueCounts())
-
-    async def create_rule(self, topic: str, subscription: str, rule: RuleDescription) -> None:
-        rules = self.subscription(topic, subscription).all_rules
-        self._refuse(rule.name, rules)
-        rules[rule.name.lower()] = rule
-
-    async def update_rule(
-        self,
-        topic: str,
-        subscription: str,
-        rule: RuleDescription,
-        check: Callable[[RuleDescription], None],
-    ) -> None:
-        rules = self.subscription(topic, subscription).all_rules
-        self._existing(rule.name, rules.get(rule.name.lower()))
-        self._turn()
-        check(rules[rule.name.lower()])
-        rules[rule.name.lower()] = rule
-
-    async def delete_rule(self, topic: str, subscription: str, name: str) -> None:
-        rules = self.subscription(topic, subscription).all_rules
-        self._existing(name, rules.get(name.lower()))
-        del rules[name.lower()]
-
     def subscription(self, topic: str, name: str) -> Subscription:
         parent = self._existing(topic, self.topic(topic))
         return self._existing(name, parent.subscription(name))
@@ -240,3 +186,72 @@ class MemoryNamespace:
             raise self.failure
         if name.lower() in taken:
             raise EntityAlreadyExists(name)
+
+
+class MemorySubscriptions:
+    """In the place of `postbus.namespace.subscriptions.Subscriptions`."""
+
+    def __init__(self, namespace: MemoryNamespace) -> None:
+        self._namespace = namespace
+
+    async def create(
+        self,
+        topic: str,
+        name: str,
+        description: SubscriptionDescription,
+        default_rule: RuleDescription,
+    ) -> Subscription:
+        parent = self._namespace._existing(topic, self._namespace.topic(topic))
+        self._namespace._refuse(name, parent.all_subscriptions)
+        made = Subscription(
+            parent.name, name, description, self._namespace.now, self._namespace.now
+        )
+        made.all_rules[default_rule.name.lower()] = default_rule
+        parent.all_subscriptions[name.lower()] = made
+        return made
+
+    async def update(
+        self,
+        topic: str,
+        name: str,
+        description: SubscriptionDescription,
+        check: Callable[[Subscription], None],
+    ) -> Subscription:
+        subscription = self._namespace.subscription(topic, name)
+        self._namespace._turn()
+        check(subscription)
+        subscription.description, subscription.updated_at = description, self._namespace.now
+        return subscription
+
+    async def delete(self, topic: str, name: str) -> None:
+        self._namespace.subscription(topic, name)
+        del self._namespace._existing(topic, self._namespace.topic(topic)).all_subscriptions[
+            name.lower()
+        ]
+
+    async def counts(self, topic: str, name: str) -> QueueCounts:
+        self._namespace.subscription(topic, name)
+        return self._namespace.all_counts.get(f"{topic}/{name}".lower(), QueueCounts())
+
+    async def create_rule(self, topic: str, subscription: str, rule: RuleDescription) -> None:
+        rules = self._namespace.subscription(topic, subscription).all_rules
+        self._namespace._refuse(rule.name, rules)
+        rules[rule.name.lower()] = rule
+
+    async def update_rule(
+        self,
+        topic: str,
+        subscription: str,
+        rule: RuleDescription,
+        check: Callable[[RuleDescription], None],
+    ) -> None:
+        rules = self._namespace.subscription(topic, subscription).all_rules
+        self._namespace._existing(rule.name, rules.get(rule.name.lower()))
+        self._namespace._turn()
+        check(rules[rule.name.lower()])
+        rules[rule.name.lower()] = rule
+
+    async def delete_rule(self, topic: str, subscription: str, name: str) -> None:
+        rules = self._namespace.subscription(topic, subscription).all_rules
+        self._namespace._existing(name, rules.get(name.lower()))
+        del rules[name.lower()]

@@ -136,8 +136,8 @@ async def test_subscriptions_and_rules_come_in_pages_too() -> None:
     await namespace.create_topic("news", TopicDescription())
     for name in ("b", "c", "a"):
         rule = RuleDescription("one")
-        await namespace.create_subscription("news", name, SubscriptionDescription(), rule)
-    await namespace.create_rule("news", "a", RuleDescription("two"))
+        await namespace.subscriptions.create("news", name, SubscriptionDescription(), rule)
+    await namespace.subscriptions.create_rule("news", "a", RuleDescription("two"))
 
     first = await client.get(f"/news/Subscriptions?{V}&$top=2")
     assert first.xml.findtext(f"{{{ATOM}}}title") == "Subscriptions"

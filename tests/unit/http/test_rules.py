@@ -55,7 +55,7 @@ async def namespace() -> MemoryNamespace:
     namespace = MemoryNamespace()
     await namespace.create_topic("news", TopicDescription())
     default = RuleDescription(created_at=T0)
-    await namespace.create_subscription("news", "all", SubscriptionDescription(), default)
+    await namespace.subscriptions.create("news", "all", SubscriptionDescription(), default)
     return namespace
 
 
@@ -124,7 +124,7 @@ async def test_the_form_of_filters_and_actions(client: Client, namespace: Memory
         "s": TypedValue(ValueType.STRING, "<&>"),
         "d": TypedValue(ValueType.DURATION, "P1DT2H"),
     }
-    await namespace.create_rule(
+    await namespace.subscriptions.create_rule(
         "news",
         "all",
         RuleDescription(
@@ -149,7 +149,7 @@ async def test_the_form_of_filters_and_actions(client: Client, namespace: Memory
         + pair.format("@t", value.format(SCHEMA, "dateTime", "2020-07-05T11:12:13"))
         + "</Parameters></Action>"
     )
-    await namespace.create_rule("news", "all", RuleDescription("n", FalseFilter()))
+    await namespace.subscriptions.create_rule("news", "all", RuleDescription("n", FalseFilter()))
     never = await client.get(f"{BASE}/n{V}")
     assert content(never).startswith('<Filter i:type="FalseFilter"><SqlExpression>1=0<')
 

@@ -61,8 +61,8 @@ async def test_a_topic_is_created_with_every_element_in_azures_order(
 async def test_what_a_reply_says_of_a_topic(client: Client, namespace: MemoryNamespace) -> None:
     await namespace.create_topic("news", TopicDescription(auto_delete_ms=600_000))
     rule = RuleDescription("c", CorrelationFilter(label="a"))
-    await namespace.create_subscription("news", "a", SubscriptionDescription(), RuleDescription())
-    await namespace.create_subscription("news", "b", SubscriptionDescription(), rule)
+    await namespace.subscriptions.create("news", "a", SubscriptionDescription(), RuleDescription())
+    await namespace.subscriptions.create("news", "b", SubscriptionDescription(), rule)
     namespace.all_counts["news"] = QueueCounts(scheduled=2, size_bytes=700)
     reply = await client.get("/News" + V)
     assert {name: reply.value(name) for name in ELEMENTS if name != "CountDetails"} == {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -38,7 +39,13 @@ class Town:
         self.others_delete = False
         self.meanwhile: Callable[[], object] = lambda: None
         """What happens while a deletion waits for its turn."""
-        self.idleness = IdleDeletion(self, lambda: self.now)
+        namespace: Any = SimpleNamespace(
+            entities=self.entities,
+            delete_entity=self.delete_entity,
+            subscriptions=SimpleNamespace(delete=self.delete_subscription),
+            engines=SimpleNamespace(known_counts=self.known_counts),
+        )
+        self.idleness = IdleDeletion(namespace, lambda: self.now)
 
     def record(self, name: str, description: Any) -> EntityRecord:
         fragment = FragmentRecord(len(self.there) + 1, 0, 0)

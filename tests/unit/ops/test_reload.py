@@ -143,8 +143,8 @@ async def test_a_restart_undoes_no_change_but_tells_of_it(tmp_path: Path) -> Non
     first = Bed(tmp_path, NEWS)
     async with first.running():
         await first.namespace.update_queue("orders", QueueDescription(max_delivery_count=7))
-        await first.namespace.delete_rule("news", "eu", "vip")
-        await first.namespace.delete_subscription("news", "all")
+        await first.namespace.subscriptions.delete_rule("news", "eu", "vip")
+        await first.namespace.subscriptions.delete("news", "all")
     second = Bed(tmp_path, NEWS)
     with structlog.testing.capture_logs() as logged:
         async with second.running():
@@ -294,7 +294,7 @@ async def test_two_changes_in_one_millisecond_are_two_versions(
     versions = []
     for _ in range(3):
         await bed.namespace.update_queue("orders", queue.description)
-        await bed.namespace.update_subscription("news", "all", all_of_it.description)
+        await bed.namespace.subscriptions.update("news", "all", all_of_it.description)
         versions.append((queue.updated_at, all_of_it.updated_at))
     assert len({first for first, _ in versions}) == len({last for _, last in versions}) == 3
 
@@ -395,8 +395,8 @@ async def test_a_file_that_cannot_be_carried_out_at_the_start_is_one_line(
 @pytest.mark.parametrize("form", ["toml", "emulator"])
 async def test_an_export_makes_the_same_namespace_elsewhere(start: Any, form: str) -> None:
     bed = await start(NEWS)
-    await bed.namespace.create_subscription_with("news", "none", bed_subscription(bed), [])
-    await bed.namespace.create_rule("news", "all", RuleDescription("more"))
+    await bed.namespace.subscriptions.create_with("news", "none", bed_subscription(bed), [])
+    await bed.namespace.subscriptions.create_rule("news", "all", RuleDescription("more"))
     text, lost = await bed.export(form)
     assert len(lost) == (form == "emulator")
     other = await start(text, "other")
