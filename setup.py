@@ -41,6 +41,7 @@ SHELL = {
     "gateway/input_queue.py",
     "runtime/fragment.py",
     "runtime/receivers.py",
+    "gateway/client_connection.py",
     "gateway/client_links.py",
     "gateway/operations.py",
     "observe/meters.py",

@@ -26,8 +26,7 @@ from postbus.gateway.cbs import TokenNode
 from postbus.gateway.client_links import ClientReceiver, ClientSender
 from postbus.gateway.management import ManagementNode
 from postbus.gateway.nodes import CBS_SPELLING, MANAGEMENT_SPELLING, NodeReceiver, NodeSender
-from postbus.gateway.session_filter import SessionFilter, read_session_filter
-from postbus.gateway.session_link import ClientSessionReceiver
+from postbus.gateway.session_link import ClientSessionReceiver, SessionFilter, read_session_filter
 from postbus.gateway.terminus import browses, check_terminus
 from postbus.gateway.transactions.coordinator import accept_coordinator
 from postbus.gateway.transactions.send_via import DESTINATION, join_as_receiver, route_of
@@ -36,7 +35,7 @@ from postbus.model.limits import BATCH_SIZE_MAX
 from postbus.namespace.entities import Entity, QueueEntity, ReceivableEntity, TopicEntity
 
 if TYPE_CHECKING:
-    from postbus.gateway.connection import Gateway
+    from postbus.gateway.client_connection import ClientConnection
 
 TOKEN_REQUEST_BYTES_MAX: Final = 32 * 1024
 """A token has at most half of that; whoever puts one has proven nothing yet."""
@@ -51,7 +50,7 @@ _SUBQUEUES: Final = {
 }
 
 
-def attach(gateway: Gateway, link: ReceiverLink | SenderLink) -> list[Event]:
+def attach(gateway: ClientConnection, link: ReceiverLink | SenderLink) -> list[Event]:
     """Accept the link, or raise the reason not to."""
     terminus: Any = link.target if isinstance(link, ReceiverLink) else link.source
     if isinstance(terminus, Coordinator):
@@ -65,7 +64,7 @@ def attach(gateway: Gateway, link: ReceiverLink | SenderLink) -> list[Event]:
         _check_first(gateway, link)
         return _accept_node(gateway, link, address)
     if address.management:
-        if not gateway.known_to(address.path):
+        if not gateway.rights.covers(address.path):
             raise missing_claim(Right.LISTEN, gateway.uri(address.written))
         _find(gateway, address)
         return _accept_node(gateway, link, address)
@@ -74,23 +73,26 @@ def attach(gateway: Gateway, link: ReceiverLink | SenderLink) -> list[Event]:
     return _accept_outlet(gateway, link, address)
 
 
-def _check_stranger(gateway: Gateway) -> None:
-    if gateway.stranger and gateway.links_served() >= STRANGER_LINKS_MAX:
+def _check_stranger(gateway: ClientConnection) -> None:
+    served = sum(link.owner is not None for link in gateway.links())
+    if gateway.stranger and served >= STRANGER_LINKS_MAX:
         raise QuotaExceeded(
             f"A connection may have {STRANGER_LINKS_MAX} links before it shows a token."
         )
 
 
-def _check_first(gateway: Gateway, link: ReceiverLink | SenderLink) -> None:
+def _check_first(gateway: ClientConnection, link: ReceiverLink | SenderLink) -> None:
     """Of `$cbs` a connection has one pair, as Azure has it: the Go SDK opens a pair for each
     token, and where it could not close one it waits for this to connect anew."""
-    if gateway.takes_tokens(link.role):
-        raise InvalidOperation(
-            f"A link to connection '{gateway.id}' $cbs node has already been opened."
-        )
+    for other in gateway.links():
+        at_node = isinstance(other.owner, (NodeSender, NodeReceiver))
+        if other.role == link.role and at_node and other.owner.entity is None:
+            raise InvalidOperation(
+                f"A link to connection '{gateway.id}' $cbs node has already been opened."
+            )
 
 
-def _find(gateway: Gateway, address: Address) -> Entity:
+def _find(gateway: ClientConnection, address: Address) -> Entity:
     entity = gateway.namespace.at(address)
     if entity is None:
         raise EntityNotFound(address.written)
@@ -98,7 +100,7 @@ def _find(gateway: Gateway, address: Address) -> Entity:
 
 
 def _accept_node(
-    gateway: Gateway, link: ReceiverLink | SenderLink, address: Address
+    gateway: ClientConnection, link: ReceiverLink | SenderLink, address: Address
 ) -> list[Event]:
     path = address.path.lower()
     owner: NodeSender | NodeReceiver
@@ -130,7 +132,7 @@ def _accept_node(
     return early
 
 
-def _accept_inlet(gateway: Gateway, link: ReceiverLink, address: Address) -> list[Event]:
+def _accept_inlet(gateway: ClientConnection, link: ReceiverLink, address: Address) -> list[Event]:
     # Rights before existence: a stranger does not learn what there is (semantics A §6).
     if not gateway.allows(Right.SEND, address.path):
         raise missing_claim(Right.SEND, gateway.uri(address.written))
@@ -157,7 +159,7 @@ def _accept_inlet(gateway: Gateway, link: ReceiverLink, address: Address) -> lis
     return early
 
 
-def _accept_outlet(gateway: Gateway, link: SenderLink, address: Address) -> list[Event]:
+def _accept_outlet(gateway: ClientConnection, link: SenderLink, address: Address) -> list[Event]:
     if not gateway.allows(Right.LISTEN, address.path):
         raise missing_claim(Right.LISTEN, gateway.uri(address.written))
     entity = _find(gateway, address)
@@ -176,7 +178,7 @@ def _accept_outlet(gateway: Gateway, link: SenderLink, address: Address) -> list
         raise NotSupported("A browser sees the messages of all sessions: it cannot ask for one.")
     if not entity.description.status.receives:
         raise EntityDisabled(entity.path, "Receive")
-    refuse_forwarding(entity, address)
+    entity.check_not_forwarded(address)
     if not browsing:
         join_as_receiver(link, entity)
     subqueue = entity.subqueue(_SUBQUEUES[address.subqueue])
@@ -200,29 +202,13 @@ def _accept_outlet(gateway: Gateway, link: SenderLink, address: Address) -> list
     return early
 
 
-def refuse_forwarding(entity: ReceivableEntity | TopicEntity, address: Address) -> None:
-    """An entity that forwards has one receiver, which is the broker (semantics B §8)."""
-    target = None
-    if isinstance(entity, TopicEntity):
-        return
-    if address.subqueue is SubQueue.MAIN:
-        target = entity.description.forward_to
-    elif address.subqueue is SubQueue.DEAD_LETTER:
-        target = entity.description.forward_dead_letters_to
-    if target is not None:
-        raise InvalidOperation(
-            f"Cannot create a message receiver on '{address.path}': its messages are forwarded "
-            f"to '{target}'."
-        )
-
-
 def _session_wanted(
     entity: ReceivableEntity | TopicEntity, address: Address, source: Source
 ) -> SessionFilter | None:
     """The session that a receiver asks for, which it must do where there are any, and nowhere
     else. A dead-letter queue has none (semantics B §1)."""
     wanted = read_session_filter(source)
-    if needs_session(entity, address):
+    if entity.needs_session(address.subqueue):
         if wanted is None:
             raise SessionRequired()
     elif wanted is not None:
@@ -231,10 +217,3 @@ def _session_wanted(
             "require sessions."
         )
     return wanted
-
-
-def needs_session(entity: ReceivableEntity | TopicEntity, address: Address) -> bool:
-    """Can its messages be received within their sessions only?"""
-    if isinstance(entity, TopicEntity):
-        return False
-    return address.subqueue is SubQueue.MAIN and bool(entity.description.requires_session)

@@ -20,7 +20,7 @@ from postbus.gateway.operations import Show, Shown
 from postbus.runtime.requests import Call
 
 if TYPE_CHECKING:
-    from postbus.gateway.connection import Gateway
+    from postbus.gateway.client_connection import ClientConnection
     from postbus.namespace.entities import ReceivableEntity, TopicEntity
     from postbus.runtime.fragment import LoadedFragment
 
@@ -36,7 +36,7 @@ class Browser(ClientReceiver):
 
     def __init__(
         self,
-        gateway: Gateway,
+        gateway: ClientConnection,
         link: SenderLink,
         entity: ReceivableEntity | TopicEntity,
         fragment: LoadedFragment,

@@ -12,7 +12,7 @@ from postbus.gateway.nodes import NodeRequest
 from postbus.model.address import resolve_path
 
 if TYPE_CHECKING:
-    from postbus.gateway.connection import Gateway
+    from postbus.gateway.client_connection import ClientConnection
 
 PUT_TOKEN: Final = "put-token"
 _ACCEPTED: Final = 202
@@ -21,7 +21,7 @@ _ACCEPTED: Final = 202
 class TokenNode:
     """Takes tokens for one connection."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: ClientConnection) -> None:
         self._gateway = gateway
 
     def handle(self, request: NodeRequest) -> None:

@@ -16,7 +16,7 @@ from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sending import SenderLink
 from postbus.broker.message import Message
 from postbus.errors import InvalidArgument, NotSupported, ServiceBusError
-from postbus.gateway.settlement import Send, Settle
+from postbus.gateway.settlement import DispositionOrigin, Send, Settle, TransferOrigin
 from postbus.gateway.transactions import enlisting
 from postbus.messages.batches import BatchReader, open_batch
 from postbus.messages.envelope import Changes, read_message, write_delivery
@@ -24,21 +24,21 @@ from postbus.runtime.receivers import OutgoingMessage, outgoing_size, share_of
 from postbus.runtime.requests import GiveBack
 
 if TYPE_CHECKING:
-    from postbus.gateway.connection import Gateway
+    from postbus.gateway.client_connection import ClientConnection
     from postbus.namespace.entities import Entity, QueueEntity, ReceivableEntity, TopicEntity
     from postbus.runtime.fragment import LoadedFragment
 
 log = structlog.get_logger("links")
 
 
-class ClientSender:
+class ClientSender(TransferOrigin):
     """A client's sender link to an entity of one fragment: every transfer becomes a Send."""
 
     carries_messages: Final = True
 
     def __init__(
         self,
-        gateway: Gateway,
+        gateway: ClientConnection,
         link: ReceiverLink,
         entity: QueueEntity | TopicEntity,
         credit: int,
@@ -125,14 +125,14 @@ class SessionLinks:
         self.via: Entity | None = None
 
 
-class ClientReceiver:
+class ClientReceiver(DispositionOrigin):
     """A client's receiver link: takes the messages of a fragment, and their settlements back."""
 
     carries_messages: Final = True
 
     def __init__(
         self,
-        gateway: Gateway,
+        gateway: ClientConnection,
         link: SenderLink,
         entity: ReceivableEntity | TopicEntity,
         fragment: LoadedFragment,
@@ -309,6 +309,11 @@ class ClientReceiver:
             self._runtime.submit(
                 Settle(self.fragment, self._link, each, state, gateway.refusals, self)
             )
+
+    def locks(self) -> list[tuple[LoadedFragment, int, bytes]]:
+        """The locks that were given out on this link: fragment, subqueue and token of each."""
+        entity, subqueue = self.entity, self.subqueue
+        return [(entity.fragment_of_token(each), subqueue, each) for each in self.tokens]
 
     def settled(self, deliveries: list[OutgoingDelivery]) -> None:
         for delivery in deliveries:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from time import perf_counter
-from typing import ClassVar, Final, cast
+from typing import Final, cast
 
 from postbus.amqp.connection import Connection
 from postbus.amqp.events import (
@@ -26,34 +26,26 @@ from postbus.amqp.events import (
 from postbus.amqp.faults import DecodeError, ProtocolError
 from postbus.amqp.link import Link
 from postbus.amqp.receiving import ReceiverLink
-from postbus.amqp.sasl import parse_plain
 from postbus.amqp.sending import SenderLink
 from postbus.amqp.session import Session
-from postbus.auth.authority import Authority, Claims
-from postbus.auth.credentials import Credentials
+from postbus.auth.authority import Claims
 from postbus.errors import ConnectionForced, SecondReceiver, ServiceBusError, Unauthorized
 from postbus.gateway.attach import attach
+from postbus.gateway.client_connection import ClientConnection
 from postbus.gateway.client_links import ClientReceiver, ClientSender
 from postbus.gateway.context import ConnectionContext
 from postbus.gateway.input_queue import InputQueue
 from postbus.gateway.lost_claims import address_of, detach_unproven
 from postbus.gateway.nodes import NodeReceiver, NodeSender
-from postbus.gateway.refusals import Refusals
 from postbus.gateway.transactions.coordinator import CoordinatorSender
-from postbus.gateway.transactions.open_transactions import Transactions
 from postbus.messages.batches import DECODED_PER_TURN
 from postbus.messages.envelope import DECODED
-from postbus.model.authorization import Right
-from postbus.model.times import Instant
-from postbus.namespace.namespace import Namespace
 from postbus.net.budgets import HELD_MIN
 from postbus.net.places import Place
 from postbus.net.unread import unread
 from postbus.net.websocket import part_from
 from postbus.observe.turns import CLIENT
 from postbus.runtime.fragment import LoadedFragment
-from postbus.runtime.requests import Lose
-from postbus.runtime.runtime import Runtime
 from postbus.runtime.sliced_work import Step
 
 Owner = ClientSender | ClientReceiver | NodeSender | NodeReceiver | CoordinatorSender
@@ -62,7 +54,6 @@ OFFERED: Final = ("MSSBCBS", "PLAIN", "ANONYMOUS")
 UNOFFERED: Final = ("EXTERNAL",)
 """Over plain TCP nothing has vouched for the peer. Proton takes EXTERNAL wherever it is offered,
 and never gets to the password it was given."""
-ORPHANS_MAX: Final = 10_000
 EVENTS_AT_ONCE: Final = 128
 """What a peer says before it lets the others have their turn, though there is more to read."""
 REFUSED_STRANGERS_MAX: Final = 100
@@ -70,25 +61,18 @@ REFUSED_STRANGERS_MAX: Final = 100
 LINGER_S: Final = 2.0
 
 
-class Gateway:
+class Gateway(ClientConnection):
     """The server's end of one AMQP connection.
 
     An asyncio.Protocol in all but name: what inherits from an interpreted class is not compiled.
     """
 
-    _last_id: ClassVar[int] = 0
-
     def __init__(self, service: ConnectionContext, place: Place) -> None:
-        Gateway._last_id += 1
-        self.id = Gateway._last_id
-        self._service = service
-        self._place = place
         self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport | None = None
-        self.now: Instant = service.clock()
-        """The broker's time when something last came. How long the peer takes is counted by the
-        loop's clock (`_elapsed_ms`), and its tokens are judged by the wall clock."""
         began_ms = self._elapsed_ms()
+        super().__init__(service, began_ms)
+        self._place = place
+        self._transport: asyncio.Transport | None = None
         self._connection = Connection(
             service.limits,
             container_id=service.container_id,
@@ -98,103 +82,28 @@ class Gateway:
             unoffered=UNOFFERED,
             describe=self._describe,
         )
-        self._credentials = Credentials()
-        self._orphans: dict[bytes, tuple[LoadedFragment, int]] = {}
-        self._transactions: Transactions | None = None
         self._refused = 0
-        self._refusals = service.refusals
-        self.waiting_bytes = 0
-        """Responses that wait for the peer's credit, on all links."""
         self._flushing = False
         self._reading = True
         self._deaf = False
         self._timer: asyncio.TimerHandle | None = None
-        self._authenticate_by = began_ms + service.settings.authentication_timeout_ms
         self._clean = False
         self._writable = True
         self._starving = False
         self._expecting = False
         """The timer rings when a delivery should be whole."""
-        self.session_holders: set[int] = set()
-        """Those of its links that hold a message session."""
         self._input = InputQueue()
-        self.promised_bytes = 0
-        """Messages that are to be written to it when their commit is back."""
 
     # -- what links ask ----------------------------------------------------------------------
 
-    @property
-    def refusals(self) -> Refusals:
-        return self._refusals
-
-    def uri(self, path: str) -> str:
-        """How an entity is named in refusals (wire §7.2)."""
-        return f"sb://{self._refusals.host}/{path}"
-
-    @property
-    def authority(self) -> Authority:
-        return self._service.authority
-
-    @property
-    def namespace(self) -> Namespace:
-        return self._service.namespace
-
-    @property
-    def service(self) -> ConnectionContext:
-        return self._service
-
-    @property
-    def stranger(self) -> bool:
-        """The peer has shown no token that is good."""
-        return not self._credentials
-
-    @property
-    def transactions(self) -> Transactions:
-        """Made when they are first asked for: most connections have none."""
-        if self._transactions is None:
-            self._transactions = Transactions(self)
-        return self._transactions
-
-    def links_served(self) -> int:
-        return sum(link.owner is not None for link in self._links())
-
-    def takes_tokens(self, role: str) -> bool:
-        """Has it a link of this role at `$cbs`?"""
-        for link in self._links():
-            owner = link.owner
-            at_node = link.role == role and isinstance(owner, (NodeSender, NodeReceiver))
-            if at_node and owner.entity is None:
-                return True
-        return False
-
-    def runtime(self, fragment: LoadedFragment) -> Runtime:
-        return self._service.namespace.runtime(fragment)
-
-    def allows(self, right: Right, path: str) -> bool:
-        return self._credentials.allows(right, path, self._service.wall())
-
-    def known_to(self, path: str) -> bool:
-        """Has the client any right at all on this path?"""
-        return self._credentials.covers(path, self._service.wall())
-
-    def _known(self) -> None:
-        """The peer has proven who it is."""
-        self._connection.trust()
-        self._place.log_in()
+    def links(self) -> list[Link]:
+        return [link for session in self._connection.sessions for link in session.links]
 
     def add_claims(self, audience: str, claims: Claims) -> None:
-        """A token was put for an audience. What it renews goes on undisturbed."""
         self._known()
-        if self._credentials.put(audience, claims):
+        if self.rights.put(audience, claims):
             self._check_links()
         self._arm()
-
-    def review_claims(self) -> None:
-        """Keys were changed: let go of what was proven by one that is gone."""
-        if self._credentials.review(self.authority):
-            self._await_token()
-            self._check_links()
-            self._arm()
 
     def detach(self, link: Link, error: ServiceBusError, entity: str) -> None:
         self._let_go(link)
@@ -202,18 +111,10 @@ class Gateway:
         self.touch()
 
     def heard(self, events: list[Event]) -> None:
-        """A link was accepted long after it was asked for: this is what its client said since."""
         self.handle(events)
         self.touch()
 
-    def locked(self, fragment: LoadedFragment, subqueue: int, token: bytes) -> None:
-        """A lock of this connection that no link holds."""
-        if len(self._orphans) >= ORPHANS_MAX:
-            self._orphans.pop(next(iter(self._orphans)))
-        self._orphans[token] = fragment, subqueue
-
     def touch(self) -> None:
-        """There is something to write: do so once, when this turn of the loop is over."""
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
@@ -221,18 +122,17 @@ class Gateway:
     # -- more than a turn has time for -------------------------------------------------------
 
     def proceed(self, work: Step) -> None:
-        """What has just come takes several turns: all that came behind it waits until then."""
         self._input.work = work
         self._fall_behind()
 
     def _fall_behind(self) -> None:
         if self._input.begin():
-            self._service.sliced_work.add(self._go_on)
+            self.service.sliced_work.add(self._go_on)
         self._pause()
 
     def _go_on(self) -> bool:
         backlog = self._input
-        self.now = self._service.clock()
+        self.now = self.service.clock()
         try:
             more = backlog.go_on(self)
         except Exception:
@@ -260,8 +160,8 @@ class Gateway:
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(self._service.settings.write_buffer_max_bytes)
-        self._service.gateways.add(self)
+        self._transport.set_write_buffer_limits(self.service.settings.write_buffer_max_bytes)
+        self.service.gateways.add(self)
         self._arm()
 
     def data_received(self, data: bytes) -> None:
@@ -270,10 +170,10 @@ class Gateway:
             return
         started = perf_counter()
         self._hear(data)
-        self._service.turns.observe(CLIENT, perf_counter() - started)
+        self.service.turns.observe(CLIENT, perf_counter() - started)
 
     def _hear(self, data: bytes) -> None:
-        self.now = self._service.clock()
+        self.now = self.service.clock()
         events = self._connection.receive_data(data, self._elapsed_ms())
         self.handle(events)
         if self._connection.more:
@@ -320,12 +220,12 @@ class Gateway:
 
     def eof_received(self) -> bool:
         if not self._input.waiting:  # or it comes behind that, when the connection is lost
-            self.now = self._service.clock()
+            self.now = self.service.clock()
             self.handle(self._connection.receive_eof(self._elapsed_ms()))
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.now = self._service.clock()
+        self.now = self.service.clock()
         transport, self._transport = self._transport, None
         if exc is not None and transport is not None and transport is self._place.below:
             self._input.data.append(unread(transport))
@@ -341,7 +241,7 @@ class Gateway:
             self._timer.cancel()
         self._connection.forget()
         self._transactions = None
-        self._service.gateways.discard(self)
+        self.service.gateways.discard(self)
         self._place.release()
 
     def pause_writing(self) -> None:
@@ -357,9 +257,8 @@ class Gateway:
 
     @property
     def full(self) -> bool:
-        """The peer has been promised as much as may wait for it; those who ask are remembered."""
         waiting = self.promised_bytes + self._connection.out_bytes
-        if self._writable and waiting <= self._service.settings.write_buffer_max_bytes:
+        if self._writable and waiting <= self.service.settings.write_buffer_max_bytes:
             return False
         self._starving = True
         return True
@@ -368,31 +267,31 @@ class Gateway:
         """There is room again: let the receivers that were held back have their turn."""
         if self._starving and self._writable:
             self._starving = False
-            for link in self._links():
+            for link in self.links():
                 if isinstance(link.owner, ClientReceiver) and link.owner.credit:
                     link.owner.wake()
 
     def _overfed(self) -> bool:
         return (
-            self._service.congested
-            or self._connection.incoming_unsettled > self._service.settings.incoming_unsettled_max
-            or self._connection.out_bytes > self._service.settings.write_buffer_max_bytes
+            self.service.congested
+            or self._connection.incoming_unsettled > self.service.settings.incoming_unsettled_max
+            or self._connection.out_bytes > self.service.settings.write_buffer_max_bytes
         )
 
     def _pause(self) -> None:
         if self._reading and self._transport is not None and not self._transport.is_closing():
             self._reading = False
             self._transport.pause_reading()
-            if self._service.congested:
-                self._service.when_relieved(self._resume)
+            if self.service.congested:
+                self.service.when_relieved(self._resume)
 
     def _resume(self) -> None:
         deaf = self._deaf or self._input.waiting
         if self._reading or deaf or not self._writable or self._transport is None:
             return
         if self._overfed():
-            if self._service.congested:
-                self._service.when_relieved(self._resume)
+            if self.service.congested:
+                self.service.when_relieved(self._resume)
             return
         if not self._transport.is_closing():
             self._reading = True
@@ -423,21 +322,13 @@ class Gateway:
     def _elapsed_ms(self) -> int:
         return int(self._loop.time() * 1_000)
 
-    def _await_token(self) -> None:
-        """What was proven has ended: the peer has some time to prove something else."""
-        waits_ms = self._service.settings.authentication_timeout_ms
-        self._authenticate_by = self._elapsed_ms() + waits_ms
-
     def _arm(self) -> None:
         """Wake for heartbeats, time-outs, and tokens that run out."""
         if self._transport is None:
             return
         elapsed_ms = self._elapsed_ms()
         self._expecting = bool(self._connection.usage.unfinished)
-        expiry = self._credentials.next_expiry()
-        left_ms = self._authenticate_by - elapsed_ms
-        if expiry is not None:
-            left_ms = expiry - self._service.wall()
+        left_ms = self.rights.left_ms(elapsed_ms)
         core = self._connection.next_deadline()
         if core is not None:
             left_ms = min(left_ms, core - elapsed_ms)
@@ -447,7 +338,7 @@ class Gateway:
         self._timer = self._loop.call_later(delay_ms / 1000, self._ring)
 
     def _ring(self) -> None:
-        self.now = self._service.clock()
+        self.now = self.service.clock()
         self._timer = None
         self._expire_claims()
         self.handle(self._connection.tick(self._elapsed_ms()))
@@ -455,20 +346,43 @@ class Gateway:
         if self._transport is not None and not self._connection.closed:
             self._arm()
 
-    def _expire_claims(self) -> None:
-        if self._credentials.expire(self._service.wall()):
-            self._await_token()
+    # -- rights ------------------------------------------------------------------------------
+
+    def _login(self, event: SaslReceived) -> list[Event]:
+        if event.mechanism == "PLAIN":
+            try:
+                self.rights.log_in(event.initial_response)
+            except (Unauthorized, DecodeError) as error:
+                self.refusals.note_login(event.mechanism, error)
+                return self._connection.sasl_reject()
+            self._known()
+            self._arm()
+        # Everybody else says who they are by a token put to $cbs.
+        return self._connection.sasl_accept()
+
+    def _known(self) -> None:
+        """The peer has proven who it is."""
+        self._connection.trust()
+        self._place.log_in()
+
+    def review_claims(self) -> None:
+        """Keys were changed: let go of what was proven by a key that is gone."""
+        if self.rights.review(self._elapsed_ms()):
             self._check_links()
-        overdue = self._elapsed_ms() >= self._authenticate_by
-        if overdue and not self._credentials and not self._connection.closed:
-            waited = self._service.settings.authentication_timeout_ms
+            self._arm()
+
+    def _expire_claims(self) -> None:
+        if self.rights.expire(self._elapsed_ms()):
+            self._check_links()
+        if self.rights.is_overdue(self._elapsed_ms()) and not self._connection.closed:
+            waited = self.service.settings.authentication_timeout_ms
             self.close(
                 ConnectionForced(f"The connection had no valid token for {waited} milliseconds.")
             )
 
     def _check_links(self) -> None:
         """Something that was proven no longer is."""
-        detach_unproven(self, self._links())
+        detach_unproven(self, self.links())
 
     # -- closing -----------------------------------------------------------------------------
 
@@ -482,7 +396,7 @@ class Gateway:
         self._clean = True
         self._deaf = False
         self._resume()  # the peer's own close is still wanted
-        for link in self._links():
+        for link in self.links():
             self._let_go(link)
         self._connection.close(self.refusals.error(error, None, self.stranger))
         self._flush()
@@ -529,7 +443,7 @@ class Gateway:
             case SaslReceived():
                 self.handle(self._login(event))
             case Opened():
-                self._refusals = self._refusals.at(event.open.hostname)
+                self.refusals = self.refusals.at(event.open.hostname)
                 self._arm()
             case LinkAttached():
                 self._attached(event.link)
@@ -542,20 +456,6 @@ class Gateway:
                 self._closed(event)
             case _:
                 pass  # a session that began, a sender's own word on its deliveries
-
-    def _login(self, event: SaslReceived) -> list[Event]:
-        if event.mechanism == "PLAIN":
-            try:
-                given = parse_plain(event.initial_response)
-                claims = self.authority.verify_plain(given.username, given.password)
-                self._credentials.log_in(claims)
-                self._known()
-                self._arm()
-            except (Unauthorized, DecodeError) as error:
-                self.refusals.note_login(event.mechanism, error)
-                return self._connection.sasl_reject()
-        # Everybody else says who they are by a token put to $cbs.
-        return self._connection.sasl_accept()
 
     def _attached(self, link: Link) -> None:
         assert isinstance(link, (ReceiverLink, SenderLink))
@@ -583,25 +483,16 @@ class Gateway:
             owner.close()
 
     def _closed(self, event: Closed) -> None:
-        lost: dict[LoadedFragment, list[tuple[int, bytes]]] = {}
-        for link in self._links():
+        held: list[tuple[LoadedFragment, int, bytes]] = []
+        for link in self.links():
             if isinstance(link.owner, ClientReceiver):
-                entity, subqueue = link.owner.entity, link.owner.subqueue
-                for token in link.owner.tokens:
-                    fragment = entity.fragment_of_token(token)
-                    lost.setdefault(fragment, []).append((subqueue, token))
+                held += link.owner.locks()
             self._let_go(link)
         if not (event.clean or self._clean):
             # A connection that breaks loses its locks; an orderly close does not, nor does what
             # a link held that was detached before (R-SETTLE-10).
-            for token, (fragment, subqueue) in self._orphans.items():
-                lost.setdefault(fragment, []).append((subqueue, token))
-            for fragment, tokens in lost.items():
-                self.runtime(fragment).submit(Lose(fragment, tokens))
-        self._orphans = {}
+            self.lose(held)
+        self.orphans.clear()
 
     def _describe(self, fault: ProtocolError) -> str:
         return self.refusals.describe_fault(fault, stranger=self.stranger)
-
-    def _links(self) -> list[Link]:
-        return [link for session in self._connection.sessions for link in session.links]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from postbus.amqp.codec.types import Symbol
 from postbus.amqp.limits import Limits
 from postbus.auth.authority import Authority
 from postbus.auth.keyring import AccessKey
+from postbus.errors import ServiceBusError
 from postbus.gateway.refusals import Refusals
 from postbus.model.authorization import Rules
 from postbus.model.times import Instant
@@ -19,12 +20,23 @@ from postbus.observe.turns import TurnMeter
 from postbus.runtime.sliced_work import SlicedWork
 from postbus.settings import Settings
 
-if TYPE_CHECKING:
-    from postbus.gateway.connection import Gateway
-
-
 FRAMES_AT_ONCE: Final = 512
 """Frames of one peer that are read in a turn of the loop: some 20 ms if each has a message."""
+
+
+class OpenConnection(Protocol):
+    """A connection, as far as those go who can end it."""
+
+    def review_claims(self) -> None:
+        """Keys were changed: let go of what was proven by a key that is gone."""
+
+    def stop_reading(self) -> None:
+        """Answer what has come, and take nothing more."""
+
+    def close(self, error: ServiceBusError) -> None:
+        """End the connection from our side."""
+
+    def abort(self) -> None: ...
 
 
 class ConnectionContext:
@@ -49,7 +61,7 @@ class ConnectionContext:
         self.settings = settings
         self.container_id = container_id
         self.limits = connection_limits(settings)
-        self.gateways: set[Gateway] = set()
+        self.gateways: set[OpenConnection] = set()
         self.on_claims_lost: Callable[[], None] = _nobody
         """Called where something that a key has proven may have ended, after the connections."""
         self.turns = TurnMeter()

@@ -12,10 +12,10 @@ from postbus.model.address import resolve_address
 from postbus.model.authorization import Right
 
 if TYPE_CHECKING:
-    from postbus.gateway.connection import Gateway
+    from postbus.gateway.client_connection import ClientConnection
 
 
-def detach_unproven(gateway: Gateway, links: list[Link]) -> None:
+def detach_unproven(gateway: ClientConnection, links: list[Link]) -> None:
     """Detach what needs a right that is gone. Management nodes check each request."""
     for link in links:
         owner = link.owner

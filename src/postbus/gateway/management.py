@@ -45,7 +45,7 @@ from postbus.runtime.operations import Store
 from postbus.runtime.requests import Call, Operation
 
 if TYPE_CHECKING:
-    from postbus.gateway.connection import Gateway
+    from postbus.gateway.client_connection import ClientConnection
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ COUNTED_ELSEWHERE: Final = frozenset({"schedule-message", "receive-by-sequence-n
 class ManagementNode:
     """The management node of one entity, or of one of its subqueues."""
 
-    def __init__(self, gateway: Gateway, entity: Entity, subqueue: int, path: str) -> None:
+    def __init__(self, gateway: ClientConnection, entity: Entity, subqueue: int, path: str) -> None:
         self._gateway = gateway
         self._entity = entity
         self._subqueue = subqueue

@@ -30,7 +30,7 @@ from postbus.namespace.rule_values import amqp_from_typed, typed_from_amqp
 from postbus.observe.logs import get_logger
 
 if TYPE_CHECKING:
-    from postbus.gateway.connection import Gateway
+    from postbus.gateway.client_connection import ClientConnection
 
 _OK: Final = 200
 _NO_CONTENT: Final = 204
@@ -65,7 +65,7 @@ _log = get_logger("rules")
 class RuleNode:
     """The rules of one subscription, as its management node shows them."""
 
-    def __init__(self, gateway: Gateway, subscription: SubscriptionEntity) -> None:
+    def __init__(self, gateway: ClientConnection, subscription: SubscriptionEntity) -> None:
         self._gateway = gateway
         self._subscription = subscription
 

@@ -23,7 +23,7 @@ from postbus.gateway.operations import (
 from postbus.model.times import NEVER, Instant
 
 if TYPE_CHECKING:
-    from postbus.gateway.connection import Gateway
+    from postbus.gateway.client_connection import ClientConnection
     from postbus.namespace.entities import Entity
     from postbus.runtime.fragment import LoadedFragment
     from postbus.runtime.requests import Operation
@@ -56,7 +56,7 @@ class Ask(Protocol):
 class SessionNode:
     """The sessions of one entity, as its management node shows them."""
 
-    def __init__(self, gateway: Gateway, entity: Entity, subqueue: int, ask: Ask) -> None:
+    def __init__(self, gateway: ClientConnection, entity: Entity, subqueue: int, ask: Ask) -> None:
         self._gateway = gateway
         self._entity = entity
         self._subqueue = subqueue

@@ -33,7 +33,7 @@ from postbus.errors import InvalidArgument, InvalidOperation, QuotaExceeded, Ser
 from postbus.gateway.settlement import ACCEPTED
 
 if TYPE_CHECKING:
-    from postbus.gateway.connection import Gateway
+    from postbus.gateway.client_connection import ClientConnection
     from postbus.namespace.entities import Entity
 
 REQUEST_CREDIT: Final = 100
@@ -118,7 +118,7 @@ class NodeSender:
 
     def __init__(
         self,
-        gateway: Gateway,
+        gateway: ClientConnection,
         link: ReceiverLink,
         path: str,
         spelling: StatusKeys,
@@ -205,7 +205,7 @@ def _handle_of(each: tuple[int, object]) -> int:
 class NodeReceiver:
     """The response link of a node; holds responses back while the client grants no credit."""
 
-    def __init__(self, gateway: Gateway, link: SenderLink, path: str) -> None:
+    def __init__(self, gateway: ClientConnection, link: SenderLink, path: str) -> None:
         self.path = path
         self.gateway = gateway
         self.entity: Entity | None = None

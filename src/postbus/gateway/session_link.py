@@ -6,9 +6,9 @@ The attach waits; the other links of its AMQP session go on meanwhile (wire §10
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-from postbus.amqp.codec.types import Long, Symbol
+from postbus.amqp.codec.types import Described, Long, Symbol
 from postbus.amqp.frames.terminus import Source
 from postbus.amqp.sending import SenderLink
 from postbus.broker.held_sessions import Session
@@ -21,12 +21,11 @@ from postbus.errors import (
     SessionLockLost,
 )
 from postbus.gateway.client_links import ClientReceiver
-from postbus.gateway.session_filter import SessionFilter
 from postbus.model.times import TICKS_PER_MS, Instant, format_timespan, ticks_of_instant
 from postbus.runtime.sessions import Accept, Leave
 
 if TYPE_CHECKING:
-    from postbus.gateway.connection import Gateway
+    from postbus.gateway.client_connection import ClientConnection
     from postbus.namespace.entities import ReceivableEntity
     from postbus.runtime.fragment import LoadedFragment
 
@@ -39,6 +38,44 @@ TOLD_AFTER_S: Final = 2.0
 """A receiver that has nothing to settle is not told of a lost session in the middle of a wait."""
 _TIMEOUT: Final = "com.microsoft:timeout"
 _LOCKED_UNTIL: Final = Symbol("com.microsoft:locked-until-utc")
+_FILTER_NAME: Final = "com.microsoft:session-filter"
+_FILTER_CODE: Final = 0x137000000C
+
+
+class SessionFilter(NamedTuple):
+    """Which session a receiver wants, and the words it asked in (wire §3.3)."""
+
+    key: Any
+    """Of the entry in the source's filter."""
+    descriptor: Any
+    """None where the value stands there bare."""
+    session_id: str | None
+    """None: the next one that is to be had. The empty text is an id like any other."""
+
+    def naming(self, session_id: str) -> dict[Any, Any]:
+        """The filter of the answer: Go insists on the descriptor, all others cannot read it."""
+        if self.descriptor is None:
+            return {self.key: session_id}
+        return {self.key: Described(self.descriptor, session_id)}
+
+
+def read_session_filter(source: Source) -> SessionFilter | None:
+    """The session that is asked for; None where none is. Raises InvalidArgument."""
+    for key, value in (source.filter or {}).items():
+        if not is_session_filter(key, value):
+            continue
+        descriptor = value.descriptor if isinstance(value, Described) else None
+        wanted = value.value if isinstance(value, Described) else value
+        if wanted is not None and not isinstance(wanted, str):
+            raise InvalidArgument(f"The value of the filter '{_FILTER_NAME}' must be text or null.")
+        return SessionFilter(key, descriptor, wanted)
+    return None
+
+
+def is_session_filter(key: Any, value: Any) -> bool:
+    """Does this entry of a filter ask for a session?"""
+    descriptor = value.descriptor if isinstance(value, Described) else None
+    return str(key) == _FILTER_NAME or str(descriptor) == _FILTER_NAME or descriptor == _FILTER_CODE
 
 
 class ClientSessionReceiver(ClientReceiver):
@@ -48,7 +85,7 @@ class ClientSessionReceiver(ClientReceiver):
 
     def __init__(
         self,
-        gateway: Gateway,
+        gateway: ClientConnection,
         link: SenderLink,
         entity: ReceivableEntity,
         fragment: LoadedFragment,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from postbus.amqp.deliveries import IncomingDelivery, OutgoingDelivery
 from postbus.amqp.frames.outcomes import Accepted, Modified, Outcome, Rejected, Released
@@ -23,10 +24,25 @@ from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.reads import OrderedRequest
 from postbus.runtime.requests import Request
 
-if TYPE_CHECKING:
-    from postbus.gateway.client_links import ClientReceiver, ClientSender
-
 ACCEPTED: Final = Accepted()
+
+
+class TransferOrigin(ABC):
+    """The link that transfers came on."""
+
+    @abstractmethod
+    def answered(self) -> None:
+        """A transfer has its outcome."""
+
+
+class DispositionOrigin(ABC):
+    """The link that dispositions came on."""
+
+    subqueue: int
+
+    @abstractmethod
+    def settled(self, deliveries: list[OutgoingDelivery]) -> None:
+        """These deliveries have their outcome."""
 
 
 class Send(OrderedRequest):
@@ -48,7 +64,7 @@ class Send(OrderedRequest):
         link: ReceiverLink,
         delivery: IncomingDelivery,
         refusals: Refusals,
-        sender: ClientSender,
+        sender: TransferOrigin,
     ) -> None:
         super().__init__(fragment, len(delivery.payload), grows=True)
         self._messages = messages
@@ -99,7 +115,7 @@ class Settle(Request):
         deliveries: list[OutgoingDelivery],
         state: Outcome,
         refusals: Refusals,
-        receiver: ClientReceiver,
+        receiver: DispositionOrigin,
     ) -> None:
         super().__init__(fragment)
         self._link = link

@@ -6,7 +6,7 @@ from typing import Final
 from postbus.amqp.codec.types import Described
 from postbus.amqp.frames.terminus import Source, Target
 from postbus.errors import InvalidArgument, NotSupported
-from postbus.gateway.session_filter import is_session_filter
+from postbus.gateway.session_link import is_session_filter
 
 MOVE: Final = "move"
 COPY: Final = "copy"

@@ -26,7 +26,6 @@ from postbus.errors import (
     ServiceBusError,
     SessionRequired,
 )
-from postbus.gateway.attach import needs_session, refuse_forwarding
 from postbus.gateway.settlement import held_in
 from postbus.http.long_poll import LongPoll
 from postbus.messages.batches import DECODED_PER_TURN
@@ -153,8 +152,8 @@ class Mailbox:
             )
         if not entity.description.status.receives:
             raise EntityDisabled(entity.path, "Receive")
-        refuse_forwarding(entity, address)
-        if needs_session(entity, address):
+        entity.check_not_forwarded(address)
+        if entity.needs_session(address.subqueue):
             raise SessionRequired()
         entity.touch(self._clock())
         fragment = entity.only_fragment

@@ -13,6 +13,7 @@ from postbus.broker.message import Message
 from postbus.broker.policy import NOWHERE, Policy
 from postbus.broker.subqueue import subqueue_of
 from postbus.errors import InvalidOperation
+from postbus.model.address import Address, SubQueue
 from postbus.model.description import (
     EntityStatus,
     QueueDescription,
@@ -134,6 +135,25 @@ class Entity(ABC):
     def auto_delete_ms(self) -> int | None:
         """How long it may be idle before it is deleted; None: for ever."""
 
+    def needs_session(self, subqueue: SubQueue) -> bool:
+        """Can the messages of this subqueue be received within their sessions only? A dead-letter
+        queue has no sessions (semantics B §1)."""
+        return False
+
+    def forwarded_to(self, subqueue: SubQueue) -> str | None:
+        """The entity that the messages of this subqueue are forwarded to."""
+        return None
+
+    def check_not_forwarded(self, address: Address) -> None:
+        """Raise InvalidOperation where the broker itself receives the messages at this address,
+        to forward them (semantics B §8)."""
+        target = self.forwarded_to(address.subqueue)
+        if target is not None:
+            raise InvalidOperation(
+                f"Cannot create a message receiver on '{address.path}': its messages are "
+                f"forwarded to '{target}'."
+            )
+
     def subqueue(self, kind: int) -> int:
         """The number of one of its subqueues in its fragment."""
         return subqueue_of(self.owner, kind)
@@ -186,6 +206,17 @@ class ReceivableEntity(Entity):
     def auto_delete_ms(self) -> int | None:
         # A queue that forwards is never idle (semantics B §8).
         return None if self.forward_to != NOWHERE else self.description.auto_delete_ms
+
+    def needs_session(self, subqueue: SubQueue) -> bool:
+        return subqueue is SubQueue.MAIN and bool(self.description.requires_session)
+
+    def forwarded_to(self, subqueue: SubQueue) -> str | None:
+        target: str | None = None
+        if subqueue is SubQueue.MAIN:
+            target = self.description.forward_to
+        elif subqueue is SubQueue.DEAD_LETTER:
+            target = self.description.forward_dead_letters_to
+        return target
 
     def findings(self, now: Instant) -> list[str]:
         """What an operator should hear of (R-PRE-05)."""

@@ -132,6 +132,6 @@ class Deal:
 def connect(world: World) -> Transactions:
     """The transactions of one connection."""
     settings = Settings(transaction_timeout_ms=TIMEOUT_MS)
-    service = SimpleNamespace(settings=settings, transaction_bytes=0)
-    gateway: Any = SimpleNamespace(service=service, runtime=lambda _: world.runtime)
-    return Transactions(gateway)
+    namespace = SimpleNamespace(runtime=lambda _: world.runtime)
+    service: Any = SimpleNamespace(namespace=namespace, settings=settings, transaction_bytes=0)
+    return Transactions(service)

@@ -39,7 +39,17 @@ from tests.support.raw_client import RawClient
 from tests.support.raw_socket import connect
 from tests.support.transacting import Transacting
 
-OURS = ("postbus.amqp", "postbus.server", "uvicorn", "websockets", "httptools", "ssl")
+OURS = (
+    "postbus.amqp",
+    "postbus.gateway",
+    "postbus.http",
+    "postbus.net",
+    "postbus.runtime",
+    "uvicorn",
+    "websockets",
+    "httptools",
+    "ssl",
+)
 # What the process has or is given for good, whoever comes.
 KEPT = {"LoadedFragment", "EntityMeter", "Sections", "SSLContext", "TLSVersion", "Options"}
 VISITS_COUNT = 4

@@ -9,7 +9,7 @@ import pytest
 from postbus.amqp.codec.types import Described, Symbol, ULong
 from postbus.amqp.frames.terminus import Source
 from postbus.errors import InvalidArgument
-from postbus.gateway.session_filter import read_session_filter
+from postbus.gateway.session_link import read_session_filter
 
 KEY = Symbol("com.microsoft:session-filter")
 CODE = ULong(0x137000000C)

@@ -13,8 +13,7 @@ from postbus.amqp.sections import Properties, encode_data, encode_properties
 from postbus.broker.policy import Policy
 from postbus.broker.subqueue import MAIN
 from postbus.errors import ServiceBusError, SessionLockLost, StoreUnavailable
-from postbus.gateway.session_filter import SessionFilter
-from postbus.gateway.session_link import ClientSessionReceiver
+from postbus.gateway.session_link import ClientSessionReceiver, SessionFilter
 from postbus.messages.envelope import read_message
 from postbus.observe.meters import EntityMeter
 from postbus.runtime.fragment import LoadedFragment

@@ -25,6 +25,7 @@ from postbus.errors import (
     TransactionTimedOut,
     TransactionUnknown,
 )
+from postbus.gateway.context import ConnectionContext
 from postbus.gateway.transactions.open_transactions import OpenTransaction, Transactions
 from postbus.runtime.fragment import LoadedFragment
 from tests.support.operations import EnlistBy
@@ -44,10 +45,9 @@ class Desk:
             all_transactions_max_bytes=15 * SIZE,
             transaction_timeout_ms=timeout_ms,
         )
-        self.service = SimpleNamespace(settings=settings, transaction_bytes=0)
-        gateway = SimpleNamespace(service=self.service, runtime=lambda _: self.bed.runtime)
-        self.gateway = gateway
-        self.all = Transactions(cast(Any, gateway))
+        namespace = SimpleNamespace(runtime=lambda _: self.bed.runtime)
+        self.service = SimpleNamespace(namespace=namespace, settings=settings, transaction_bytes=0)
+        self.all = Transactions(cast(ConnectionContext, self.service))
         self.coordinator = object()
 
     def declare(self) -> OpenTransaction:
@@ -144,7 +144,7 @@ async def test_all_connections_together_have_their_bound_too(desk: Desk) -> None
     mine = desk.declare()
     for n in range(10):
         await desk.send(mine, f"{n}")
-    others = Transactions(cast(Any, desk.gateway))
+    others = Transactions(desk.service)
     theirs = others.find(others.declare(object()))
     for n in range(5):
         await desk.send(theirs, f"other {n}")

@@ -16,13 +16,13 @@ from postbus.gateway.settlement import ACCEPTED
 from postbus.gateway.transactions.send_via import begin_group
 
 if TYPE_CHECKING:
-    from postbus.gateway.connection import Gateway
+    from postbus.gateway.client_connection import ClientConnection
 
 CREDIT: Final = 100
 REQUEST_BYTES_MAX: Final = 4 * 1024
 
 
-def accept_coordinator(gateway: Gateway, link: ReceiverLink) -> list[Event]:
+def accept_coordinator(gateway: ClientConnection, link: ReceiverLink) -> list[Event]:
     """Whoever may use entities may use transactions; that is asked for with each operation."""
     begin_group(link.session)
     link.owner = owner = CoordinatorSender(gateway, link)
@@ -39,7 +39,7 @@ class CoordinatorSender:
     entity: Final = None
     """It belongs to none."""
 
-    def __init__(self, gateway: Gateway, link: ReceiverLink) -> None:
+    def __init__(self, gateway: ClientConnection, link: ReceiverLink) -> None:
         self._gateway = gateway
         self._link = link
 

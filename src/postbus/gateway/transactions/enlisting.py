@@ -37,8 +37,8 @@ from postbus.namespace.entities import Entity, key_of
 from postbus.runtime.requests import Call
 
 if TYPE_CHECKING:
+    from postbus.gateway.client_connection import ClientConnection
     from postbus.gateway.client_links import ClientReceiver, ClientSender
-    from postbus.gateway.connection import Gateway
 
 
 class Route(NamedTuple):
@@ -50,14 +50,14 @@ class Route(NamedTuple):
     """Or only in a transaction."""
 
 
-def transaction_of(gateway: Gateway, state: DeliveryState | None) -> OpenTransaction:
+def transaction_of(gateway: ClientConnection, state: DeliveryState | None) -> OpenTransaction:
     """The open transaction that a transfer or disposition names."""
     if not isinstance(state, TransactionalState):
         raise InvalidArgument("The state names no transaction.")
     return gateway.transactions.find(state.txn_id)
 
 
-def spoil(gateway: Gateway, state: DeliveryState, error: ServiceBusError) -> None:
+def spoil(gateway: ClientConnection, state: DeliveryState, error: ServiceBusError) -> None:
     """A send was refused: without it nothing of its transaction happens.
 
     The Java SDK takes every send in a transaction for done, whatever the answer is, and would
@@ -110,7 +110,7 @@ def send(sender: ClientSender, delivery: IncomingDelivery, messages: list[Messag
     return True
 
 
-def _fragment_id(gateway: Gateway, name: str, key: str | None) -> int:
+def _fragment_id(gateway: ClientConnection, name: str, key: str | None) -> int:
     """Looked up for each message: the entity may have been deleted, or deleted and made again."""
     entity = gateway.namespace.entity(name)
     if entity is None:

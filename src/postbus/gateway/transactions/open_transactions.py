@@ -33,7 +33,7 @@ from postbus.runtime.fragment import LoadedFragment
 from postbus.runtime.requests import Call, Operation
 
 if TYPE_CHECKING:
-    from postbus.gateway.connection import Gateway
+    from postbus.gateway.context import ConnectionContext
 
 ID_BYTES: Final = 16
 EXPIRED_MAX: Final = 1_000
@@ -48,18 +48,18 @@ log = structlog.get_logger("transactions")
 class Transactions:
     """Those of one connection; no other one can use them (semantics B §7)."""
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+    def __init__(self, service: ConnectionContext) -> None:
+        self._service = service
         self._open: dict[bytes, OpenTransaction] = {}
         self._expired: dict[bytes, None] = {}
         self._size_bytes = 0
 
     def declare(self, coordinator: object) -> bytes:
         """Begin one; it lasts no longer than the coordinator that it was declared by."""
-        open_max = self._gateway.service.settings.transactions_per_connection_max
+        open_max = self._service.settings.transactions_per_connection_max
         if len(self._open) >= open_max:
             raise QuotaExceeded(f"A connection may have {open_max} transactions at a time.")
-        made = OpenTransaction(self, self._gateway, token_bytes(ID_BYTES), coordinator)
+        made = OpenTransaction(self, self._service, token_bytes(ID_BYTES), coordinator)
         self._open[made.id] = made
         return made.id
 
@@ -77,7 +77,7 @@ class Transactions:
             each.roll_back()
 
     def timed_out(self) -> TransactionTimedOut:
-        limit_ms = self._gateway.service.settings.transaction_timeout_ms
+        limit_ms = self._service.settings.transaction_timeout_ms
         return TransactionTimedOut(
             f"The transaction was rolled back: it took longer than {limit_ms} milliseconds."
         )
@@ -89,7 +89,7 @@ class Transactions:
 
     def take_room(self, size: int) -> None:
         """Messages are kept in memory until their transaction is over."""
-        service = self._gateway.service
+        service = self._service
         size_max = service.settings.transactions_max_bytes
         if self._size_bytes + size > size_max:
             raise QuotaExceeded(
@@ -102,7 +102,7 @@ class Transactions:
 
     def give_room(self, size: int) -> None:
         self._size_bytes -= size
-        self._gateway.service.transaction_bytes -= size
+        self._service.transaction_bytes -= size
 
     def forget(self, transaction: OpenTransaction) -> None:
         self._open.pop(transaction.id, None)
@@ -112,14 +112,18 @@ class OpenTransaction:
     """One that was declared, until it is known what became of it."""
 
     def __init__(
-        self, owner: Transactions, gateway: Gateway, transaction_id: bytes, coordinator: object
+        self,
+        owner: Transactions,
+        service: ConnectionContext,
+        transaction_id: bytes,
+        coordinator: object,
     ) -> None:
         self.id = transaction_id
         self.accepted = TransactionalState(transaction_id, ACCEPTED)
         """What an operation is answered with: one for all, so that answers make few frames."""
         self.coordinator = coordinator
         self._owner = owner
-        self._gateway = gateway
+        self._service = service
         self._work = Transaction()
         self._fragment: LoadedFragment | None = None
         """The fragment of the top-level entity that its first operation was on."""
@@ -266,7 +270,7 @@ class OpenTransaction:
         size: int,
         grows: bool = False,
     ) -> None:
-        runtime = self._gateway.runtime(fragment)
+        runtime = self._service.namespace.runtime(fragment)
         runtime.submit(Call(fragment, operation, done, failed, size, exclusive=False, grows=grows))
 
     # -- time ----------------------------------------------------------------------------------
@@ -274,7 +278,7 @@ class OpenTransaction:
     def _start_timer(self) -> None:
         """Its time counts from its first operation (semantics B §7)."""
         if self._timer is None:
-            limit_ms = self._gateway.service.settings.transaction_timeout_ms
+            limit_ms = self._service.settings.transaction_timeout_ms
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(limit_ms / 1000, self._expire)
 

@@ -22,7 +22,7 @@ from postbus.model.address import SubQueue, resolve_address
 from postbus.namespace.entities import Entity, QueueEntity, TopicEntity
 
 if TYPE_CHECKING:
-    from postbus.gateway.connection import Gateway
+    from postbus.gateway.client_connection import ClientConnection
 
 DESTINATION: Final = Symbol("com.microsoft:transfer-destination-address")
 
@@ -50,7 +50,7 @@ def join_as_receiver(link: SenderLink, entity: Entity) -> None:
 
 
 def route_of(
-    gateway: Gateway, link: ReceiverLink, entity: QueueEntity | TopicEntity
+    gateway: ClientConnection, link: ReceiverLink, entity: QueueEntity | TopicEntity
 ) -> Route | None:
     """The way that messages take which are sent on this link; None for no detour."""
     group = _group(link.session)
@@ -67,7 +67,7 @@ def route_of(
     return None if destination is entity else Route(entity, destination.name, always=True)
 
 
-def _destination(gateway: Gateway, named: object) -> QueueEntity | TopicEntity:
+def _destination(gateway: ClientConnection, named: object) -> QueueEntity | TopicEntity:
     if not isinstance(named, str):
         raise InvalidArgument(f"The link property '{DESTINATION}' must be a string.")
     address = resolve_address(named)
