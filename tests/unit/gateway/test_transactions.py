@@ -144,7 +144,7 @@ async def test_all_connections_together_have_their_bound_too(desk: Desk) -> None
     mine = desk.declare()
     for n in range(10):
         await desk.send(mine, f"{n}")
-    others = Transactions(desk.service)
+    others = Transactions(cast(ConnectionContext, desk.service))
     theirs = others.find(others.declare(object()))
     for n in range(5):
         await desk.send(theirs, f"other {n}")
