@@ -10,9 +10,9 @@ class TrimRule(NamedTuple):
     """Where a trim ends."""
 
     checkpoint: int
-    """What is not below it is replayed after a crash."""
+    """Records from here on are replayed after a crash."""
     tail: int
-    """What is below it was out of retention before, and stays so when retention gets longer."""
+    """Batches below it left retention before, and stay out when retention gets longer."""
     older_than: int
     bytes_max: int
 
@@ -24,11 +24,11 @@ class TrimRule(NamedTuple):
 
 
 class TrimCursor:
-    """Keeps a trim from looking at every batch that a live body holds in place, every time.
+    """Spares each trim a look at every batch that a live body holds in place.
 
-    Batches below `scanned` were looked at and were gone or pinned then. A pinned one is worth
-    another look once a body in it was let go. Held in memory only: after a start the scan begins
-    at the oldest batch again, in slices.
+    Batches below `scanned` were looked at, and were gone or pinned then. A pinned batch is worth
+    another look once a body in it was let go. Held in memory only: after a start the scan begins at
+    the oldest batch again, in slices.
     """
 
     __slots__ = ("_candidates", "pinned", "scanned")

@@ -1,9 +1,9 @@
-"""Disk space set aside for what makes room when the disk is full.
+"""Disk space set aside for writes that make room when the disk is full.
 
 A settlement, a trim and a deletion are writes, too. On a disk without a free block none of them
-would get through, and nobody could take out what fills it. So a file of a certain size lies beside
-the stores. It is given up in steps, where a write finds no room or little room is left, and made
-whole again once there is room for it. New messages are taken only while it is whole.
+would get through, and nobody could remove the data that fills it. So a file of a certain size lies
+beside the stores. It is given up in steps, when a write finds no room or little room is left. It is
+made whole again once there is room for it. New messages are taken only while it is whole.
 """
 
 import errno
@@ -15,7 +15,7 @@ from threading import Lock
 from typing import Final
 
 STEPS: Final = 4
-"""The reserve is given up in so many; one of them is kept free for writes that are under way."""
+"""The reserve is given up in so many steps; one step is kept free for writes that are under way."""
 CAPACITY_SHARE: Final = 8
 """On a small disk the reserve is no more than this part of it."""
 LOOK_BYTES: Final = 1 << 20
@@ -26,7 +26,7 @@ _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Reserve:
-    """One for a data folder; its stores and its catalog have threads of their own."""
+    """The reserve of a data folder; its stores and its catalog have threads of their own."""
 
     def __init__(self, path: str | Path, size: int, free: Callable[[], int] | None = None) -> None:
         """`free` says how many bytes the disk has left."""
@@ -95,8 +95,8 @@ class Reserve:
             return self.has_room
 
     def ease(self) -> None:
-        """Before a write: give some of it up where little room is left. Never the reverse: a write
-        that is tried again would find what was given up for it taken back, without end."""
+        """Before a write: give some of the reserve up if little room is left. Never take room back
+        here: a write that is tried again would lose the room it was given, without end."""
         with self._lock:
             if self._free() < self._step:
                 self._give_up()
@@ -153,7 +153,7 @@ class Reserve:
 
 
 def fitting(folder: Path, size: int) -> int:
-    """The reserve for a folder: as large as wanted, or what is reasonable on a small disk. None
-    where the file system does not tell its size: nor would it tell when it is full."""
+    """The size of the reserve for a folder: as wanted, or a share of a small disk. 0 if the file
+    system does not tell its size: it would not tell either when it is full."""
     found = os.statvfs(folder)
     return min(size, found.f_blocks * found.f_frsize // CAPACITY_SHARE)
