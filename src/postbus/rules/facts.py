@@ -1,4 +1,4 @@
-"""What a rule can see of a message."""
+"""The view that a rule has of a message."""
 
 from collections.abc import Mapping
 from typing import Protocol

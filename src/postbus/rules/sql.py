@@ -78,13 +78,13 @@ class _Name:
 
 
 class _Builder:
-    """Builds from the leaves up. Each method is a rule of the grammar, and takes what its parts
-    became."""
+    """Builds from the leaves up. Each method is a rule of the grammar, and takes its parts'
+    results."""
 
     def __init__(self, parameters: Mapping[str, TypedValue], new_id_source: NewId) -> None:
         self._parameters = {_parameter_key(name): one for name, one in parameters.items()}
         self._new_id_source = new_id_source
-        # The one number that is out of range unless a minus stands before it.
+        # The only number that is out of range unless a minus stands before it.
         self._too_large: dict[int, Token] = {}
 
     def build(self, tree: Tree[Token]) -> Any:
