@@ -1,5 +1,7 @@
-"""Messages that only ask whether an entity takes any (R-PAIR-07): they are told apart in what an
-entity costs (R-COST-01)."""
+"""Messages that only ask whether an entity takes messages (R-PAIR-07).
+
+The cost of an entity counts them apart (R-COST-01).
+"""
 
 from collections.abc import Sequence
 from typing import Final
