@@ -18,7 +18,7 @@ from pyspark_postbus.worker import settle
 
 
 class FeedReader(DataSourceReader):
-    """Reads what was in the feed when the query was planned."""
+    """Reads the part of the feed that existed when the query was planned."""
 
     def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
         self._options = options

@@ -1,4 +1,4 @@
-"""Scales of charts: where the marks of an axis stand, and what is written beside them."""
+"""Scales of charts: the positions of the marks of an axis, and the texts beside them."""
 
 import math
 from collections.abc import Sequence
