@@ -1,7 +1,7 @@
-"""The records in a chunk of the feed: where each lies, and the fixed part of it.
+"""The records in a chunk of the feed: the position of each, and its fixed part.
 
-Nothing is done for each record in Python but to find where it begins, which can be compiled
-(docs/compiling.md).
+Python only finds where each record begins, which can be compiled (docs/compiling.md). Nothing else
+is done for each record in Python.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class OffsetAhead(PostbusError):
 
 
 class Unavailable(PostbusError):
-    """The broker was not reached, or kept on being unavailable, for as long as was to be tried."""
+    """The broker was not reached, or stayed unavailable, until the time to retry was over."""
 
 
 _BY_STATUS: Final[dict[int, type[PostbusError]]] = {
@@ -97,7 +97,7 @@ class Fragment:
 
     fragment: int
     id: int
-    """Of the journal: an entity that was deleted and created again has another id."""
+    """The id of the journal. An entity that was deleted and created again has another."""
     first: int
     next: int
 

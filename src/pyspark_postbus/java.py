@@ -107,7 +107,7 @@ def _brought() -> tuple[Java | None, str]:
 
 
 def _launcher(java: Path, version: int) -> Path:
-    """A folder that is a JAVA_HOME to Spark, which looks for nothing in it but bin/java."""
+    """A folder that Spark takes for a JAVA_HOME: it only looks for bin/java in it."""
     dropped = [_MISSING_MODULE, *([_GONE_PACKAGE] if version >= _GONE_SINCE else [])]
     text = _LAUNCHER.format(dropped=" | ".join(dropped), java=str(java).replace("'", "'\\''"))
     home = own_folder() / "java"
@@ -123,7 +123,7 @@ def _launcher(java: Path, version: int) -> Path:
 
 
 def own_folder() -> Path:
-    """Where files may be kept that Spark is to find: the user's cache, or a folder for this run."""
+    """A folder for files that Spark must find: the user's cache, or a folder for this run."""
     base = os.environ.get("XDG_CACHE_HOME")
     try:
         cache = Path(base) if base else Path.home() / ".cache"

@@ -144,7 +144,7 @@ class ReadOptions:
     include_body: bool
     push_filters: bool
     reader_name: str | None
-    """None where it is to be the query's own."""
+    """None for a name of the query's own."""
     former_reader_name: str
     """From the options: a reader's name in earlier versions, whose checkpoints have no name."""
 

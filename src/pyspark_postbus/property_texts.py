@@ -44,7 +44,7 @@ class Values(NamedTuple):
     """Encoded values in a buffer, in order."""
 
     places: Positions
-    """Of the constructors."""
+    """Positions of the constructors."""
     starts: Positions
     """Of their bytes, past constructor and size."""
     ends: Positions

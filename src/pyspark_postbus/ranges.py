@@ -28,7 +28,7 @@ class Range(NamedTuple):
 
 
 class DataLoss(Exception):
-    """Offsets that were to be read are gone, or never were."""
+    """Offsets that a reader wanted are gone, or never were."""
 
 
 def check_kind(feed: Feed, is_topic: bool) -> None:

@@ -33,7 +33,8 @@ _US_PER_MS: Final = 1_000
 _REPEATED_MAX: Final = 32
 """Columns of a repeated text that are kept: an entity's names, its operations, its subqueues."""
 _REPEATED_SIZE: Final = 1 << 20
-"""Of the largest of them, in letters, and four for each row: more is made for its chunk alone."""
+"""Size of the largest, in letters, and four for each row: a larger column serves its chunk
+alone."""
 _EXTRAS: Final = {
     "deadLetterReason": REASON,
     "deadLetterErrorDescription": DESCRIPTION,

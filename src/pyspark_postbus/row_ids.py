@@ -28,7 +28,7 @@ class RowIds:
         self._counted = Counted()
 
     def of(self, rows: Sequence[bytes]) -> list[str]:
-        """Of the next rows, each as an encoded message without an id."""
+        """The ids of the next rows, each an encoded message without an id."""
         digests = [self._digest(row) for row in rows]
         keys = np.frombuffer(b"".join(digests), np.uint64)[::2]
         return [

@@ -255,7 +255,7 @@ class _Values(NamedTuple):
 
     positions: Positions
     starts: Positions
-    """Of its bytes, past constructor and size."""
+    """Starts of the bytes, past constructor and size."""
     ends: Positions
     constructors: npt.NDArray[np.uint8]
     whole: Flags

@@ -228,7 +228,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _limited_bytes(
         self, client: Client, begin: dict[int, int], end: dict[int, int], bytes_max: int
     ) -> dict[int, int]:
-        """An end with about so many bytes before it, by the size of the records that come next."""
+        """An end with about `bytes_max` bytes before it, by the size of the next records."""
         ranges = [Range(name, begin[name], end[name]) for name in end if end[name] > begin[name]]
         if not ranges:
             return end
@@ -294,7 +294,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _tell_batch(partition: FeedPartition) -> None:
-    """Tell the broker which query and micro-batch a reader is of, from a task of it."""
+    """Tell the broker the query and the micro-batch of a reader, from one of its tasks."""
     told, task = partition.told, TaskContext.get()
     if told is None or task is None:
         return

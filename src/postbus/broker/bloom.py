@@ -17,7 +17,7 @@ BYTES_PER_ID: Final = 4
 """32 bits and 6 probes: of 40,000 ids that were never in a full layer, one is taken for known."""
 PROBES_MAX: Final = 6
 UNFOLDED: Final = 4
-"""A layer that was made too small becomes so many times as large."""
+"""The factor by which a layer grows that was made too small."""
 
 _WORDS: Final = struct.Struct("<QQ")
 _PLACE_MASK: Final = (1 << 40) - 1

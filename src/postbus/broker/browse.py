@@ -232,7 +232,7 @@ def delete_batch(
 def _delete_in_sessions(
     queue: Queue, count: int, before: Instant, pages: Pages, session_id: str | None
 ) -> int | Need:
-    """They may be in the window of a session, or in none, so they are looked for in the index."""
+    """The messages may be in the window of a session, or in none: so look in the index."""
     delta, main = queue.ledger.delta, queue.main
     chosen: list[Message] = []
     start: int | None = 0

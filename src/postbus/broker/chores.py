@@ -283,6 +283,6 @@ def purge(engine: Engine, owner: int, pages: Pages) -> Need | None:
                     RecordKind.STATE_CLEARED if lane == STATE else RecordKind.DELETED, message
                 )
             return None
-    # A chore of an engine that was thrown away may have come to its end first.
+    # A chore of a discarded engine may have ended first.
     engine.removed.pop(owner, None)
     return None

@@ -42,7 +42,7 @@ class Segment:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        """Of its first part."""
+        """The number of its first part."""
         self.parts = 1
         self.part_count = 0
         """Ids in the last of them."""
@@ -50,7 +50,7 @@ class Segment:
         self.first_at: Instant = 0
         self.last_at: Instant = 0
         self.stored = False
-        """Has the store ids of it?"""
+        """Does the store have ids of it?"""
         self.layer: Layer | None = None
         """None until the ids of the segment have been read."""
         self.draft: Layer | None = None
@@ -59,7 +59,7 @@ class Segment:
         self.cursor = b""
         """The last digest that was read of the part after the parts already read."""
         self.room = 0
-        """Ids that its layer has room for, before it is to be made larger."""
+        """Ids that its layer has room for before it must grow."""
         self.worn = False
         """Its layer was made larger than it was: it is worth reading again."""
 
@@ -120,7 +120,7 @@ class History:
         return found
 
     def note(self, digest: bytes, now: Instant) -> None:
-        """It is seen now, for the first time within the window."""
+        """An id is seen now, for the first time within the window."""
         segment = self.segments[-1]
         if segment.stored and not self.recent and segment.last_at <= now - self.window_ms:
             # The store may be removing the parts of this segment, slice by slice, so no id may go
@@ -232,11 +232,11 @@ class History:
         segment.draft = self._new_layer(capacity)
         segment.cursor, segment.parts_read = b"", 0
         if not ended:
-            # These may come to lie in the store behind the place that was read last.
+            # The store may place these ids behind the position that was read last.
             segment.draft.add_all(self.recent)
 
     def read_on(self, segment: Segment, digests: Sequence[bytes], is_last: bool) -> None:
-        """These come next in the store; are they the last of their part?"""
+        """Add the next digests of the store; `is_last` says whether their part ends with them."""
         draft = segment.draft
         assert draft is not None
         draft.add_all(digests)

@@ -45,7 +45,7 @@ class Engine:
         self._received: dict[int, Queue] = {}
         self._lock_ends = Alarms()
         self._expiries = Alarms()
-        """Of the queues that somebody receives from."""
+        """Times of the queues that have receivers."""
         self._overdue: dict[int, Queue] = {}
         """Queues with expired messages that are not swept yet."""
         for subqueue, lane in self.ledger.counts:
@@ -111,8 +111,8 @@ class Engine:
     def send(
         self, messages: Sequence[Message], now: Instant, pages: Pages | None = None
     ) -> list[int] | Need:
-        """Store all of them or none; returns their sequence numbers. Where duplicates are to be
-        found out it may have to read first."""
+        """Store all of them or none; returns their sequence numbers. Duplicate detection may have
+        to read first."""
         history, own, topic = self.ledger.history, self.queues[0], self.topic
         if history is None:
             return own.send(messages, now) if topic is None else topic.publish(messages, now)

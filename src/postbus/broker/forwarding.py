@@ -208,7 +208,7 @@ def _take_in(engine: Engine, origin: int, sent: Message, raw: bytes, now: Instan
 
 
 def shipped(engine: Engine, subqueue: int, numbers: Sequence[int], pages: Pages) -> Need | None:
-    """These have arrived: they are gone here."""
+    """These messages have arrived: remove them here."""
     messages = _in_outbox(engine, subqueue, numbers, pages)
     if isinstance(messages, Need):
         return messages

@@ -85,7 +85,7 @@ class FreeSessions:
         return not self.complete and number > self._newest
 
     def pass_over(self, session_id: str) -> None:
-        """It has nothing to give, or not in this round."""
+        """The session has nothing to give, or not in this round."""
         self.duds += 1
         del self.ids[session_id]
 
@@ -152,7 +152,7 @@ class Sessions:
             return None
         token = self._fragment.next_token(in_session=True)
         message.token = token
-        # It has no end of its own (semantics B §1).
+        # The lock of the message has no end of its own (semantics B §1).
         message.locked_until = NEVER
         message.delivered_at = now
         message.holder = session.holder
@@ -208,7 +208,7 @@ class Sessions:
         self.locks.clear()
 
     def remember(self, listing: tuple[Instant | None, int], place: str | int) -> None:
-        """A listing has told so many and stopped here."""
+        """A listing stopped here, after the number of sessions in its key."""
         self.listings[listing] = place
         self.listings.move_to_end(listing)
         if len(self.listings) > LISTINGS_MAX:

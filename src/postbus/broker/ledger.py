@@ -78,7 +78,7 @@ class Ledger:
         self.outdated: set[int] = set()
         """Outboxes that are gone for good: the next checkpoint leaves their marks out."""
         self.history = history
-        """The ids that were seen, where duplicates are to be found; mostly None."""
+        """The ids that were seen, with duplicate detection; mostly None."""
         self.delta = Delta()
         self.pending: list[bytes] = []
         self.bytes_since_checkpoint = 0

@@ -239,7 +239,7 @@ class Message:
         return self.number
 
     def keep_first_number(self) -> None:
-        """It is about to get another number."""
+        """Call this before the message gets another number."""
         first = self.first_number
         if self.trail is None:
             self.trail = ForwardingInfo(self.length)
@@ -261,7 +261,7 @@ class Message:
         if trail is None:
             return size + self.length
         size += len(trail.envelope) + len(trail.annotations)
-        # The body of a copy may be kept for it alone.
+        # The body of a copy may be kept for this copy alone.
         return size + max(self.length, COPY_BYTES if owner_of(self.subqueue) else 0)
 
     def weigh(self) -> None:

@@ -38,7 +38,7 @@ from postbus.model.times import NEVER, Instant
 
 EXPIRED_PER_TAKE: Final = 64
 HOPS_MAX: Final = 4
-"""A message is forwarded so many times at most (semantics B §8)."""
+"""A message is forwarded this often at most (semantics B §8)."""
 HOPS_EXCEEDED: Final = "MaxTransferHopCountExceeded"
 HEADERS_TOO_LARGE: Final = "HeaderSizeExceeded", "The size quota for this stream was exceeded."
 
@@ -377,7 +377,7 @@ class Queue:
         return message.locked_until
 
     def lose(self, token: bytes, now: Instant) -> None:
-        """The connection of the lock's holder broke (R-SETTLE-10): as if it had run out."""
+        """The connection of the lock's holder broke (R-SETTLE-10): the lock counts as run out."""
         message = self.locks.get(token)
         if message is not None:
             self._expire_lock(message, now)

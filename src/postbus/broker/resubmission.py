@@ -142,7 +142,8 @@ class Posted(ResubmitTarget):
         self._policy = policy
 
     def check(self, dead: Message, made: Message, now: Instant) -> None:
-        # It is asked for room when the message arrives, and waited for if it has none.
+        # The destination checks its room when the message arrives; a full destination is waited
+        # for.
         admit(self._kind, self._name, self._policy, 0, [made])
         admit_posts(self._engine, _size_without(self._engine.own, dead, made), [made])
 

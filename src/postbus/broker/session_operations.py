@@ -36,7 +36,7 @@ __all__ = [
 FIRST_ROWS: Final = 64
 """Messages of a session that are read with it when it is accepted."""
 LOOKED_AT_MAX: Final = 32
-"""Sessions that are looked at together, where many have turned out to be empty."""
+"""Sessions that are looked at together, after many have turned out to be empty."""
 
 
 # -- accept and give up ----------------------------------------------------------------------

@@ -45,7 +45,7 @@ class Copy(NamedTuple):
     session_id: str | None = None
     ttl: int | None = None
     header_size: int = 0
-    """Bytes of everything but the body, where an action has changed any of it."""
+    """Bytes of everything but the body, if an action has changed any of it."""
     too_large: bool = False
     """An action would have made its headers larger than they may be."""
     failure: tuple[str, str] | None = None
@@ -57,7 +57,7 @@ class Sorted(NamedTuple):
 
     copies: list[Copy]
     whole: bool
-    """Or only the first of them: to make the others will take as long again."""
+    """False if only the first copies are here: making the others takes as long again."""
 
 
 class RuleMatcher(Protocol):
@@ -149,7 +149,7 @@ class Topic:
         message.raw = None
 
     def take_room(self, copies: int) -> None:
-        """A message was looked at, and so many copies were made of it."""
+        """A message was looked at, and this many copies were made of it."""
         taken = max(copies, self.matcher.cost)
         self.room -= taken
         if taken > copies:

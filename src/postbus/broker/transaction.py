@@ -87,7 +87,7 @@ class Transaction:
         self._over = False
         self.message_count = 0
         self.size_bytes = 0
-        """Of the messages that it sends."""
+        """Bytes of the messages that it sends."""
 
     @property
     def empty(self) -> bool:
@@ -212,7 +212,7 @@ class Transaction:
             shared.enlisted.remove(settlement.token)
 
     def commit(self, engine: Engine, now: Instant, pages: Pages) -> Need | None:
-        """Do all of it. Where something is refused nothing has changed: roll it back then."""
+        """Do all of it. If a part is refused, nothing has changed: roll it back then."""
         if self._over:
             raise TransactionRolledBack("The transaction is over.")
         if self.empty:

@@ -26,7 +26,7 @@ class WindowLimits:
         self._body_bytes = self.body_bytes_max = body_bytes_max
 
     def share(self, queues: int) -> None:
-        """Divide the room by so many, but leave each enough to read ahead a little."""
+        """Divide the room among the queues, but leave each enough to read ahead a little."""
         self.messages_max = max(self._messages // queues, min(self._messages, SHARE_MESSAGES_MIN))
         self.body_bytes_max = max(
             self._body_bytes // queues, min(self._body_bytes, SHARE_BYTES_MIN)

@@ -58,7 +58,7 @@ class FeedReaders:
         self._known: dict[int, dict[str, Progress]] = {}
         """By the entity's first fragment, and by name."""
         self._changed: dict[ReaderKey, str | None] = {}
-        """Not durable yet."""
+        """Changes that are not durable yet."""
         self._saving = asyncio.Lock()
 
     def now(self) -> Instant:
@@ -69,7 +69,7 @@ class FeedReaders:
         for key, text in (await self._thread.run(self._marks.all)).items():
             self._known.setdefault(key.fragment, {})[key.name] = _from_text(text)
         self._forget_old()
-        # On a full disk they are forgotten with the next that is told: no start fails for it.
+        # On a full disk the old readers are removed with the next report: no start fails for it.
         with suppress(StoreUnavailable):
             await self._save()
 

@@ -41,7 +41,7 @@ FORMAT: Final = batch.VERSION
 BATCHES_MAX: Final = 8_192
 """In one answer: small batches take more time than their bytes say."""
 LINES_AT_ONCE: Final = 256
-"""Records made into lines in one call on the thread, so that others have their turn between."""
+"""Records made into lines in one call on the thread, so that other readers have their turn."""
 LINES_BYTES: Final = 512 * 1024
 """The same for large records: a line may have several times the size of its record."""
 LARGE_LINES_MAX: Final = 2
@@ -116,7 +116,7 @@ class Feed:
     def __init__(
         self, namespace: Namespace, readers: list[JournalReader], threads: list[StoreThread]
     ) -> None:
-        """A reader of each store, and the thread that it is to be called on."""
+        """A reader of each store, and the thread on which to call it."""
         self._namespace = namespace
         self._readers = readers
         self._threads = threads
@@ -221,7 +221,7 @@ class Feed:
         entity.meter.feed_bytes += answer.size
 
     def end(self, fragment: LoadedFragment) -> None:
-        """It was sent, or its client is gone."""
+        """The answer was sent, or its client is gone."""
         own = self._places_of[fragment]
         self._places.release()
         own.free.release()

@@ -410,7 +410,7 @@ def change_properties(
     properties = read_application_properties(stored, scan(stored)) if stored else {}
     properties.update(changes)
     section = encode_application_properties(properties)
-    # The size of a message that an older version changed does not have its properties in it.
+    # A message that an older version changed has a size without its properties.
     header_size = max(message.header_size - len(stored), 0) + len(section)
     simple = not any(isinstance(value, _NESTED) for value in properties.values())
     return NewProperties(section, header_size, len(properties) if simple else len(section))

@@ -36,7 +36,7 @@ _SEQUENCE: Final = 0x76
 # The names of .NET's types on the wire (wire §4.5).
 _TIME_SPAN: Final = "com.microsoft:timespan"
 BODY_VALUES_MAX: Final = 16_384
-"""Values of a body that are put into words. To build more takes longer than others can wait."""
+"""Values of a body that are written as text. Building more takes longer than others can wait."""
 _DATE_TIME_OFFSET: Final = "com.microsoft:datetime-offset"
 
 

@@ -144,7 +144,7 @@ def refusal(token: str, line: int, column: int, details: str) -> InvalidArgument
 
 @cache
 def _parser() -> Lark:
-    # With the first SQL text and not with the module: a start is to take less than a second.
+    # Imported with the first SQL text, not with the module: a start must take less than a second.
     from lark import Lark
 
     declared = " ".join(f"_{word}" for word in sorted(KEYWORDS))

@@ -17,8 +17,8 @@ PATTERN_LENGTH_MAX: Final = EXPRESSION_LENGTH_MAX
 _FOUND_IN_A_STEP: Final = 8
 """Bits of the number of characters that are searched in the time of a step."""
 _COMPARED_IN_A_STEP: Final = 11
-"""The same for characters that are compared. Where a text almost fits at each place, Python's
-search compares all of it at each."""
+"""The same for characters that are compared. If a text almost fits at each position, Python's
+search compares all of it at each position."""
 
 Spend = Callable[[int], None]
 """Told of each step; raises when there have been too many."""

@@ -33,7 +33,7 @@ class Match(NamedTuple):
     actions: Sequence[tuple[str, Action]]
     """A copy for each rule with an action that selected it: the rule's name, and the action."""
     failure: EvaluationFailed | None
-    """The first rule that could not be evaluated said this."""
+    """The failure of the first rule that could not be evaluated."""
 
 
 class _Entry:
@@ -118,7 +118,7 @@ class RuleSet:
 
     @property
     def asked_count(self) -> int:
-        """Rules that every message has to be tried on."""
+        """Rules that are evaluated for every message."""
         return len(self._asked)
 
     def set_rules(self, owner: int, rules: Sequence[Rule]) -> None:

@@ -240,7 +240,7 @@ class _Builder:
                 spelled = _name(token)
                 known = system_property(spelled)
                 if known is None:
-                    # Azure says so when it evaluates; names are fixed, so it can be said now.
+                    # Azure says so when it evaluates. Names are fixed, so we say it now.
                     raise refused_token(token, f"there is no system property '{spelled}'")
                 return _Name(Slot(True, known.name), spelled, token)
         raise refused_token(scope, f"there is no scope '{scope}', only 'sys' and 'user'")

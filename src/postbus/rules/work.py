@@ -13,7 +13,7 @@ STEPS_MAX: Final = 80_000
 """For a message: some 25 ms. Two thousand filters with ten tests each have room in it, and the
 largest properties that a message can have."""
 STEPS_OF_A_PROPERTY: Final = 4
-"""To read a property and look up the filters that ask for it."""
+"""Steps to read a property and look up the filters that ask for it."""
 
 
 class TooMuchWork(EvaluationFailed):
@@ -33,7 +33,7 @@ class Work:
         return STEPS_MAX - self.left
 
     def spend(self, steps: int) -> None:
-        """Take so many steps; raises TooMuchWork where they are not left."""
+        """Take steps; raises TooMuchWork if too few are left."""
         self.left -= steps
         if self.left < 0:
             raise TooMuchWork(

@@ -12,7 +12,7 @@ from postbus.store import batch
 
 
 class Damaged(Exception):
-    """This was not written here. `Database` stops the store for it."""
+    """No store wrote this value. `Database` stops the store for it."""
 
 
 def check_numbers(values: Iterable[Any], what: str) -> None:

@@ -57,11 +57,11 @@ class TrimCursor:
         return bool(self._candidates)
 
     def looked_again(self, candidates: Sequence[int], dropped: int) -> None:
-        """The candidates were checked, and so many of them dropped."""
+        """The candidates were checked, and `dropped` of them are gone."""
         self._candidates.difference_update(candidates)
         self.pinned -= dropped
 
     def advance(self, scanned: int, pinned: int) -> None:
-        """The scan went on to an offset, past so many pinned batches."""
+        """The scan went on to the offset `scanned`, past `pinned` batches that stay."""
         self.scanned = scanned
         self.pinned += pinned

@@ -59,7 +59,7 @@ class Step(NamedTuple):
     batch: int
     added: Added
     behind: int
-    """Events that the broker had by then and the table has not."""
+    """Events that the broker had by then and the table lacks."""
 
 
 Told = Callable[[Step], None]
@@ -176,7 +176,7 @@ def _stream(
         "minPartitions": str(parallelism(spark)),
         **more,
     }
-    # Of use where there is no checkpoint: the table itself knows where it ends.
+    # For a start without a checkpoint: the table itself knows where it ends.
     ends = lake.ends(sources_of(feed))
     starts = {one.fragment: ends.get(one.fragment, one.first) for one in feed.fragments}
     return (

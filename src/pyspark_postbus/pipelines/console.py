@@ -78,8 +78,8 @@ def shortened(error: BaseException) -> str:
 def started(console: Console, name: str, master: str | None, conf: Sequence[str]) -> SparkSession:
     """A session of Spark, with something to look at until it is there."""
     settings = pairs(conf)
-    # Spark logs an expression that it does not understand with its plan and all stacks, as JSON.
-    # It raises it as well, and then it is told in a line.
+    # Spark logs an expression that it does not understand with its plan and all stacks, as JSON. It
+    # also raises the error, which we print in a line.
     for each in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(each).disabled = True
     with console.status("Starting Spark, which takes 8 to 15 seconds"):

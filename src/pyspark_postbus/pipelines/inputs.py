@@ -123,7 +123,7 @@ def parallelism(spark: SparkSession) -> int:
 
 
 def parts_of(count: int, size: int) -> int:
-    """Into how many parts so many messages, of so many bytes together, are cut for the driver."""
+    """The number of parts that the driver cuts messages of this count and total size into."""
     return max(1, -(-count // _PART), min(count, -(-size // _PART_BYTES)))
 
 

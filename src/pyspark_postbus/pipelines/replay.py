@@ -31,8 +31,7 @@ from pyspark_postbus.pipelines.lake import Lake, instant
 from pyspark_postbus.sender import Sender
 
 CAME_IN: Final = ("enqueued", "scheduled", "published", "staged", "arrived")
-"""The events that brought a message in from outside. A message that was put back was there
-before."""
+"""The events that brought a message in from outside. A message put back was there before."""
 CANCELLED: Final = "cancelled"
 _WHERE: Final = ("entity", "partition", "offset")
 _OF_CANCELLED: Final = (*_WHERE, "timestamp", "operation", "sequenceNumber", "messageId")
@@ -47,7 +46,7 @@ class ReplayError(Exception):
 
 
 class Pace:
-    """No more than so many messages a second, in slices."""
+    """A limit of messages a second, in slices."""
 
     def __init__(
         self,
@@ -62,7 +61,7 @@ class Pace:
         self.slice = _SLICE if rate is None else max(1, int(rate * _SLICE_S))
 
     def wait(self, count: int) -> None:
-        """Until so many may be sent. Time in which nothing was there to be sent is not made up
+        """Wait until `count` messages may be sent. Time without messages to send is not made up
         for."""
         if self._rate is None:
             return

@@ -68,8 +68,8 @@ class Tables:
 
 
 def tables(events: DataFrame, unit_kb: int = 64) -> Tables | None:
-    """Count everything; None when there are no events. `events` is gone through several times: keep
-    it (`persist`) where it is expensive."""
+    """Count everything; None when there are no events. `events` is read several times: keep it
+    (`persist`) if it is expensive."""
     [[first, last]] = events.agg(
         F.unix_millis(F.min("timestamp")), F.unix_millis(F.max("timestamp"))
     ).collect()

@@ -136,7 +136,7 @@ class Retention:
         return candidates, [(row_id - first, size) for row_id, size in found]
 
     def _scan(self, first: int, start: int, rule: TrimRule, room: int, freed: int) -> _Slice:
-        """Go on from `start` to the first batch that is kept; so much is let go already."""
+        """Go on from `start` to the first batch that is kept; `freed` bytes are let go already."""
         dropped: list[int] = []
         pinned_count = 0
         newest = self._database.run(_NEWEST, (first, first + OFFSET_MAX))

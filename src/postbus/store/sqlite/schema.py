@@ -12,7 +12,7 @@ from postbus.store.ports.journal import FRAGMENT_MAX, OFFSET_MAX
 from postbus.store.sqlite.database import Layout, name_folder
 
 OFFSET_BITS: Final = OFFSET_MAX.bit_length()
-"""A journal row's id is the fragment, and behind it the offset in so many bits."""
+"""A journal row's id is the fragment, followed by the offset in OFFSET_BITS bits."""
 
 # An ordinary rowid table: batches are appended at the end of their fragment's range. Large values
 # live on overflow pages that a scan of the small columns never touches. `total` counts the bytes
