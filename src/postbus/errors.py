@@ -1,7 +1,7 @@
 """Every refusal a client can see.
 
-The class fixes the wire codes (AMQP condition, HTTP status, whether a retry may help), the
-instance the words. Tracking ids are added once, at the edge (`postbus.observe.logs`).
+The class fixes the wire codes: AMQP condition, HTTP status, whether a retry may help. The instance
+has the text. Tracking ids are added once, at the edge (`postbus.observe.logs`).
 """
 
 from typing import ClassVar, Final
@@ -10,7 +10,7 @@ SHUTTING_DOWN: Final = "The broker is shutting down."
 
 
 class ServiceBusError(Exception):
-    """Base of all refusals. The class fixes the wire codes, the instance the words."""
+    """Base of all refusals. The class fixes the wire codes, the instance has the text."""
 
     condition: ClassVar[str] = "amqp:internal-error"
     http_status: ClassVar[int] = 500
@@ -20,7 +20,7 @@ class ServiceBusError(Exception):
     """May the same request succeed later?"""
 
     def told_at(self, host: str) -> str:
-        """The words for a client that knows the namespace as `host`."""
+        """The text for a client that knows the namespace as `host`."""
         return str(self)
 
 
@@ -32,7 +32,7 @@ class EntityNotFound(ServiceBusError):
     sub_code = 40400
 
     def __init__(self, path: str) -> None:
-        """`path` is as the client wrote it, where it was a client who did."""
+        """`path` is in the client's spelling, where it came from a client."""
         # JS and Java decide "entity not found" by this very text (wire §7.2).
         super().__init__(f"The messaging entity '{path}' could not be found.")
         self._path = path
@@ -96,7 +96,7 @@ class InvalidOperation(ServiceBusError):
 
 
 class SessionRequired(ServiceBusError):
-    """The entity requires sessions, and the receiver names none; none can be named over HTTP."""
+    """The entity requires sessions, and the receiver names none. HTTP cannot name one."""
 
     condition = "amqp:not-allowed"
     http_status = 405
@@ -110,7 +110,7 @@ class SessionRequired(ServiceBusError):
 
 class SecondReceiver(InvalidOperation):
     """A receiver of a second top-level entity in an AMQP session for cross-entity transactions;
-    the AMQP session ends by it."""
+    this ends the AMQP session."""
 
 
 class NotSupported(ServiceBusError):
@@ -184,7 +184,7 @@ class ServerBusy(ServiceBusError):
 
 
 class OperationTimeout(ServiceBusError):
-    """What was waited for did not come in time: the next session, say."""
+    """The awaited event, such as a free session, did not come in time."""
 
     condition = "com.microsoft:timeout"
     http_status = 408
@@ -198,7 +198,7 @@ class OperationTimeout(ServiceBusError):
 
 
 class OutcomeUnknown(ServiceBusError):
-    """The disk did not say whether it has the write (failed sync): it may be stored, or not.
+    """The disk did not confirm the write (failed sync), so it may or may not be stored.
 
     500 and not 504: Go's client tries a management request again after 500 and not after 504.
     """
@@ -214,8 +214,8 @@ class StoreUnavailable(ServerBusy):
 
 
 class StoreFull(StoreUnavailable):
-    """The disk has no room but for what makes room: receives, settlements and deletions go on, new
-    messages are refused until there is room."""
+    """The disk is nearly full. Receives, settlements and deletions go on, and new messages are
+    refused until there is room."""
 
 
 class InternalError(ServiceBusError):
@@ -300,5 +300,5 @@ class OffsetAhead(ServiceBusError):
 
 
 class StoreFailed(StoreUnavailable):
-    """The store can no longer be trusted (failed sync, corruption): it is stopped, and nothing that
-    was asked for since has happened."""
+    """The store can no longer be trusted (failed sync, corruption). It is stopped, and no later
+    request has had an effect."""

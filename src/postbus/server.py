@@ -80,14 +80,14 @@ CLOSE_ANSWER_S: Final = 1.0
 """How long a stop waits for clients to answer the close; some never do."""
 
 COLLECT_AFTER: Final = 20_000
-"""Objects more than there were, before the garbage collector looks at the young ones."""
+"""The garbage collector looks at young objects when there are so many more than before."""
 
 CLOCK_BEHIND_MS: Final = 1_000
-"""From there on an operator hears of it: the broker's time runs at half speed until it is met."""
+"""From here on the operator is warned: the broker's time runs at half speed until they meet."""
 
 
 class ClockWrong(Exception):
-    """The machine's clock and the data folder disagree by more than a mistake."""
+    """The machine's clock and the data folder disagree by too much for a small error."""
 
 
 _NO_START: Final = (
@@ -102,7 +102,7 @@ _NO_START: Final = (
     OutcomeUnknown,
     StoreUnavailable,
 )
-"""What is told in one line; anything else is a fault of ours and shows where it is."""
+"""Errors that are told in one line; any other is a fault of ours and shows its traceback."""
 
 SWITCH_S: Final = 0.0005
 
@@ -126,7 +126,7 @@ async def _serve(settings: Settings) -> int:
     data = open_data(settings, SystemClock().now())
     try:
         for file, was, is_now in data.upgraded:
-            # There is no way back but a copy that was made before: docs/operations.md.
+            # The only way back is an earlier copy: docs/operations.md.
             log.warning("data format upgraded", file=file, was=was, is_now=is_now)
         server = Server(settings, config, data)
         await server.start()
@@ -136,7 +136,7 @@ async def _serve(settings: Settings) -> int:
 
 
 def _config(settings: Settings) -> NamespaceConfig:
-    """What the file and the options say of entities. Raises ConfigError."""
+    """The entities of the file and of the options. Raises ConfigError."""
     config = NamespaceConfig()
     if settings.config is not None:
         config = load_config(settings.config, _defaults(settings, None))
@@ -155,28 +155,28 @@ def _defaults(settings: Settings, lock_duration_ms: int | None) -> QueueDescript
 
 
 def _collect_seldom() -> None:
-    """Tell the garbage collector what this process is like.
+    """Fit the garbage collector to this process.
 
-    Messages and deliveries are no garbage in its sense: they go when the last reference goes. What
-    it is for is connections and their parts, which refer to each other and come and go by the
-    hundred. Left as it is it took 14 % of the time at full rate, looking at live messages.
+    Messages and deliveries need no collector: they go with their last reference. Connections and
+    their parts need it: they refer to each other, and come and go by the hundred. The default took
+    14 % of the time at full rate, looking at live messages.
     """
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER, 10, 20)
 
 
 def _take_turns() -> None:
-    """The store's thread needs the interpreter for moments only, but it needs it at once: while it
-    waits for its turn the disk is idle. With the usual 5 ms twenty clients that send one message
-    after the other get a tenth less."""
+    """The store's thread needs the interpreter briefly, but at once: while it waits, the disk is
+    idle. With the default of 5 ms, twenty clients that send one message after the other get a tenth
+    less."""
     sys.setswitchinterval(SWITCH_S)
 
 
 def _newest(data: NamespaceData, wall: Instant, behind_max_ms: int) -> Instant:
-    """A wall clock that was set back while nothing ran must not take time back either.
+    """Start from the newest stored time, even if the wall clock was set back meanwhile.
 
-    Where it is very far behind, either it is wrong or it once was: going on in the time of the
-    folder would let every schedule come due, and locks and expiry would take twice as long.
+    If the clock is very far behind, it is wrong now or was wrong before. In the time of the folder
+    every schedule would come due, and locks and expiry would take twice as long.
     """
     newest = data.newest()
     behind_ms = newest - wall
@@ -191,7 +191,7 @@ def _newest(data: NamespaceData, wall: Instant, behind_max_ms: int) -> Instant:
 
 
 class Server:
-    """One process: what it is made of, started in order and stopped in the reverse."""
+    """One process: its parts, started in order and stopped in reverse order."""
 
     def __init__(
         self,
@@ -292,7 +292,7 @@ class Server:
         return Feed(self.namespace, readers, threads)
 
     def _review(self) -> None:
-        """Keys were taken away: nobody waits by one of them any longer."""
+        """Keys were taken away: end the waits that depend on them."""
         self._mailbox.review()
         self._feed.review()
 
@@ -336,7 +336,7 @@ class Server:
             message_size_max=lambda: self.namespace.message_size_max,
         )
         return Listener(
-            # A protocol by its methods; see Gateway.
+            # Gateway has the methods of a protocol without its base class; see Gateway.
             amqp=cast("Callable[[Place], asyncio.Protocol]", partial(Gateway, self._service)),
             http=http,
             places=self._places(),
@@ -399,7 +399,7 @@ class Server:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
         if self._settings.config is not None:
-            # Without a file it stays what a closed terminal says to any program: end.
+            # Without a file, SIGHUP keeps its usual meaning, the end of the process.
             loop.add_signal_handler(signal.SIGHUP, self._reloading.signalled)
         await self._stop.wait()
         await self._shut_down()
@@ -465,7 +465,7 @@ class Server:
                 entity.path,
                 entity.meter,
                 self.namespace.engines.known_counts(entity),
-                # Our role is the other one: we receive where a client sends.
+                # The roles are the broker's: it receives where a client sends.
                 senders=roles.count("receiver"),
                 receivers=roles.count("sender"),
                 prefetch_lock_ratio=ratio,

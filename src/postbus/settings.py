@@ -1,9 +1,9 @@
 """Every setting, declared once.
 
-Flag (`--frame-size-max-bytes`), variable (`POSTBUS_FRAME_SIZE_MAX_BYTES`), key in the `[settings]`
-table of the TOML file given by `--config`, and docs/settings.md all come from the declarations
-below. Of several values the flag wins, then the variable, then the file. A name ends in its unit;
-one that ends in `_max` alone is a count.
+One declaration makes the flag (`--frame-size-max-bytes`) and the variable
+(`POSTBUS_FRAME_SIZE_MAX_BYTES`). It also makes the key in the `[settings]` table of the TOML file,
+and the row in docs/settings.md. The flag wins, then the variable, then the file of `--config`. A
+name ends in its unit; a name that ends in `_max` alone is a count.
 """
 
 import ipaddress
@@ -29,9 +29,9 @@ from pydantic_settings import (
 PREFIX: Final = "POSTBUS_"
 TABLE: Final = "settings"
 CONNECTION_STRING: Final = f"{PREFIX}CONNECTION_STRING"
-"""No setting of a broker: it tells commands that are clients of one where that is."""
+"""Not a setting of a broker: it tells client commands where the broker is."""
 MADE_CERTIFICATE: Final = Path("tls/server.pem")
-"""In the data folder: what `postbus cert` makes and `serve` uses unless told otherwise."""
+"""In the data folder: the files that `postbus cert` makes and `serve` uses by default."""
 
 
 class SettingsError(Exception):
@@ -47,7 +47,7 @@ def _setting(default: object, description: str, **bounds: Any) -> Any:
 
 
 class Settings(BaseSettings):
-    """What a broker process is started with. Read it with `Settings.load`."""
+    """The settings of a broker process. Read them with `Settings.load`."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, extra="forbid", frozen=True, validate_default=True
@@ -399,7 +399,7 @@ class Settings(BaseSettings):
         scheme, separator, rest = (source or "").partition("://")
         if not separator or scheme.lower() == "https":
             return source
-        # Over plain http anybody on the way could put in keys of their own.
+        # Over plain http, anybody on the way could insert keys.
         if scheme.lower() == "http" and is_loopback(urlsplit(f"//{rest}").hostname or ""):
             return source
         raise PydanticCustomError(
@@ -432,7 +432,7 @@ class Settings(BaseSettings):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this address is reachable from this machine only. A name is not looked up."""
+    """Is this address reachable from this machine only? A name is not looked up."""
     if host.lower() == "localhost":
         return True
     try:
@@ -455,7 +455,7 @@ def declared() -> dict[str, FieldInfo]:
 
 
 def unknown_variables() -> list[str]:
-    """Variables that look like settings and are none: a slip of the pen, so worth a warning."""
+    """Variables that look like settings and are none: probably misspelled, so worth a warning."""
     known = {variable_of(name) for name in Settings.model_fields} | {CONNECTION_STRING}
     return sorted(
         name for name in os.environ if name.startswith(PREFIX) and name.upper() not in known

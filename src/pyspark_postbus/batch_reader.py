@@ -18,7 +18,7 @@ from pyspark_postbus.worker import settle
 
 
 class FeedReader(DataSourceReader):
-    """Reads what was in the feed when the query was planned."""
+    """Reads the part of the feed that existed when the query was planned."""
 
     def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
         self._options = options
@@ -52,7 +52,7 @@ class FeedReader(DataSourceReader):
                 operations &= options.operations
             plan = replace(plan, selection=replace(plan.selection, operations=operations))
         groups = partitions(ranges, options.min_partitions, options.max_partitions)
-        # Spark reads a partition of its own making where there is none.
+        # Without any partition, Spark makes and reads one of its own.
         return [FeedPartition(plan, group) for group in groups or [()]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

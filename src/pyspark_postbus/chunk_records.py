@@ -1,7 +1,7 @@
-"""The records in a chunk of the feed: where each lies, and the fixed part of it.
+"""The records in a chunk of the feed: the position of each, and its fixed part.
 
-Nothing is done for each record in Python but to find where it begins, which can be compiled
-(docs/compiling.md).
+Python only finds where each record begins, which can be compiled (docs/compiling.md). Nothing else
+is done for each record in Python.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def sub_queues_of(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 class DecodeFailed(Exception):
-    """The bytes are not what a broker that this version knows would have sent."""
+    """No broker that this version knows would have sent these bytes."""
 
 
 class OtherJournal(Exception):
@@ -99,7 +99,7 @@ class Records:
         )
 
     def extras(self) -> dict[int, Spans]:
-        """What only few messages have, by its tag."""
+        """Fields that only few messages have, by tag."""
         if self._extras is not None:
             return self._extras
         place = self.session_ends
@@ -138,7 +138,7 @@ def find_records(buffer: Buffer, start: int, end: int, journal: int | None) -> R
         header, found = _batch(data, at)
         if journal is not None and header.fragment != journal:
             raise OtherJournal(f"journal {header.fragment}, not {journal}")
-        # Offsets are dense: a batch that is missing must not pass for one without events.
+        # Offsets are dense: a missing batch must not pass for a batch without events.
         if header.base > after:
             raise DecodeFailed(f"the batch at offset {header.base} comes after offset {after}")
         after = header.base + header.record_count
@@ -158,7 +158,7 @@ def _chosen(
     """The records whose offsets are in the range."""
     firsts, edges, bases, times = np.array(batches, np.int64).reshape(-1, 4).T
     ends = np.empty_like(starts)
-    # A record ends where the length of the next one begins, and the last one with its batch.
+    # A record ends where the length of the next record begins, the last record with its batch.
     ends[:-1] = starts[1:] - batch.RECORD_PREFIX_SIZE
     counts = np.diff(firsts, append=len(starts))
     ends[firsts + counts - 1] = edges
@@ -176,7 +176,7 @@ def _chosen(
 
 
 def base_of(data: bytes) -> int:
-    """The offset of the first record in a chunk: it may be before the one that was asked for."""
+    """The offset of the first record in a chunk: it may be before the requested offset."""
     header, _ = _batch(data, 0)
     return header.base
 

@@ -1,8 +1,8 @@
 """The broker's HTTP side as Spark's driver and workers use it: change feed, readers, resubmit.
 
-Only the standard library, for a worker need not have more. A request that met a broker which was
-away, busy or just being started again is repeated, with growing pauses, until `retry_s` is over;
-every one of them may be repeated, for none does more the second time.
+Only the standard library, for a worker need not have more. A request to a broker that is away, busy
+or restarting is repeated, with growing pauses, until `retry_s` is over. Every request may be
+repeated: none does more the second time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from postbus.client.connection_string import Namespace, parse
 RETRY_S: Final = 120.0
 """How long a broker may be away before a read or a write fails."""
 READ_MAX: Final = 8 << 20
-"""Bytes that one read may ask for."""
+"""Bytes that a read may ask for."""
 
 _LOG = logging.getLogger("pyspark_postbus")
 _PAUSE_S: Final = 0.1
@@ -59,11 +59,11 @@ class Unauthorized(PostbusError):
 
 
 class NotFound(PostbusError):
-    """There is no such entity, fragment or reader."""
+    """The entity, fragment or reader does not exist."""
 
 
 class OffsetTrimmed(PostbusError):
-    """The retention has removed this offset; `first` is the oldest one left."""
+    """The retention has removed this offset; `first` is the oldest offset left."""
 
     @property
     def first(self) -> int:
@@ -79,7 +79,7 @@ class OffsetAhead(PostbusError):
 
 
 class Unavailable(PostbusError):
-    """The broker was not reached, or kept on being unavailable, for as long as was to be tried."""
+    """The broker was not reached, or stayed unavailable, until the time to retry was over."""
 
 
 _BY_STATUS: Final[dict[int, type[PostbusError]]] = {
@@ -93,18 +93,18 @@ _BY_STATUS: Final[dict[int, type[PostbusError]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """What the feed has of one fragment."""
+    """The feed of a fragment."""
 
     fragment: int
     id: int
-    """Of the journal: another one when the entity was deleted and created again."""
+    """The id of the journal. An entity that was deleted and created again has another."""
     first: int
     next: int
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a subqueue's number stands for."""
+    """The meaning of a subqueue's number."""
 
     subscription: str | None
     sub_queue: str
@@ -112,7 +112,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """What the feed of one entity has at the moment."""
+    """The feed of an entity at the moment."""
 
     entity: str
     kind: str
@@ -122,7 +122,7 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Record batches as they are stored, one behind the other."""
+    """Record batches as they are stored, in order."""
 
     data: bytes
     next: int
@@ -132,14 +132,14 @@ class Chunk:
 
 
 class Client:
-    """One connection to the broker, made when it is first needed. Not to be shared by threads."""
+    """A connection to the broker, made when it is first needed. Not to be shared by threads."""
 
     def __init__(self, namespace: Namespace | str, retry_s: float = RETRY_S) -> None:
         self.namespace = parse(namespace) if isinstance(namespace, str) else namespace
         self._retry_s = retry_s
         self._connection: http.client.HTTPConnection | None = None
         self._tokens: dict[str, tuple[float, str]] = {}
-        """By what they are for, each with the time it was made at."""
+        """By purpose, each with the time it was made at."""
 
     def __enter__(self) -> Self:
         return self
@@ -160,7 +160,7 @@ class Client:
     # -- the change feed ---------------------------------------------------------------------
 
     def feed(self, entity: str) -> Feed:
-        """What there is to read of a queue or topic."""
+        """The feed of a queue or topic."""
         found = self._json("GET", entity, "$feed")
         fragments = (
             Fragment(int(one["fragment"]), int(one["id"]), int(one["first"]), int(one["next"]))
@@ -214,8 +214,8 @@ class Client:
     def resubmit(
         self, path: str, messages: Sequence[Mapping[str, Any]], to: str | None = None
     ) -> list[dict[str, Any]]:
-        """Send dead letters back: what became of each. `path` is a queue, or
-        `topic/subscriptions/name`. One that is not there was moved before, or by somebody else."""
+        """Send dead letters back; returns the outcome of each. `path` is a queue, or
+        `topic/subscriptions/name`. An absent dead letter was moved before, or by somebody else."""
         said = {"to": to, "messages": list(messages)}
         # Another target is another right: a token of this entity alone would not open it.
         is_wide = to is not None and self.namespace.entity_path is None
@@ -224,17 +224,17 @@ class Client:
         return results
 
     def discard(self, path: str, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        """Remove dead letters for good: what became of each."""
+        """Remove dead letters for good; returns the outcome of each."""
         said = {"sequenceNumbers": list(numbers)}
         found = self._json("POST", path, "$deadletterqueue/$discard", said)
         results: list[dict[str, Any]] = found["results"]
         return results
 
     def get_json(self, entity: str, below: str) -> Any:
-        """Whatever else an entity tells as JSON."""
+        """Any other JSON document of an entity."""
         return self._json("GET", entity, below)
 
-    # -- one request -------------------------------------------------------------------------
+    # -- a request ---------------------------------------------------------------------------
 
     def _json(
         self, method: str, entity: str, below: str, said: object = None, is_wide: bool = False
@@ -297,7 +297,7 @@ class Client:
         raise _refusal(response.status, text)
 
     def _token(self, owner: str) -> str:
-        """The same one for a while: the broker need not try its keys on it each time."""
+        """The same token for a while: the broker need not try its keys on it each time."""
         now = time.time()
         made, token = self._tokens.get(owner, (-_TOKEN_USED_S, ""))
         if not 0 <= now - made < _TOKEN_USED_S:

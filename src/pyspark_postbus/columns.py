@@ -1,7 +1,7 @@
-"""The columns of the data source: their types for Spark and for Arrow, and what each costs.
+"""The columns of the data source: their types for Spark and for Arrow, and the cost of each.
 
-The Python data source API has no column pruning, so what a query does not need is left out by the
-schema that it gives, `spark.read.schema("offset long, body binary")`, and then never decoded.
+The Python data source API has no column pruning. So a query leaves columns out with the schema that
+it gives, `spark.read.schema("offset long, body binary")`. Absent columns are never decoded.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ TYPES: Final[dict[str, tuple[str, pa.DataType]]] = {
 """By name: the type in Spark's words, and in Arrow's."""
 
 ALL: Final = tuple(name for name in TYPES if name != "message")
-"""What there is without asking. `message` is the whole message as AMQP has it, with all that is in
-the other columns: for who wants to send it again as it was."""
+"""The default columns. `message` is the whole message as AMQP has it, with everything that is in
+the other columns: for a caller that sends it again unchanged."""
 
 OF_SECTIONS: Final = frozenset(
     {
@@ -60,11 +60,11 @@ OF_SECTIONS: Final = frozenset(
         *("properties", "body", "message"),
     }
 )
-"""What only the message itself says: its sections are looked at for these."""
+"""Columns that only the message itself holds: its sections are read for these."""
 
 
 class UnknownColumn(ValueError):
-    """A schema asks for a column that there is not, or for one as another type."""
+    """A schema asks for an unknown column, or for a column in another type."""
 
 
 def ddl(names: Iterable[str] = ALL) -> str:

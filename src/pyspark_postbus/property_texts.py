@@ -1,9 +1,10 @@
-"""Values of any simple type as texts, many at once, one type after the other.
+"""Values of any simple type as texts, many at once, type by type.
 
 `postbus.messages.plain_values.property_text` says the same of each value.
 
-What SDKs send most (numbers, booleans, times, UUIDs) is put into words without Python for each
-value but for fractions; bytes, decimals and the like are read one by one, their message is not.
+Types that SDKs send most (numbers, booleans, times, UUIDs) become texts without Python for each
+value, except fractions. Bytes, decimals and the like are read value by value, but not their
+message.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Values(NamedTuple):
     """Encoded values in a buffer, in order."""
 
     places: Positions
-    """Of the constructors."""
+    """Positions of the constructors."""
     starts: Positions
     """Of their bytes, past constructor and size."""
     ends: Positions
@@ -157,7 +158,7 @@ def _uuid(buffer: Buffer, values: Values) -> pa.Array:
 
 
 def _alike(letters: npt.NDArray[np.uint8]) -> pa.Array:
-    """Texts of the same length, one in each line."""
+    """Texts of the same length, a text in each line."""
     count, width = letters.shape
     edges = np.arange(0, (count + 1) * width, width, dtype=np.int32)
     data = pa.py_buffer(np.ascontiguousarray(letters))

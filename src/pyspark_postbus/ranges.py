@@ -1,4 +1,4 @@
-"""Ranges of offsets: found from what the user asked for, and packed into Spark's partitions."""
+"""Ranges of offsets: found from the user's bounds, and packed into Spark's partitions."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pyspark_postbus.client import Client, Feed, Fragment
 from pyspark_postbus.options import EARLIEST, LATEST, BadOption, Bound
 
 RANGE_MIN: Final = 65_536
-"""Offsets that make a task of their own worth its while: one costs some 30 ms."""
+"""Offsets that make a task of their own worth its while: a task costs some 30 ms."""
 RANGE_USUAL: Final = 262_144
-"""Offsets of a task where there are enough for several: what a task costs is then a hundredth."""
+"""Offsets of a task if there are enough for several: the cost of a task is then a hundredth."""
 SEVERAL: Final = 4
 
 
 class Range(NamedTuple):
-    """Offsets of one fragment, the end not included."""
+    """Offsets of a fragment, the end not included."""
 
     fragment: int
     start: int
@@ -28,7 +28,7 @@ class Range(NamedTuple):
 
 
 class DataLoss(Exception):
-    """Offsets that were to be read are gone, or never were."""
+    """Offsets that a reader wanted are gone, or never were."""
 
 
 def check_kind(feed: Feed, is_topic: bool) -> None:
@@ -43,8 +43,8 @@ def check_kind(feed: Feed, is_topic: bool) -> None:
 def snapshot(
     client: Client, entity: str, *bounds: Bound
 ) -> tuple[Feed, tuple[dict[int, int], ...]]:
-    """What the feed has, and the offsets that bounds mean in it. A time is looked up before the
-    ends are: on a busy entity it may be that of a record which was not there a moment ago."""
+    """The feed, and the offsets that bounds mean in it. A time is looked up before the ends: on a
+    busy entity it may be the time of a record that was not there a moment ago."""
     feed = client.feed(entity)
     times = {
         bound.at: {
@@ -69,7 +69,7 @@ def _resolved(bound: Bound, feed: Feed, times: Mapping[int, int]) -> dict[int, i
     found = {}
     for fragment in feed.fragments:
         if bound.at is not None:
-            # A fragment that came between the two looks has only what is later.
+            # A fragment that came between the two looks has only later records.
             found[fragment.fragment] = times.get(fragment.fragment, fragment.first)
             continue
         offset = named.get(fragment.fragment, bound.everywhere)
@@ -87,7 +87,7 @@ def checked(fragment: Fragment, entity: str, start: int, fail: bool) -> int:
         return start
     if fail:
         raise lost(entity, fragment.fragment, start, fragment.first, fragment.next)
-    # A journal that ends earlier than it did was restored from a copy: what is left of it was read.
+    # A journal that ends earlier than before was restored from a copy: the rest of it was read.
     return fragment.first if start < fragment.first else fragment.next
 
 
@@ -104,7 +104,7 @@ def lost(entity: str, fragment: int, start: int, first: int, after: int) -> Data
 
 
 def made_anew(entity: str, fragment: int) -> DataLoss:
-    """The error of a reader that finds another journal in the place of the one it has read."""
+    """The error of a reader that finds another journal than the journal it has read."""
     return DataLoss(
         f"'{entity}', partition {fragment}: the entity was deleted and created again, and its "
         "former events are gone. With failOnDataLoss=false the reader goes on with the new ones."
@@ -134,14 +134,14 @@ def partitions(ranges: Sequence[Range], least: int, most: int) -> list[tuple[Ran
 
 
 def limited(start: Mapping[int, int], end: Mapping[int, int], count_max: int) -> dict[int, int]:
-    """An end with no more than `count_max` offsets before it: each fragment has its share, by what
-    it has to give."""
+    """An end with no more than `count_max` offsets before it. Each fragment has a share, in
+    proportion to its offsets."""
     sizes = {fragment: end[fragment] - start[fragment] for fragment in end}
     total = sum(sizes.values())
     if total <= count_max:
         return dict(end)
     taken = {fragment: size * count_max // total for fragment, size in sizes.items()}
-    # What rounding has left over goes to the first that have more.
+    # The rest after rounding goes to the first fragments that have more.
     left = count_max - sum(taken.values())
     for fragment in sorted(sizes):
         if left and taken[fragment] < sizes[fragment]:

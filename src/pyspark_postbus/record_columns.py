@@ -28,12 +28,13 @@ from pyspark_postbus.columns import TYPES
 from pyspark_postbus.spans import Flags, numbers, texts
 
 INSTANT_MAX: Final = 253_402_300_799_999
-"""The end of the year 9999: what Python's times can be. A message may expire later than that."""
+"""The end of the year 9999, the last time that Python has. A message may expire later than that."""
 _US_PER_MS: Final = 1_000
 _REPEATED_MAX: Final = 32
-"""Columns of one text that are kept: the names of an entity, its operations, its subqueues."""
+"""Columns of a repeated text that are kept: an entity's names, its operations, its subqueues."""
 _REPEATED_SIZE: Final = 1 << 20
-"""Of the largest of them, in letters, and four for each row: more is made for its chunk alone."""
+"""Size of the largest, in letters, and four for each row: a larger column serves its chunk
+alone."""
 _EXTRAS: Final = {
     "deadLetterReason": REASON,
     "deadLetterErrorDescription": DESCRIPTION,
@@ -67,7 +68,7 @@ def _looked_up(keys: npt.NDArray[Any], names: Mapping[int, str | None]) -> pa.Ar
 
 
 def _repeated(name: str | None, count: int) -> pa.Array:
-    """The same text in every row: chunk after chunk has the same, so it is cut from one column."""
+    """The same text in every row, as in many chunks: so it is cut from a kept column."""
     kept = 1 << max(count - 1, 0).bit_length()
     if kept * (len(name or "") + 4) > _REPEATED_SIZE:
         return _many_of(name, count)

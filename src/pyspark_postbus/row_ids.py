@@ -1,8 +1,8 @@
 """Ids for rows that have none: the same when their task or their micro-batch is run again.
 
-An id is made from what is written, the partition, and the row itself. The place of a row is no part
-of it: after a shuffle rows may come in another order, and a row that took the id of another would
-be dropped as its duplicate. Rows that are equal are told apart by counting them.
+An id is made from the write, the partition, and the row itself. The position of a row is no part of
+it: after a shuffle rows may come in another order. A row that took the id of another row would be
+dropped as its duplicate. Equal rows are told apart by counting them.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _COUNT_SIZE: Final = 8
 
 
 class RowIds:
-    """Gives out the ids of one task."""
+    """Gives out the ids of a task."""
 
     def __init__(self, write: str, partition: int) -> None:
-        """`write`: the streaming query and its micro-batch, or one write of a batch."""
+        """`write`: the streaming query and its micro-batch, or a single write of a batch."""
         self._hash = blake2b(f"{write}/{partition}/".encode(), digest_size=_SIZE)
         self._counted = Counted()
 
     def of(self, rows: Sequence[bytes]) -> list[str]:
-        """Of the next rows, each as an encoded message without an id."""
+        """The ids of the next rows, each an encoded message without an id."""
         digests = [self._digest(row) for row in rows]
         keys = np.frombuffer(b"".join(digests), np.uint64)[::2]
         return [
@@ -54,7 +54,7 @@ class Counted:
         """Sorted, each more than twice as long as the next: looking through them stays short."""
 
     def before(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """For each key, how many equal ones came before it."""
+        """For each key, how many equal keys came before it."""
         counts = np.zeros(len(keys), np.int64)
         for run in self._runs:
             counts += np.searchsorted(run, keys, "right") - np.searchsorted(run, keys, "left")

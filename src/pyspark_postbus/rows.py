@@ -1,4 +1,4 @@
-"""Rows of a DataFrame as messages: which columns there may be, and what each becomes (AMQP 3.2)."""
+"""Rows of a DataFrame as messages: the allowed columns, and their place in a message (AMQP 3.2)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ WRITABLE: Final[dict[str, tuple[type[DataType], ...]]] = {
     "scheduledEnqueueTime": (TimestampType,),
     "properties": (MapType,),
 }
-"""The columns that a message can be made from, and what types they may have."""
+"""The columns that a message can be made from, and the types they may have."""
 
 
 class BadRow(ValueError):
@@ -103,7 +103,7 @@ def messages(batches: Iterator[pa.RecordBatch], ids: RowIds) -> Iterator[bytes]:
 
 
 def encode(values: dict[str, Any], make_id: Callable[[], str]) -> bytes:
-    """One message."""
+    """A message from the values of a row."""
     parts = _parts(values)
     if parts.properties.message_id is None:
         parts.properties.message_id = make_id()
@@ -128,7 +128,8 @@ def _parts(values: dict[str, Any]) -> _Parts:
     if ttl is not None:
         if ttl <= 0:
             raise BadRow(f"a timeToLive of {ttl} ms: it must be above 0")
-        # The header has 32 bits for it. A longer one is the time between two of the properties.
+        # The header has 32 bits for it. A longer time to live is the time between two of the
+        # properties.
         head = encode_header(ttl=min(ttl, _TTL_MAX))
     annotations: dict[Any, Any] = {}
     scheduled = values.get("scheduledEnqueueTime")

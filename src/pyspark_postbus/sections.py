@@ -1,8 +1,8 @@
-"""The sections of many messages at once: where each field lies, found column by column.
+"""The sections of many messages at once: the position of each field, found column by column.
 
 Nearly all messages are written in the same few ways: sections that begin `00 53`, properties of
-simple types, a body of one data section. What is written otherwise is marked as odd, and the caller
-reads that message plainly; this module never guesses (AMQP 3.2).
+simple types, a body of one data section. Any other message is marked as odd, and the caller reads
+it plainly; this module never guesses (AMQP 3.2).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PROPERTIES: Final = 3
 _DATA: Final = 0x75
 _VALUE: Final = 0x77
 
-# Constructors: what each section may begin with, and how wide its size is.
+# Constructors: the first byte that each section may have, and the width of its size.
 _LIST0, _LIST8, _LIST32 = 0x45, 0xC0, 0xD0
 _MAP8, _MAP32 = 0xC1, 0xD1
 _TEXT8, _TEXT32 = TEXTS
@@ -36,7 +36,7 @@ FIELDS: Final = {"to": 2, "subject": 3, "replyTo": 4, "correlationId": 5, "conte
 _SYMBOLS: Final = frozenset({"contentType"})
 PARTITION_KEY: Final = b"x-opt-partition-key"
 
-# How many bytes follow a constructor; -1: one byte says, -2: four bytes do; -3: not known here.
+# How many bytes follow a constructor; -1: one byte says, -2: four bytes say; -3: not known here.
 _WIDTHS: Final[npt.NDArray[np.int64]] = np.full(256, -3, np.int64)
 for _code, _width in (
     *((0x40, 0), (0x41, 0), (0x42, 0), (0x43, 0), (0x44, 0)),
@@ -55,9 +55,9 @@ class Messages:
         self._buffer = buffer
         self._ends = ends
         self.odd: Flags = np.zeros(len(starts), np.bool_)
-        """Those that must be read plainly. Grows as more is asked for."""
+        """Messages that must be read plainly. Grows as more is asked for."""
         self._starts: list[Positions] = []
-        """Where each section starts; one that is absent starts where the next one does."""
+        """Where each section starts; an absent section starts where the next section does."""
         position = starts
         for rank in range(_SECTION_COUNT):
             self._starts.append(position)
@@ -67,12 +67,12 @@ class Messages:
     def _past(self, position: Positions, rank: int) -> Positions:
         """Where the next section starts."""
         buffer = self._buffer
-        # What a section begins with, all four bytes at once.
+        # The first four bytes of a section at once.
         begin = buffer.numbers(position, ">u4")
         is_list = rank in (0, _PROPERTIES)
         usual = (_BEGIN | _HEADER + rank) << 8 | (_LIST8 if is_list else _MAP8)
         if (begin == usual).all():
-            # As one application writes them: the rest below comes to the same, step by step.
+            # All written by the same application. The code below has the same result, step by step.
             after = position + 5 + buffer.at(position + 4)
             if (after <= self._ends).all():
                 return after
@@ -92,7 +92,7 @@ class Messages:
         return np.where(found & (after <= self._ends), after, position)
 
     def body(self) -> Spans:
-        """The bytes of each body: one data section, or one value that is text or bytes."""
+        """The bytes of each body: a data section, or a value that is text or bytes."""
         buffer, position = self._buffer, self._body
         begin = buffer.numbers(position, ">u4")
         if (begin == (_BEGIN | _DATA) << 8 | 0xB0).all():
@@ -114,7 +114,7 @@ class Messages:
         # Several sections, and a footer, are for the plain way.
         plain &= start + size == self._ends
         fits = there & plain
-        # A value that says it is a text need not be one: nobody has looked into bodies.
+        # A value with the type of a text may be no text: nobody has looked into bodies.
         said = np.flatnonzero(fits & np.isin(constructor, TEXTS))
         if len(said) and not buffer.are_texts(start[said], (start + size)[said]):
             plain[said] = False
@@ -126,8 +126,8 @@ class Messages:
         )
 
     def heads(self) -> Positions:
-        """Where the body of each begins, if it is one data section in its shortest form, with at
-        least one byte; where the message ends, if it is anything else."""
+        """Where the body of each message begins, if it is a single data section in its shortest
+        form with at least one byte. Otherwise, where the message ends."""
         buffer, position = self._buffer, self._body
         begin = buffer.numbers(position, ">u4")
         short = begin == (_BEGIN | _DATA) << 8 | 0xA0
@@ -141,9 +141,9 @@ class Messages:
         return np.where(plain, position, self._ends)
 
     def partition_keys(self) -> Spans:
-        """The one annotation that is a column; it is a text, or its message is odd."""
+        """The only annotation that is a column; it is a text, or its message is odd."""
         section, end = self._starts[2], self._starts[_PROPERTIES]
-        # Those without one have a place in the order, too.
+        # Messages without a key have a place in the order, too.
         found = Spans(end.copy(), end.copy(), np.zeros(len(end), np.bool_))
         for rows, key, value in self._walked(section, end, self._pairs(section, end)):
             here = key.symbols() & (key.ends - key.starts == len(PARTITION_KEY))
@@ -159,7 +159,7 @@ class Messages:
         return found
 
     def properties(self, wanted: frozenset[str]) -> dict[str, Spans]:
-        """The wanted ones of FIELDS."""
+        """The wanted fields of FIELDS."""
         buffer = self._buffer
         section, end = self._starts[_PROPERTIES], self._starts[_PROPERTIES + 1]
         constructor = buffer.at(section + 3)
@@ -181,7 +181,7 @@ class Messages:
     def _field(
         self, position: Positions, end: Positions, has: Flags, name: str | None
     ) -> tuple[Positions, Spans]:
-        """One field of the properties: where the next one is, and where its text lies."""
+        """A field of the properties: the position of the next field, and the span of its text."""
         value = _values(self._buffer, position, end)
         after = np.where(has, value.ends, position)
         known = has & (value.constructors != NULL)
@@ -209,7 +209,7 @@ class Messages:
             none = pa.nulls(0, pa.string())
             return pa.MapArray.from_arrays(numbers(offsets, pa.int32()), none, none, type=kind)
         key_of, value_of = _joined(keys), _joined(values)
-        # The pairs of a message follow each other in the buffer, and so do messages; those of a
+        # The pairs of a message follow each other in the buffer, and so do messages. Pairs of a
         # message that turned out odd half-way are left out.
         owner = np.searchsorted(self._ends, key_of.starts, side="right")
         kept = np.flatnonzero(~self.odd[owner])
@@ -222,7 +222,7 @@ class Messages:
         )
 
     def _pairs(self, section: Positions, end: Positions) -> Positions:
-        """How many pairs the map in each section has; an uneven one is odd."""
+        """How many pairs the map in each section has; an uneven map is odd."""
         there = section < end
         count = np.where(there, self._buffer.at(section + 5).astype(np.int64), 0)
         long = there & (self._buffer.at(section + 3) == _MAP32)
@@ -251,11 +251,11 @@ class Messages:
 
 
 class _Values(NamedTuple):
-    """One encoded value at each of many positions."""
+    """An encoded value at each of many positions."""
 
     positions: Positions
     starts: Positions
-    """Of its bytes, past constructor and size."""
+    """Starts of the bytes, past constructor and size."""
     ends: Positions
     constructors: npt.NDArray[np.uint8]
     whole: Flags

@@ -1,8 +1,8 @@
 """Messages from a Spark task into a queue or topic: in batches, each settled by the broker.
 
-`flush` returns when everything that was given is on the broker's disk. What was under way when the
-connection broke is sent again: the broker may have had it, so each message has an id of its own,
-and duplicate detection drops the copies.
+`flush` returns when every given message is on the broker's disk. Messages that were under way when
+the connection broke are sent again. The broker may have them already, so each message has an id of
+its own, and duplicate detection drops the copies.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from pyspark_postbus.wire import AmqpRefused, ConnectionLost, Wire, refusal
 
 BATCH_FORMAT: Final = 0x80013700
 BATCH_BYTES: Final = 131_072
-"""What goes into one transfer, or less where the namespace allows less for a message."""
+"""The size of a transfer, or less if the namespace allows less for a message."""
 BATCH_COUNT: Final = 1_000
 UNSETTLED_MAX: Final = 16
-"""Transfers under way: enough for the broker to gather several into one commit."""
+"""Transfers under way: enough for the broker to gather several into a commit."""
 UNSETTLED_BYTES_MAX: Final = UNSETTLED_MAX * BATCH_BYTES
-"""The same where messages are larger than a batch, but for one that is larger than this."""
+"""The same for messages larger than a batch. A single message may be larger than this."""
 
 _LOG = logging.getLogger("pyspark_postbus")
 _ENVELOPE: Final = 8
@@ -41,7 +41,7 @@ _PAUSE_MAX_S: Final = 5.0
 
 
 class Sender:
-    """Sends encoded messages to one entity. Opens its connection with the first of them."""
+    """Sends encoded messages to an entity. Opens its connection with the first of them."""
 
     def __init__(self, namespace: Namespace, entity: str, retry_s: float = RETRY_S) -> None:
         self._namespace = namespace
@@ -74,7 +74,7 @@ class Sender:
             self._drop()
 
     def send(self, message: bytes) -> None:
-        """Give one encoded message. Returns when there is room for more, not when it is sent."""
+        """Give an encoded message. Returns when there is room for more, not when it is sent."""
         self._waiting.append(message)
         self._waiting_bytes += len(message) + _ENVELOPE
         if self._has_batch:
@@ -96,7 +96,7 @@ class Sender:
             self._wire = self._link = None
 
     def _work(self, is_over: Callable[[], bool]) -> None:
-        """Send and listen until it is over, whatever breaks meanwhile."""
+        """Send and listen until it is over, through every broken connection."""
         began = time.monotonic()
         pause_s = _PAUSE_S
         while not is_over():
@@ -118,8 +118,8 @@ class Sender:
 
     def _exchange(self, is_over: Callable[[], bool]) -> None:
         wire, link = self._attached()
-        # What was settled meanwhile is heard before more is written: a connection that has died
-        # since forgets it then, and it would be sent twice.
+        # Hear of settlements before more is written. A connection that has died since forgets them
+        # on a write, and the messages would be sent twice.
         for event in wire.arrived():
             self._on_event(link, event)
         self._pump(link)
@@ -156,7 +156,7 @@ class Sender:
             link.send(number.to_bytes(8, "big"), payload, False, message_format, number)
 
     def _taken(self, size_max: int) -> list[bytes]:
-        """The next messages that fit into one transfer: at least one, whatever its size."""
+        """The next messages that fit into a transfer: at least one, of any size."""
         taken: list[bytes] = []
         size = 0
         while self._waiting and len(taken) < BATCH_COUNT:
@@ -184,7 +184,7 @@ class Sender:
                 raise ConnectionLost(f"the broker let go of a transfer: {event.state!r:.80}")
 
     def _take_back(self) -> None:
-        """What is not settled is sent again, in the order in which it was given."""
+        """Unsettled messages are sent again, in the order in which they were given."""
         for number in sorted(self._under_way, reverse=True):
             messages = self._under_way.pop(number)
             self._waiting.extendleft(reversed(messages))

@@ -1,8 +1,8 @@
-"""The data source `postbus` as Spark sees it: which reader or writer the options ask for.
+"""The data source `postbus` as Spark sees it: the reader or writer that the options ask for.
 
-Spark finds it by itself where the package is installed, by the name `DefaultSource` in a package
-whose own name begins with `pyspark_`. Each step of its planning may be a Python process of its own,
-so that readers and writers are imported only where they are used.
+Spark finds an installed package by itself, by the name `DefaultSource` in a package whose own name
+begins with `pyspark_`. Each step of its planning may be a Python process of its own. So readers and
+writers are imported only where they are used.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PostbusDataSource(DataSource):
         return "postbus"
 
     def schema(self) -> str:
-        # Batch and stream have the same schema; what is for one of them only is checked there.
+        # Batch and stream have the same schema; options for only one of them are checked there.
         include = str(self.options.get("includeBody", "true")).strip().lower() != "false"
         return columns.ddl(name for name in columns.ALL if include or name != "body")
 

@@ -1,8 +1,8 @@
-"""Columns of text and bytes taken out of one buffer by where each value lies.
+"""Columns of text and bytes taken out of a buffer by the position of each value.
 
-A column of Arrow is one piece of memory with offsets. The values of a column follow each other in a
-chunk of the feed, in order, with other things between them: read as one column, every second entry
-is a value, and those are copied out in one go. Nothing is done for each row in Python.
+A column of Arrow is a piece of memory with offsets. The values of a column follow each other in a
+chunk of the feed, in order, with other bytes between them. Read as an Arrow column, every second
+entry is a value, and these entries are copied out at once. Nothing is done for each row in Python.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ BUFFER_MAX: Final = (1 << 31) - 1
 
 
 class Spans(NamedTuple):
-    """Where the values of one column lie. Those that are not known have a place in the order,
-    too."""
+    """The positions of the values of a column. Unknown values have a place in the order, too."""
 
     starts: Positions
     ends: Positions
@@ -70,7 +69,7 @@ class Buffer:
         """The structure at each position; each must lie within the chunk."""
         if not len(positions):
             return np.empty(0, dtype)
-        # As bytes first: numpy copies those nine times as fast as structures.
+        # As bytes first: numpy copies bytes nine times as fast as structures.
         windows = np.lib.stride_tricks.sliding_window_view(self.bytes, dtype.itemsize)
         found: npt.NDArray[Any] = windows[positions].view(dtype)[:, 0]
         return found
@@ -78,8 +77,8 @@ class Buffer:
     def column(
         self, starts: Positions, ends: Positions, known: Flags | None, kind: pa.DataType
     ) -> pa.Array:
-        """A column of `kind`, string or binary, from spans that follow each other; null where it is
-        not `known`, but those have a place in the order, too."""
+        """A column of `kind`, string or binary, from spans that follow each other; null if not
+        `known`. Unknown values have a place in the order, too."""
         count = len(starts)
         if not count:
             return pa.nulls(0, kind)
@@ -99,8 +98,8 @@ class Buffer:
         return True
 
 
-# Not by `pa.array`, `pa.scalar` or `pa.repeat`: they import pandas where it is installed, which
-# takes a worker half a second, and 10 ms after each task to look for garbage in it.
+# Not by `pa.array`, `pa.scalar` or `pa.repeat`: they import pandas if it is installed. That takes a
+# worker half a second, and 10 ms after each task to look for garbage in it.
 
 
 def numbers(values: npt.NDArray[Any], kind: pa.DataType, known: Flags | None = None) -> pa.Array:

@@ -1,5 +1,4 @@
-"""The Spark session that a pipeline runs in: the caller's own, a cluster's, or one on this
-machine."""
+"""The Spark session of a pipeline: the caller's own, a cluster's, or a session on this machine."""
 
 import os
 import sys
@@ -25,7 +24,7 @@ _SETTINGS: Final = {
     _ZONE: "UTC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Times in frames that reach Python are UTC, and no copy is made of what Arrow has.
+    # Times in frames that reach Python are UTC, and Arrow's data is not copied.
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # A few hundred aggregated rows are not worth two hundred tasks.
     "spark.sql.shuffle.partitions": "8",
@@ -44,10 +43,11 @@ def session(
     settings: Mapping[str, str] | None = None,
     quiet: bool = True,
 ) -> SparkSession:
-    """The session that is active, or a new one; a new one takes 8 to 15 seconds to start.
+    """The active session, or a new session, which takes 8 to 15 seconds to start.
 
-    `master` is what Spark calls one (`spark://host:7077`, `yarn`, `local[4]`), or `sc://host` for
-    Spark Connect. Without it SPARK_REMOTE and MASTER are asked, and then this machine is used.
+    `master` is Spark's address of a cluster (`spark://host:7077`, `yarn`, `local[4]`), or
+    `sc://host` for Spark Connect. Without it SPARK_REMOTE and MASTER are asked, and then this
+    machine is used.
     """
     active = SparkSession.getActiveSession()
     if active is not None:

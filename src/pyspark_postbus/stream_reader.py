@@ -44,15 +44,15 @@ from pyspark_postbus.ranges import (
 from pyspark_postbus.worker import BATCH_ID, QUERY_ID, settle
 
 SAMPLE_BYTES: Final = 65_536
-"""What is read to learn how large the next records are."""
+"""Bytes that are read to learn how large the next records are."""
 WAIT_S: Final = 1
 """How long to wait for events when there are none: a query that is stopped waits no longer."""
 PAUSE_S: Final = 0.2
-"""The same where there are several fragments, of which only one can be waited for."""
+"""The same for several fragments: a request can wait for only one."""
 REPORT_S: Final = 5.0
 """How long to try to tell the broker of our progress: it is not worth more."""
 REPORT_EVERY_S: Final = 60.0
-"""An idle reader is heard of so often, for one that is silent for a week is forgotten."""
+"""An idle reader reports this often, for the broker forgets a reader that is silent for a week."""
 
 _JOURNAL: Final = "journal"
 _READER: Final = "reader"
@@ -67,20 +67,20 @@ class Told(NamedTuple):
 
 
 class FeedPartition(InputPartition):
-    """What one task reads."""
+    """The part of the feed that a task reads."""
 
     def __init__(self, plan: Plan, ranges: tuple[Range, ...], told: Told | None = None) -> None:
         super().__init__(ranges)
         self.plan = plan
         self.ranges = ranges
         self.told = told
-        """For one task of a micro-batch: what the broker was told of the reader before it."""
+        """For one task of a micro-batch: the report to the broker about the reader before it."""
 
 
 def offset_of(offsets: Mapping[int, int], feed: Feed, reader: str | None = None) -> dict[str, Any]:
     """A position as Spark keeps it in its checkpoint: `{"0": next, "journal": {"0": id}, "reader":
-    id}`. The ids of journals tell one from that of an entity which was deleted and created again.
-    The reader's stays with the checkpoint, so that it is the query's own."""
+    id}`. An entity that was deleted and created again has other ids of journals. The id of the
+    reader stays with the checkpoint, so that each query has its own."""
     names = sorted(offsets)
     ids = {fragment.fragment: fragment.id for fragment in feed.fragments}
     return {
@@ -91,15 +91,15 @@ def offset_of(offsets: Mapping[int, int], feed: Feed, reader: str | None = None)
 
 
 def offsets_in(offset: Mapping[str, Any]) -> dict[int, int]:
-    """The next offset of each fragment, in what `offset_of` made."""
+    """The next offset of each fragment, from a result of `offset_of`."""
     return {int(name): int(value) for name, value in offset.items() if name.isdigit()}
 
 
 def planned(
     start: Mapping[str, Any], end: Mapping[str, Any], feed: Feed, fail: bool
 ) -> list[Range]:
-    """What a micro-batch is to read. It may be one of the checkpoint, planned long before a
-    restart: DataLoss where the feed has it no more, or what is left of it if not `fail`."""
+    """The ranges of a micro-batch, which Spark may have planned long before a restart. If the feed
+    no longer has them: DataLoss, or the rest of them if not `fail`."""
     offsets, fragments = offsets_in(start), {one.fragment: one for one in feed.fragments}
     found = []
     for name, until in sorted(offsets_in(end).items()):
@@ -184,7 +184,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 begin = self._begin(start, feed)
             end = {one.fragment: one.next for one in feed.fragments}
             if self._target is not None:
-                # A journal that is another one now may end before the target.
+                # A journal that was replaced may end before the target.
                 end = {name: min(end[name], self._target.get(name, 0)) for name in end}
             end = {name: max(end[name], begin[name]) for name in end}
             # The engine's word counts, and ours beside it where it has left that to us.
@@ -197,13 +197,13 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return offset_of(end, feed, start.get(_READER))
 
     def _waited(self, client: Client, feed: Feed) -> Feed:
-        """What there is when something has come, or after a while: Spark asks a hundred times a
-        second for as long as there is nothing."""
+        """The feed when something has come, or after a while: Spark asks a hundred times a second
+        as long as there is nothing."""
         [first, *others] = feed.fragments
         if others:
             time.sleep(PAUSE_S)
         else:
-            # Who has lost what is for the next look at the feed to say.
+            # The next look at the feed reports a loss.
             with suppress(OffsetAhead, OffsetTrimmed):
                 client.read(feed.entity, first.fragment, first.next, 1, wait_s=WAIT_S)
         return client.feed(feed.entity)
@@ -228,7 +228,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _limited_bytes(
         self, client: Client, begin: dict[int, int], end: dict[int, int], bytes_max: int
     ) -> dict[int, int]:
-        """An end with about so many bytes before it, by the size of the records that come next."""
+        """An end with about `bytes_max` bytes before it, by the size of the next records."""
         ranges = [Range(name, begin[name], end[name]) for name in end if end[name] > begin[name]]
         if not ranges:
             return end
@@ -240,10 +240,10 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue  # lost since; whether that matters is for the tasks to say
             size += len(chunk.data)
             count += chunk.next - (base_of(chunk.data) if chunk.data else start)
-        # At least one record of each, however large it is.
+        # At least one record of each range, of any size.
         return limited(begin, end, max(bytes_max * count // max(size, 1), len(ranges)))
 
-    # -- what to read ------------------------------------------------------------------------
+    # -- ranges to read ----------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         options = self._options
@@ -268,7 +268,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _tell(self, start: Mapping[str, Any]) -> None:
         """Tell the broker how far this reader is, for `postbus feed status`. The stream does not
-        depend on it: what is not told now is told with the next micro-batch."""
+        depend on it: the next micro-batch makes up for a failed report."""
         told, now = Told(self._name(start), offsets_in(start)), time.monotonic()
         if told == self._told and now - self._told_at < REPORT_EVERY_S:
             return
@@ -284,7 +284,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _LOG.warning("reader=%s: progress was not reported: %s", told.name, error)
 
     def _name(self, offset: Mapping[str, Any]) -> str:
-        """As the options say, or made for the checkpoint; those of earlier versions have none."""
+        """From the options, or made for the checkpoint; those of earlier versions have none."""
         reader = offset.get(_READER)
         options = self._options
         return options.reader_name or (f"spark-{reader}" if reader else options.former_reader_name)
@@ -294,7 +294,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _tell_batch(partition: FeedPartition) -> None:
-    """Tell the broker which query and micro-batch a reader is of, from a task of it."""
+    """Tell the broker the query and the micro-batch of a reader, from one of its tasks."""
     told, task = partition.told, TaskContext.get()
     if told is None or task is None:
         return

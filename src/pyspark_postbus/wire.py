@@ -1,4 +1,4 @@
-"""An AMQP connection of a Spark task: our own AMQP core on a socket, one thread, nothing else."""
+"""An AMQP connection of a Spark task: our own AMQP core on a socket, a single thread."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def refusal(error: Error | None, default: str) -> AmqpRefused:
 
 
 class Wire:
-    """One connection with one session, logged in with the namespace's key."""
+    """A connection with one session, logged in with the namespace's key."""
 
     def __init__(self, namespace: Namespace, limits: Limits | None = None) -> None:
         self._core = Connection(
@@ -85,7 +85,7 @@ class Wire:
                 for _ in self.events(lambda: self._core.closed, 2.0):
                     pass
         except (AmqpRefused, OSError):
-            pass  # whatever was to be known is known
+            pass  # everything is known by now
         finally:
             self.drop()
 
@@ -93,8 +93,8 @@ class Wire:
         self._socket.close()
 
     def events(self, is_over: Callable[[], bool], silence_s: float = ANSWER_S) -> Iterator[Event]:
-        """Write and read until it is over, and tell what happens. Raises AmqpRefused when the
-        broker ends the link, the session or the connection, ConnectionLost when nothing came for
+        """Write and read until it is over, and yield the events. Raises AmqpRefused when the broker
+        ends the link, the session or the connection, ConnectionLost when nothing came for
         `silence_s`."""
         heard_at = time.monotonic()
         while not is_over():
@@ -113,7 +113,7 @@ class Wire:
                 yield _told(event)
 
     def arrived(self) -> Iterator[Event]:
-        """What has come meanwhile, without waiting. Raises as `events` does."""
+        """The events that have come meanwhile, without waiting. Raises as `events` does."""
         yield from map(_told, self._read() or ())
 
     def push(self) -> None:
@@ -125,7 +125,7 @@ class Wire:
                 del self._unwritten[: self._socket.send(self._unwritten)]
 
     def _turn(self) -> None:
-        """Wait until the socket can be read, or takes what is to be written."""
+        """Wait until the socket can be read, or takes the bytes to be written."""
         self.push()
         pending = isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
         if not pending:
@@ -133,7 +133,7 @@ class Wire:
             select.select([self._socket], writing, [], _TICK_S)
 
     def _read(self) -> list[Event] | None:
-        """What came; None if nothing did."""
+        """The events that came; None if there were no bytes."""
         try:
             data = self._socket.recv(_READ_BYTES)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):

@@ -1,8 +1,8 @@
-"""What a process of Spark's does once before it reads: it stays for the tasks that follow.
+"""Preparation of a Spark process before its first read: it stays for the tasks that follow.
 
-Spark looks for garbage in a worker after each task, in all that its modules consist of: 40 ms, in
-which ten thousand events are decoded. And memory in pieces as large as a chunk of the feed is what
-the C library hands back to the system at once, to be given cleared pages for the next chunk.
+After each task Spark looks for garbage in a worker, in everything that its modules consist of. That
+takes 40 ms, in which ten thousand events are decoded. And the C library hands memory in pieces as
+large as a chunk of the feed back to the system at once. The next chunk then needs cleared pages.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pyspark import TaskContext
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
-"""What the tasks of a micro-batch are told by Spark, as local properties."""
+"""Local properties that Spark gives to the tasks of a micro-batch."""
 
 # <malloc.h> of glibc.
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _KEPT_FROM_BYTES: Final = 32 << 20
-"""The most that glibc takes. Whatever is smaller is taken from memory that was freed before."""
+"""The most that glibc takes. Smaller pieces are taken from memory that was freed before."""
 _KEPT_BYTES: Final = 64 << 20
 """More than this is handed back: a task holds three chunks of 8 MiB or so, and their rows."""
 

@@ -1,7 +1,7 @@
 """DataFrames and streams into a queue or topic.
 
-Spark runs a task again when it has failed, and a micro-batch when the query was killed: then its
-messages are sent again, with the ids they had. An entity with duplicate detection drops them.
+Spark runs a task again when it has failed, and a micro-batch when the query was killed. Their
+messages are then sent again, with the ids they had. An entity with duplicate detection drops them.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _ASKED_S: Final = 5.0
 
 @dataclass
 class Sent(WriterCommitMessage):
-    """What a task has done."""
+    """The result of a task."""
 
     count: int
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """One `df.write`."""
+    """A `df.write`."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check(schema)
@@ -69,8 +69,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def check_target(options: WriteOptions) -> None:
-    """BadOption for a queue that is a topic, and the reverse. A key that may only send cannot ask;
-    whatever else is wrong is for the tasks to say, which try for longer."""
+    """BadOption for a topic named as a queue, and the reverse. A key that may only send cannot ask.
+    Other faults are left to the tasks, which try for longer."""
     with suppress(PostbusError), Client(options.namespace, _ASKED_S) as client:
         check_kind(client.feed(options.entity), options.is_topic)
 

@@ -1,4 +1,4 @@
-"""Who is trusted: the authority, built from the settings, the key file and the file of entities."""
+"""The authority of a process, built from the settings, the key file and the file of entities."""
 
 from collections.abc import Callable, Iterable
 from ipaddress import ip_address
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def namespace_keys(key: NamespaceKey, rules: Rules) -> list[AccessKey]:
-    """The keys of the whole namespace: the one that is always there, and the operator's own."""
+    """The keys of the whole namespace: the permanent one, and the operator's own."""
     root = AccessKey(key.name, (key.value, key.secondary) if key.secondary else (key.value,))
     return [root, *map(AccessKey.of, rules)]
 
 
 class Access:
-    """The authority of a process, and what has to be opened and closed for it."""
+    """The authority of a process, and the resources to open and close with it."""
 
     def __init__(
         self,
@@ -33,14 +33,14 @@ class Access:
         clock: Callable[[], Instant],
         certified: Callable[[], Iterable[str]],
     ) -> None:
-        """`certified` gives the names in the certificate that is in use."""
+        """`certified` gives the names in the current certificate."""
         self._issuer = _issuer(settings, clock)
         own = (settings.host, settings.namespace_name, gethostname())
         hosts = HostNames(own, certified)
         self.authority = Authority(namespace_keys(key, rules), self._issuer, hosts)
 
     def open(self) -> None:
-        """Raises KeyFileError where the issuer's keys are in a file that cannot be used."""
+        """Raises KeyFileError for an unusable file of the issuer's keys."""
         if self._issuer is not None:
             self._issuer.keys.open()
 
@@ -53,7 +53,7 @@ def _issuer(settings: Settings, clock: Callable[[], Instant]) -> "Issuer | None"
     name, audience, source = settings.jwt_issuer, settings.jwt_audience, settings.jwt_jwks
     if name is None or audience is None or source is None:
         return None
-    # Here, because the library takes 150 ms of a start, and most start without an issuer.
+    # Imported here: the library costs a start 150 ms, and most servers have no issuer.
     from postbus.auth.jwks import SigningKeys
     from postbus.auth.jwt import Issuer
 
@@ -71,7 +71,7 @@ _ALWAYS: Final = frozenset({"localhost"})
 
 
 class HostNames:
-    """The names by which clients reach this broker, as far as it can know them by itself.
+    """The names by which clients reach this broker, as far as the broker can know them.
 
     Some tokens are made for a bare host name, as in the connection strings that Go signs. Without a
     scheme, only this set tells a host name from the name of an entity. The host name in a client's
@@ -83,7 +83,7 @@ class HostNames:
     def __init__(
         self, own: Iterable[str] = (), certified: Callable[[], Iterable[str]] = tuple
     ) -> None:
-        """`certified` gives the names in the certificate that is in use, in small letters."""
+        """`certified` gives the names in the current certificate, in small letters."""
         self._own = _ALWAYS | {name.lower() for name in own}
         self._certified = certified
 
@@ -106,5 +106,5 @@ def _is_address(name: str) -> bool:
 
 
 def _is_under(name: str, pattern: str) -> bool:
-    """Is it one of the names that `*.example.net` stands for?"""
+    """Does `*.example.net` stand for this name?"""
     return pattern.startswith("*.") and name.partition(".")[2] == pattern[2:]

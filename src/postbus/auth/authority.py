@@ -1,6 +1,6 @@
-"""Who may do what: the claims a token makes, and whether they cover an entity.
+"""Who may do what: the claims of a token, and whether they cover an entity.
 
-The time is passed in, and is that of the wall clock: clients date tokens by theirs. `$cbs`, SASL
+The caller passes the time of the wall clock, because clients date tokens by theirs. `$cbs`, SASL
 PLAIN and the HTTP `Authorization` header all end here.
 """
 
@@ -43,8 +43,8 @@ __all__ = [
 ]
 
 PROVEN_MAX: Final = 512
-"""Tokens that are known to be good. A client over HTTP sends one with each request, and to try the
-keys on it takes half a millisecond."""
+"""Good tokens that are remembered. An HTTP client sends its token with each request, and a full
+check against the keys takes half a millisecond."""
 
 _BEARER: Final = "bearer "
 _SUBSCRIPTIONS: Final = "subscriptions"
@@ -55,18 +55,18 @@ class Reach(Enum):
     """How far below its resource a claim goes. Names of entities may contain slashes."""
 
     FOLDER = auto()
-    """To everything: it is the namespace, says that it is the beginning of some names, or lies
-    inside an entity."""
+    """To everything: the resource is the namespace, names a folder of entities, or lies inside an
+    entity."""
     ENTITY = auto()
-    """To what belongs to the entity: the queue `a/b` is not part of the queue `a`. Also where there
-    is no such entity: a token must not grow when whoever holds it deletes the entity."""
+    """To the parts of the entity: the queue `a/b` is not part of the queue `a`. The entity need not
+    exist: a token must not grow when its holder deletes the entity."""
     MESSAGES = auto()
     """Over HTTP only, to `<entity>/messages` or less."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a client has proven: these rights on this path and what lies below, until then."""
+    """Proven rights on a path and on everything below it, until a time."""
 
     resource: str
     """As `resource_path` gives it; empty for the whole namespace."""
@@ -74,7 +74,7 @@ class Claims:
     expires_at: Instant
     reach: Reach = Reach.FOLDER
     made_by: Mark | None = None
-    """The key that stands behind it; none for a token of an issuer."""
+    """The key that proved it; None for a token of an issuer."""
 
     def covers(self, path: str) -> bool:
         """Is this entity, subqueue or management node (a path or a URI) within the resource?"""
@@ -98,7 +98,7 @@ class Claims:
         allowed = self.allows(right, path)
         if allowed or self.reach is Reach.ENTITY:
             return allowed
-        # Also where there is no such entity: it is not the token's fault then.
+        # The entity need not exist: that would not be the token's fault.
         return (
             right in self.rights
             and _is_within(self.resource, f"{resource_path(path)}/{_MESSAGES}")
@@ -121,28 +121,27 @@ class Authority:
         self._ring = KeyRing()
         self._hosts = hosts
         self._has_folders = False
-        """Some token was for the beginning of names: a new entity may turn out to be that."""
+        """Some token was for a folder of entities: a new entity may get the name of that folder."""
         self._former: frozenset[str] = frozenset()
-        """Names that were an entity's: a token for one of them is not for a folder."""
+        """Names of deleted entities: a token for such a name is not for a folder."""
         self._proven: dict[bytes, Claims] = {}
-        """By the digest of a token and the path it was shown for, the one that was not shown for
-        longest first. Emptied when a key or an entity comes or goes: what they prove may be
-        something else then."""
+        """By digest of token and path, the longest unused first. Emptied when a key or an entity
+        comes or goes, because a token may prove something else then."""
         self._ring.learn(NAMESPACE, keys)
         self._issuer = issuer
 
     def want_keys(self, then: Callable[[], None]) -> bool:
-        """Have the issuer's keys looked for once more, and call `then`; False: not now.
+        """Look for the issuer's keys once more, then call `then`; False: not now.
 
-        For whoever was told KeyUnknown or NoKeysYet.
+        For a caller that got KeyUnknown or NoKeysYet.
         """
         return self._issuer is not None and self._issuer.keys.want(then)
 
     def learn(self, owner: str, keys: Iterable[AccessKey]) -> bool:
-        """These are an entity's keys from now on, or those of the NAMESPACE.
+        """Set the keys of an entity, or of the NAMESPACE.
 
-        Entities without keys must be made known too: a token is for one of them or for a folder of
-        them. Returns whether something was taken away: claims need a `review` then.
+        Entities without keys must be made known too, to tell a token for an entity from one for a
+        folder. Returns whether a right was taken away: claims need a `review` then.
         """
         self._proven.clear()
         is_new = not self._ring.knows(owner)
@@ -150,34 +149,35 @@ class Authority:
         return lost or (is_new and self._has_folders)
 
     def remember(self, names: Iterable[str]) -> None:
-        """These were names of entities, and others begin with them."""
+        """Set the names of deleted entities that are the beginning of other names."""
         self._proven.clear()
         self._former = frozenset(name.lower() for name in names)
 
     def hosts_changed(self) -> None:
-        """There is another certificate, with other names."""
+        """The certificate was replaced, and its names with it."""
         self._proven.clear()
 
     def path_of(self, uri: str) -> str:
-        """The path that a client names which need not say the scheme: `sb://host/a` or `host/a`.
-        It is as the client wrote it.
+        """The path in a text that may lack the scheme: `sb://host/a` or `host/a`.
 
-        A name that an entity has as well is the entity's: a token for it opens no more than that.
+        The path is in the client's spelling.
+
+        Where a host and an entity share a name, it is the entity's: a token for it opens no more.
         """
         path = written_path(uri)
         is_entity = self._ring.owner_of(path.lower()) or path.lower() in self._former
         return path if is_entity else written_path(uri, self._hosts)
 
     def forget(self, entity: str) -> bool:
-        """The entity is gone. Returns what `learn` returns."""
+        """The entity is gone. Returns the same as `learn`."""
         self._proven.clear()
         return self._ring.forget(entity)
 
     def verify(self, token: str, path: str, now: Instant) -> Claims:
-        """What a token proves to one who wants to use `path`, a path or a URI.
+        """The claims of a token that is shown for `path`, a path or a URI.
 
         The path tells whose keys may have signed it. Raises Unauthorized for a token that is
-        malformed, has a wrong signature, has expired or is for something else, and NoKeysYet.
+        malformed, expired, wrongly signed or for another resource. Raises NoKeysYet.
         """
         if is_sas(token):
             return self._known_sas(token, resource_path(path), now)
@@ -191,10 +191,10 @@ class Authority:
         return Claims("", grant.rights, grant.expires_at)
 
     def verify_plain(self, user: str, password: str) -> tuple[Claims, ...]:
-        """The claims of a key's name and value (SASL PLAIN), for as long as the key is there.
+        """The claims of a key's name and value (SASL PLAIN), for as long as the key exists.
 
-        A key of the namespace opens all of it. One of an entity opens that; several entities may
-        have the same one.
+        A key of the namespace opens everything. A key of an entity opens that entity; several
+        entities may have the same key.
         """
         held = self._ring.holders(user, password)
         if not held:
@@ -205,19 +205,19 @@ class Authority:
         )
 
     def review(self, claims: Claims) -> Claims | None:
-        """The claims as far as their key still stands behind them; None if it does not at all."""
+        """The claims that their key still supports; None where it supports nothing."""
         if claims.made_by is None:
             return claims
         rights = claims.rights & self._ring.still_grants(claims.made_by)
         if not rights:
             return None
-        # What was the beginning of some names may be an entity by now, and is no more than that.
+        # A folder may be the name of an entity by now. Then the claim covers that entity alone.
         if claims.reach is Reach.FOLDER and claims.resource and self._ring.knows(claims.resource):
             return replace(claims, rights=rights, reach=Reach.ENTITY)
         return replace(claims, rights=rights)
 
     def _known_sas(self, token: str, path: str, now: Instant) -> Claims:
-        # The digest, so that no token is kept, and the time of a look-up tells nothing of one.
+        # A digest, so that no token is kept and the time of a look-up reveals nothing about it.
         shown = sha256(f"{len(token)} {token}{path}".encode("utf-8", "surrogatepass")).digest()
         claims = self._proven.pop(shown, None)
         if claims is None or claims.expires_at <= now:
@@ -232,7 +232,7 @@ class Authority:
         signer = self._ring.signer(self._ring.owner_of(path), sas.key_names(), sas.is_signed_by)
         if signer is None:
             raise InvalidSignature
-        # After the signature: a stranger does not learn whether a token was ever good.
+        # After the signature, so that a stranger does not learn whether a token was ever good.
         if sas.expires_at <= now:
             raise ExpiredToken(sas.expires_at)
         key, mark = signer
@@ -246,7 +246,7 @@ class Authority:
         ours = self._ring.owner_of(resource) == owner
         if whole.covers(resource) or (ours and claims.reach is Reach.MESSAGES):
             return claims
-        # However wide a resource an entity's key has signed for, it is good for the entity.
+        # An entity's key may sign for a wider resource; the token is good for the entity alone.
         if claims.covers(owner):
             return whole
         raise InvalidAudience(path)
@@ -257,7 +257,7 @@ class Authority:
             return Reach.FOLDER if owner == NAMESPACE else Reach.ENTITY
         within = _within_entity(resource, owner)
         if within:
-            # Behind the name of an entity there are no others.
+            # No other entity has a name below this one.
             return Reach.MESSAGES if _names_messages(within) else Reach.FOLDER
         if not is_folder or resource in self._former:
             return Reach.ENTITY
@@ -268,7 +268,7 @@ class Authority:
 async def verify_waiting(
     authority: Authority, token: str, path: str, wall: Callable[[], Instant]
 ) -> Claims:
-    """As `Authority.verify`; waits where the issuer's keys have to be looked for once more."""
+    """As `Authority.verify`, but waits where the issuer's keys must be fetched once more."""
     try:
         return authority.verify(token, path, wall())
     except (KeyUnknown, NoKeysYet):
@@ -280,16 +280,16 @@ async def verify_waiting(
 
 
 def resource_path(uri: str, hosts: Container[str] = ()) -> str:
-    """The part of a URI that names an entity, in the one form in which resources are compared."""
+    """The path of an entity in a URI, in the one form in which resources are compared."""
     return written_path(uri, hosts).lower()
 
 
 def written_path(uri: str, hosts: Container[str] = ()) -> str:
-    """The same in the letters of whoever wrote it.
+    """The same in the letters of the client.
 
-    Scheme, host, port, query and outer slashes are gone, percent-encoding is undone; case does not
-    matter (wire §2.2). Text without a scheme is a path, unless its first part is one of
-    the `hosts` or has a port: no entity name contains a colon.
+    Scheme, host, port, query and outer slashes are removed. Percent-encoding is undone, and case
+    does not matter (wire §2.2). Text without a scheme is a path, unless its first part is in
+    `hosts` or has a port: no entity name contains a colon.
     """
     path = strip_authority(uri)
     if path == uri:
@@ -302,12 +302,12 @@ def written_path(uri: str, hosts: Container[str] = ()) -> str:
 
 
 def says_folder(uri: str) -> bool:
-    """Does the resource of a token say that it is the beginning of names? It ends with a slash."""
+    """Does the resource of a token name a folder of entities? It ends with a slash."""
     return unquote(uri.partition("?")[0].partition("#")[0]).endswith("/")
 
 
 def missing_claim(right: Right, resource: str) -> Unauthorized:
-    """The refusal of an operation on `resource` that `right` is needed for."""
+    """The refusal of an operation on `resource` that needs `right`."""
     names = ", ".join(f"'{name}'" for name in names_of(each for each in Right if each in right))
     return Unauthorized(
         f"Unauthorized access. {names} claim(s) are required to perform this operation. "
@@ -316,7 +316,7 @@ def missing_claim(right: Right, resource: str) -> Unauthorized:
 
 
 def lost_claim(link: str, right: Right, resource: str) -> Unauthorized:
-    """What a link is told that `right` was needed for and is no longer proven."""
+    """The text for a link that needs `right`, when no claim proves it any more."""
     # Azure's words (semantics B §11).
     return Unauthorized(
         f"The link '{link[:64]}' is force detached. Code: RenewToken. "
@@ -329,9 +329,9 @@ def _is_within(path: str, resource: str) -> bool:
 
 
 def _within_entity(resource: str, owner: str) -> list[str]:
-    """The parts of a resource behind the name of an entity, one that exists or might."""
+    """The parts of a resource behind the name of an entity, which need not exist."""
     parts = resource.split("/")
-    # At least one part is a name, even if it looks like something else.
+    # At least one part is a name, even if it looks like another part.
     for place in range(max(1, len(owner.split("/"))), len(parts)):
         part = parts[place]
         if part.startswith("$") or part in (_SUBSCRIPTIONS, _MESSAGES):
@@ -340,7 +340,7 @@ def _within_entity(resource: str, owner: str) -> list[str]:
 
 
 def _names_messages(within: list[str]) -> bool:
-    """Do the parts behind an entity's name lead to messages, of it or of a part of it?"""
+    """Do the parts behind an entity's name lead to messages, of the entity or of its part?"""
     place = 2 if within[0] == _SUBSCRIPTIONS else 0
     while place < len(within) and within[place].startswith("$"):
         place += 1
@@ -348,8 +348,8 @@ def _names_messages(within: list[str]) -> bool:
 
 
 def _is_part(rest: str) -> bool:
-    """Does what follows an entity's name lead into it, and not to another entity?
+    """Does the rest behind an entity's name lead into it, and not to another entity?
 
-    No name of an entity has a `$`, or a part `Subscriptions` but the first.
+    No entity name has a `$`. Only its first part may be `Subscriptions`.
     """
     return rest.startswith("$") or rest.partition("/")[0] == _SUBSCRIPTIONS

@@ -1,4 +1,4 @@
-"""What one connection has proven, by its login and by the tokens it has put."""
+"""The claims of one connection, from its login and from its tokens."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -9,14 +9,14 @@ from postbus.model.authorization import Right
 from postbus.model.times import Instant
 
 CLAIMS_MAX: Final = 1_000
-"""Tokens one connection may hold, and entities one login may open. A client renews a token under
-the same audience."""
+"""Tokens that one connection may hold, and entities that one login may open. A client renews a
+token under the same audience."""
 
 _NONE: Final[dict[str | int, Claims]] = {}
 
 
 class Credentials:
-    """The claims of a connection. A token put for an audience replaces the one before."""
+    """The claims of a connection. A new token for an audience replaces the old one."""
 
     __slots__ = ("_by_resource", "_login", "_tokens")
 
@@ -24,18 +24,18 @@ class Credentials:
         self._login: tuple[Claims, ...] = ()
         self._tokens: dict[str, Claims] = {}
         self._by_resource: dict[str, dict[str | int, Claims]] = {}
-        """All of them, by where they begin, and by audience or by their place in the login. A
-        connection may have thousands of links, and all are looked at when a claim ends."""
+        """All claims, by resource, and by audience or by position in the login. A connection may
+        have thousands of links, and all are checked again when a claim ends."""
 
     def __bool__(self) -> bool:
-        """Is there anything at all?"""
+        """Has the connection proven anything?"""
         return bool(self._login or self._tokens)
 
     def allows(self, right: Right, path: str, now: Instant) -> bool:
         return any(each.allows(right, path) for each in self._about(path, now))
 
     def covers(self, path: str, now: Instant) -> bool:
-        """Is there any right at all on this path?"""
+        """Does any claim cover this path?"""
         return any(each.covers(path) for each in self._about(path, now))
 
     def log_in(self, claims: tuple[Claims, ...]) -> None:
@@ -47,7 +47,7 @@ class Credentials:
         self._index()
 
     def put(self, audience: str, claims: Claims) -> bool:
-        """Take a token. Returns whether it proves other things than the one it replaces."""
+        """Keep a token. Returns whether it proves something else than the token it replaces."""
         before = self._tokens.get(audience)
         if before is None and len(self._tokens) >= CLAIMS_MAX:
             raise Unauthorized("The connection holds as many tokens as it may hold.")
@@ -58,14 +58,14 @@ class Credentials:
         return before is not None and _extent(before) != _extent(claims)
 
     def expire(self, now: Instant) -> bool:
-        """Drop what has run out. Returns whether anything had."""
+        """Drop expired claims. Returns whether there were any."""
         over = [audience for audience, each in self._tokens.items() if each.expires_at <= now]
         for audience in over:
             self._take_out(audience, self._tokens.pop(audience))
         return bool(over)
 
     def review(self, authority: Authority) -> bool:
-        """Drop what its key no longer stands behind. Returns whether anything was lost."""
+        """Drop the claims that their key no longer supports. Returns whether any were lost."""
         before = (self._login, list(self._tokens.values()))
         self._login = tuple(now for each in self._login if (now := authority.review(each)))
         self._tokens = {
@@ -80,7 +80,7 @@ class Credentials:
         return min((each.expires_at for each in self._all()), default=None)
 
     def _about(self, path: str, now: Instant) -> Iterator[Claims]:
-        """Those that could cover a path, which are on it or on a beginning of it."""
+        """The claims that could cover a path: those on the path or on a beginning of it."""
         place, found = resource_path(path), self._by_resource
         while True:
             for each in found.get(place, _NONE).values():

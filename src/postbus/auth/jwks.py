@@ -1,8 +1,8 @@
-"""The public keys that a token issuer signs with: fetched ahead, kept, renewed now and then.
+"""The public keys that a token issuer signs with: fetched ahead, kept, and renewed regularly.
 
-Verifying a token never waits for the network on its own account. A token that names a key which is
-not there may cause one fetch for all that wait, and the next only after a pause: otherwise
-whoever invents key names could make this server call the issuer at will.
+Verifying a token never waits for the network by itself. A token that names an unknown key may cause
+one fetch for all waiting tokens. The next such fetch comes only after a pause. Otherwise a client
+that invents key names could make this server call the issuer at will.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ FETCH_TIMEOUT_S: Final = 10.0
 RENEW_AFTER_S: Final = 3_600.0
 RETRY_AFTER_S: Final = 30.0
 PAUSE_MS: Final = 30_000
-"""Between two fetches that tokens caused."""
+"""The pause between two fetches that tokens caused."""
 WAITING_MAX: Final = 100
 """Tokens that may wait for one fetch; each can be as large as a request."""
 
@@ -41,7 +41,7 @@ _log = get_logger("jwks")
 
 
 class KeysUnreadable(KeyFileError):
-    """The document cannot be had, or holds no key that can be used."""
+    """The document cannot be read, or holds no usable key."""
 
 
 class SigningKeys:
@@ -63,10 +63,10 @@ class SigningKeys:
         self._pause_until: Instant = 0
         self._closed = False
         self.loaded = False
-        """There was once a document; before that no token can be judged."""
+        """A document has been read; before that no token can be judged."""
 
     def find(self, kid: str | None) -> SigningKey | None:
-        """The key of this name, or the one without a name.
+        """The key of this name, or the key without a name.
 
         A token may leave the name out where there is only one key.
         """
@@ -75,7 +75,7 @@ class SigningKeys:
         return self._keys.get(kid) or self._keys.get(None)
 
     def open(self) -> None:
-        """Begin to keep them up to date. Raises KeysUnreadable for a file that is no such file."""
+        """Begin to keep the keys up to date. Raises KeysUnreadable for an unusable file."""
         if not is_url(self._source):
             self.take(self._read(self._source))
         self._keeping = asyncio.get_running_loop().create_task(self._keep())
@@ -87,7 +87,7 @@ class SigningKeys:
                 task.cancel()
 
     def want(self, then: Callable[[], None]) -> bool:
-        """Call `then` when the keys have been looked for once more; False: not now."""
+        """Fetch the keys once more, then call `then`; False: not now."""
         now = self._clock()
         pausing = self._fetching is None and now < self._pause_until
         if self._closed or pausing or self._waiting >= WAITING_MAX:
@@ -120,19 +120,19 @@ class SigningKeys:
 
     async def _fetch(self) -> None:
         try:
-            # Finding the site is not within the time that the call itself is given.
+            # The call's own time-out does not include the look-up of the host name.
             async with asyncio.timeout(2 * FETCH_TIMEOUT_S):
                 self.take(await _in_thread(partial(self._read, self._source)))
             _log.info("signing keys fetched", source=self._source, keys=len(self._keys))
         except (KeysUnreadable, TimeoutError) as error:
-            # Those that were there serve on.
+            # The earlier keys stay in use.
             _log.warning("signing keys not fetched", error=str(error))
         except Exception as error:
-            # Nobody foresaw it; a server that never looked again would refuse every token one day.
+            # An unforeseen fault must not end the renewal: one day every token would be refused.
             _log.error("signing keys not fetched", source=self._source, exc_info=error)
 
     def take(self, document: bytes) -> None:
-        """These are the keys from now on. Raises KeysUnreadable, and keeps those it has."""
+        """Replace the keys. Raises KeysUnreadable, and keeps the earlier keys then."""
         try:
             self._keys = read_keys(document)
         except KeysUnreadable as error:
@@ -145,7 +145,7 @@ def is_url(source: str) -> bool:
 
 
 def read_document(source: str) -> bytes:
-    """The document at a path or a URL; a call that waits. Raises KeysUnreadable."""
+    """The document at a path or a URL; this call blocks. Raises KeysUnreadable."""
     try:
         if not is_url(source):
             with Path(source).open("rb") as file:
@@ -157,9 +157,9 @@ def read_document(source: str) -> bytes:
 
 
 def read_keys(document: bytes) -> dict[str | None, SigningKey]:
-    """The keys of a JWK Set (RFC 7517 §5) that tokens may be signed with, by name.
+    """The usable keys of a JWK Set (RFC 7517 §5), by name.
 
-    One that cannot be used is left out, as the RFC asks. Raises KeysUnreadable when none is left.
+    An unusable key is left out, as the RFC asks. Raises KeysUnreadable when no key is left.
     """
     try:
         content = json.loads(document)
@@ -181,7 +181,7 @@ def read_keys(document: bytes) -> dict[str | None, SigningKey]:
 def _usable(jwk: Mapping[str, Any]) -> SigningKey | None:
     if jwk.get("use", "sig") != "sig" or not isinstance(jwk.get("kid"), str | None):
         return None
-    # By its text first: the library warns of a short one on standard error.
+    # Its text is checked first: the library warns of a short key on standard error.
     if jwk.get("kty") == "RSA" and len(str(jwk.get("n"))) * 6 < RSA_BITS_MIN:
         return None
     try:
@@ -195,7 +195,7 @@ def _usable(jwk: Mapping[str, Any]) -> SigningKey | None:
 
 
 class _NoRedirect(HTTPRedirectHandler):
-    """The operator named one place to trust; it cannot name another."""
+    """The operator trusts one site, and that site cannot redirect to another."""
 
     def redirect_request(self, *args: Any, **kwargs: Any) -> Request | None:
         return None
@@ -225,7 +225,7 @@ def _bounded(read: Callable[[int], bytes]) -> bytes:
 
 
 async def _in_thread(call: Callable[[], bytes]) -> bytes:
-    """Run a call that waits in a thread that a stop of the process need not wait for."""
+    """Run a blocking call in a thread that does not hold up the stop of the process."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[bytes] = loop.create_future()
 
@@ -241,7 +241,7 @@ async def _in_thread(call: Callable[[], bytes]) -> bytes:
         result, fault = None, None
         try:
             result = call()
-        except Exception as error:  # whatever it is, whoever waits must hear of it
+        except Exception as error:  # any fault must reach the waiting caller
             fault = error
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, result, fault)

@@ -1,7 +1,7 @@
 """Tokens of an issuer that the operator trusts: JSON Web Tokens (RFC 7519).
 
-Only signatures that need a private key are taken. What a token allows, one of its claims says, in
-the words of Azure's roles or of the rights themselves, and it holds for the whole namespace.
+Only signatures that need a private key are accepted. One claim of a token lists its rights, as
+Azure's roles or as the rights themselves. They hold for the whole namespace.
 """
 
 import json
@@ -31,10 +31,10 @@ from postbus.model.authorization import ALL_RIGHTS, Right
 from postbus.model.times import NEVER, Instant
 
 ALGORITHMS: Final = ("RS256", "PS256", "ES256")
-"""Never `none`, nor an HMAC: its key would be the public one."""
+"""Never `none`, and never an HMAC: its key would be the public key."""
 TOKEN_LENGTH_MAX: Final = 16_384
 CLOCK_SKEW_S: Final = 60
-"""How far the issuer's clock may be ahead of ours. Behind it may not be: a token ends when it ends,
+"""How far the issuer's clock may be ahead of ours. It may not be behind: a token ends at its time,
 or its links would go on without it."""
 
 ROLES: Final = {
@@ -48,14 +48,14 @@ ROLES: Final = {
 
 
 class Grant(NamedTuple):
-    """What a token allows, and for how long."""
+    """The rights of a token, and how long they last."""
 
     rights: Right
     expires_at: Instant
 
 
 class Issuer:
-    """One issuer: its name, who its tokens must be for, its keys, and the claim with the roles."""
+    """One issuer: its name, the audience of its tokens, its keys, and the claim with the roles."""
 
     __slots__ = ("_audience", "_name", "_registry", "_roles_claim", "keys")
 
@@ -69,9 +69,9 @@ class Issuer:
         self.keys = keys
 
     def verify(self, token: str, now: Instant) -> Grant:
-        """What the token allows. Raises Unauthorized, saying why.
+        """The rights of the token. Raises Unauthorized with the reason.
 
-        KeyUnknown and NoKeysYet are worth one more try when the keys have been looked for
+        KeyUnknown and NoKeysYet are worth one retry after the keys were fetched
         (`SigningKeys.want`).
         """
         claims = self._verified(token)
@@ -142,7 +142,8 @@ class Issuer:
 
     def _rights(self, claims: dict[str, Any]) -> Right:
         value = claims.get(self._roles_claim)
-        # A list (Azure's `roles`), or one text with spaces between (OAuth's `scp` and `scope`).
+        # A list (Azure's `roles`), or one text with spaces between the roles (OAuth's `scp`,
+        # `scope`).
         names = [value, *value.split()] if isinstance(value, str) else value
         rights = Right(0)
         for name in names if isinstance(names, list) else ():

@@ -1,7 +1,7 @@
-"""The keys of the namespace and of its entities, and which of them made a signature.
+"""The keys of the namespace and of its entities, and the search for the key of a signature. Pure.
 
-Pure. Key names compare without regard to case, as in .NET's own comparison of two rules; the keys
-themselves to the last character, in a time that does not tell how many of them were right.
+Key names compare without regard to case, as .NET compares two rules. The keys themselves compare to
+the last character, in a time that does not depend on the matching characters.
 """
 
 import hmac
@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 from postbus.model.authorization import ALL_RIGHTS, AuthorizationRule, Right
 
 NAMESPACE: Final = ""
-"""Whose keys are good for everything; entities have names."""
+"""The owner of the keys that open everything; entities have names."""
 
-# Compared with where there is no key of the name that was given, so that the answer takes as long.
+# Compared with where no key has the given name, so that the answer takes as long.
 _NOBODYS_KEYS: Final = ("no key has this name", "nor this one")
 
 
@@ -38,7 +38,7 @@ class AccessKey:
 
 
 class Mark(NamedTuple):
-    """Which value of which key proved something. Does not tell the value."""
+    """The value of a key that proved something, as a digest."""
 
     owner: str
     """The entity whose key it is, in small letters; empty for the namespace."""
@@ -56,7 +56,7 @@ class KeyRing:
         self._by_value: dict[bytes, list[Mark]] = {}
 
     def learn(self, owner: str, keys: Iterable[AccessKey]) -> bool:
-        """These are the owner's keys from now on. Returns whether that takes anything away."""
+        """Set the owner's keys. Returns whether that takes a right away."""
         owner = owner.lower()
         before = self._keys.get(owner, {})
         after = {key.name.lower(): key for key in keys}
@@ -80,7 +80,7 @@ class KeyRing:
         return owner.lower() in self._keys
 
     def owner_of(self, path: str) -> str:
-        """The entity that a path in small letters leads to or into; the namespace where none."""
+        """The entity that a path in small letters leads to or into; otherwise the namespace."""
         while path and path not in self._keys:
             path = path.rpartition("/")[0]
         return path
@@ -90,7 +90,7 @@ class KeyRing:
     ) -> tuple[AccessKey, Mark] | None:
         """The key that made a signature: the owner's, or else the namespace's.
 
-        As many keys are tried where there are none.
+        Where keys are missing, as many others are tried, so that the time is the same.
         """
         names = [name.lower() for name in names]
         owners = (owner, NAMESPACE)
@@ -103,17 +103,18 @@ class KeyRing:
         return found[0] if found else None
 
     def holders(self, name: str, value: str) -> list[tuple[AccessKey, Mark]]:
-        """All keys of this name and value; one value may have been put on several entities."""
+        """All keys of this name and value; several entities may have the same key."""
         given = value.encode("utf-8", "surrogatepass")
         marks = self._by_value.get(_place(name.lower(), digest_of(value)), [])
         found = [(self._keys[mark.owner][mark.name], mark) for mark in marks]
-        # The place was found by a digest, whose time tells nothing of the value; then once more.
+        # The look-up by digest takes a time that reveals nothing of the value. The values are then
+        # compared once more.
         values = [each for key, _ in found for each in key.keys] or list(_NOBODYS_KEYS)
         matches = [hmac.compare_digest(each.encode(), given) for each in values]
         return found if any(matches) else []
 
     def still_grants(self, mark: Mark) -> Right:
-        """What the key behind a mark allows today; nothing if it, or that value of it, is gone."""
+        """The rights that the key of a mark gives now; none if the key or that value is gone."""
         key = self._keys.get(mark.owner, {}).get(mark.name)
         if key is None or mark.digest not in map(digest_of, key.keys):
             return Right(0)

@@ -1,9 +1,9 @@
-"""Which key opens the namespace, and the connection string that carries it.
+"""The key that opens the namespace, and the connection string that carries it.
 
-On loopback it is the one Microsoft's emulator made well known, so that a connection string copied
-from anywhere works. On any other address everybody knows that key, so it is not valid there: a
-random one is made, kept in a file only its owner can read, and shown once. A second line of that
-file is a second key, for as long as clients still use an older one.
+On loopback it is the well-known key of Microsoft's emulator, so that a connection string copied
+from anywhere works. On any other address that key is not valid, because everybody knows it. There a
+random key is made, kept in a file that only its owner can read, and shown once. A second line of
+that file is a second key, for clients that still use an older one.
 """
 
 import base64
@@ -26,20 +26,20 @@ _OTHERS = 0o077
 
 
 class KeyFileError(Exception):
-    """The key file cannot be used as it is; the text says what to do."""
+    """The key file cannot be used; the text says what to do."""
 
 
 class NamespaceKey(NamedTuple):
     name: str
     value: str
     fresh: bool
-    """Made just now: this start is the one time it is shown."""
+    """Made just now: only this start shows it."""
     secondary: str = ""
-    """As good as the first; empty for none."""
+    """As good as the first; empty where there is no second key."""
 
 
 def choose_key(settings: Settings) -> NamespaceKey:
-    """The key this process answers to. Call it once the data folder is held."""
+    """The key that opens this process's namespace. Call it while the data folder is locked."""
     if settings.on_loopback:
         return NamespaceKey(KEY_NAME, WELL_KNOWN_KEY, fresh=False)
     if settings.ephemeral:
@@ -50,9 +50,9 @@ def choose_key(settings: Settings) -> NamespaceKey:
 def connection_string(
     host: str, port: int, key: NamespaceKey, *, hidden: bool = False, encrypted: bool = False
 ) -> str:
-    """What a client pastes; with `hidden`, the key is left to whoever has been shown it.
+    """The connection string for clients; with `hidden`, without the key.
 
-    With `encrypted` the SDKs use TLS: the emulator's switch is what tells them not to.
+    With `encrypted` the SDKs use TLS: without it, the emulator's switch tells them not to.
     """
     value = "<see the key file>" if hidden else key.value
     switch = "" if encrypted else ";UseDevelopmentEmulator=true"
@@ -63,7 +63,7 @@ def connection_string(
 
 
 def _reachable(host: str) -> str:
-    """The name clients use for an address we listen on."""
+    """The name that clients use for an address we listen on."""
     if host in ("127.0.0.1", "::1", "localhost"):
         return "localhost"
     if host in ("0.0.0.0", "::", ""):
@@ -76,7 +76,7 @@ def _kept_key(path: Path) -> NamespaceKey:
         value, secondary = _read_keys(path)
         return NamespaceKey(KEY_NAME, value, fresh=False, secondary=secondary)
     value = _random_key()
-    # Written aside and moved into place: a crash leaves either no key or a whole one.
+    # Written aside and moved into place: a crash leaves no key or a whole key.
     draft = path.with_suffix(".draft")
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

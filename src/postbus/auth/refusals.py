@@ -1,4 +1,4 @@
-"""Why a token is not taken, whatever its kind (semantics A §6 has the numbers)."""
+"""Why a token of any kind is refused (semantics A §6 has the numbers)."""
 
 from datetime import UTC, datetime
 
@@ -13,7 +13,7 @@ class MalformedToken(Unauthorized):
 
 
 class InvalidSignature(Unauthorized):
-    """No key of this name made this signature. Says no more: a guess must not learn which."""
+    """No key of this name made this signature. A guess must not learn whether the name exists."""
 
     sub_code = 40103
 
@@ -22,7 +22,7 @@ class InvalidSignature(Unauthorized):
 
 
 class InvalidAudience(Unauthorized):
-    """The token was made for something else."""
+    """The token was made for another resource."""
 
     sub_code = 40104
 
@@ -31,7 +31,7 @@ class InvalidAudience(Unauthorized):
 
 
 class ExpiredToken(Unauthorized):
-    """The token's time is over."""
+    """The token has expired."""
 
     sub_code = 40106
 
@@ -41,7 +41,7 @@ class ExpiredToken(Unauthorized):
 
 
 class KeyUnknown(Unauthorized):
-    """The issuer shows no key of the name that the token gives. It may do so by now."""
+    """The issuer had no key of the token's name when last asked. It may have one by now."""
 
     sub_code = 40103
 
@@ -50,7 +50,7 @@ class KeyUnknown(Unauthorized):
 
 
 class NoKeysYet(ServerBusy):
-    """The issuer could not be reached since the start, so no token of it can be judged."""
+    """The issuer was never reached since the start, so none of its tokens can be judged."""
 
     def __init__(self) -> None:
         super().__init__("The keys of the token issuer could not be fetched yet. Try again.")

@@ -1,7 +1,7 @@
 """Shared access signatures: `SharedAccessSignature sr=…&sig=…&se=…&skn=…` (wire §2.3).
 
 The signature is an HMAC-SHA256 over the percent-encoded resource, a line feed and the expiry. Each
-SDK encodes the resource in a way of its own, so the text is verified as it was received first.
+SDK encodes the resource in its own way, so the received text is verified first.
 """
 
 import base64
@@ -15,7 +15,7 @@ from postbus.auth.refusals import MalformedToken
 from postbus.model.times import NEVER, Instant
 
 SCHEME: Final = "SharedAccessSignature"
-# The longest audience, four times as long when percent-encoded twice over, and some to spare.
+# The longest audience, percent-encoded twice over to four times its length, and some to spare.
 TOKEN_LENGTH_MAX: Final = 8_192
 
 _EXPIRY_DIGITS_MAX: Final = 15
@@ -26,9 +26,9 @@ class SasToken:
     """A token taken apart, not yet verified."""
 
     resource: str
-    """What it is for, percent-decoded."""
+    """The resource it is for, percent-decoded."""
     raw_resource: str
-    """The same as received, which is what was signed."""
+    """The same as received, which is the signed text."""
     signature: bytes
     raw_expiry: str
     expires_at: Instant
@@ -42,7 +42,7 @@ class SasToken:
         yield self.raw_key_name
 
     def is_signed_by(self, key: str) -> bool:
-        """Did `key` make the signature? Takes as long for a wrong one as for a right one."""
+        """Did `key` make the signature? A wrong key takes as long as the right one."""
         matches = [
             hmac.compare_digest(_sign(key, resource, self.raw_expiry), self.signature)
             for resource in self._encodings()
@@ -57,12 +57,12 @@ class SasToken:
 
 
 def is_sas(token: str) -> bool:
-    """Does this look like a shared access signature, rather than another kind of token?"""
+    """Is this a shared access signature, rather than another kind of token?"""
     return token[: len(SCHEME) + 1].lower() == SCHEME.lower() + " "
 
 
 def parse_sas(token: str) -> SasToken:
-    """Take a token apart. Raises MalformedToken saying what is wrong with it."""
+    """Take a token apart. Raises MalformedToken with the reason."""
     if len(token) > TOKEN_LENGTH_MAX:
         raise MalformedToken(
             f"MalformedToken: The token has {len(token)} characters; "
@@ -94,7 +94,7 @@ def parse_sas(token: str) -> SasToken:
 
 
 def create_sas(key_name: str, key: str, uri: str, expires_at: Instant) -> str:
-    """A token as the SDKs make it. The expiry is cut to whole seconds."""
+    """A token in the form of the SDKs. The expiry is cut to whole seconds."""
     resource, expiry = quote_plus(uri), str(expires_at // 1_000)
     signature = quote_plus(_sign(key, resource, expiry))
     return f"{SCHEME} sr={resource}&sig={signature}&se={expiry}&skn={quote_plus(key_name)}"

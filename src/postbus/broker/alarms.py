@@ -9,8 +9,8 @@ _OUTDATED_MAX: Final = 64
 
 
 class Alarms:
-    """One time for each owner: nothing is to be done for it before. Setting a time only ever
-    brings it forward, for waking for nothing is harmless and being late is not."""
+    """A time for each owner, before which the owner has no work. Setting a time can only bring it
+    forward: waking too early is harmless, being late is not."""
 
     __slots__ = ("_at", "_heap")
 
@@ -29,14 +29,14 @@ class Alarms:
             heapify(self._heap)
 
     def first(self) -> Instant:
-        """The earliest of all times; NEVER without one."""
+        """The earliest of all times; NEVER if no owner has a time."""
         heap = self._heap
         while heap and self._at.get(heap[0][1]) != heap[0][0]:
             heappop(heap)
         return heap[0][0] if heap else NEVER
 
     def due(self, now: Instant) -> list[int]:
-        """The owners whose time has come. They have none until it is set again."""
+        """The owners whose time has come. They have no time then, until it is set again."""
         found: list[int] = []
         while self.first() <= now:
             _, owner = heappop(self._heap)

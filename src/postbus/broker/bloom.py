@@ -1,9 +1,9 @@
-"""A filter over ids: it is sure of those that were never in it, in few bits for each of them.
+"""A filter over ids: it knows for certain that an id was never added, with few bits for each id.
 
-One layer holds the ids of one segment of a history (`postbus.broker.duplicate_history`). The size
-of a layer is a power of two, and an id's bits in it are the low bits of a number. So a layer can be
+A layer holds the ids of one segment of a history (`postbus.broker.duplicate_history`). The size of
+a layer is a power of two, and an id's bits in it are the low bits of a number. So a layer can be
 folded to half its size, or unfolded, without knowing the ids again. A folded layer takes more new
-ids for known ones.
+ids for known ids.
 """
 
 import struct
@@ -17,19 +17,19 @@ BYTES_PER_ID: Final = 4
 """32 bits and 6 probes: of 40,000 ids that were never in a full layer, one is taken for known."""
 PROBES_MAX: Final = 6
 UNFOLDED: Final = 4
-"""A layer that was made too small becomes so many times as large."""
+"""The factor by which a layer grows that was made too small."""
 
 _WORDS: Final = struct.Struct("<QQ")
 _PLACE_MASK: Final = (1 << 40) - 1
 
 
 def digest_of(text: str) -> bytes:
-    """What a history knows of an id. So long that two ids with the same one do not exist."""
+    """The digest that a history stores for an id: so long that no two ids share it."""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
 
 
 def places_of(digest: bytes) -> tuple[int, int]:
-    """The first place of a digest in any layer, and the way from one to the next."""
+    """The first position of a digest in any layer, and the step to the next position."""
     first, step = _WORDS.unpack(digest)
     return first & _PLACE_MASK, (step & _PLACE_MASK) | 1
 
@@ -84,7 +84,7 @@ class Layer:
         self.mask = half * 8 - 1
 
     def unfold(self) -> None:
-        """Room for more ids. Those in it are found in several places now, as if they were more."""
+        """Make room for more ids. Each id in it then has several positions, as if it were more."""
         self.bits *= UNFOLDED
         self.mask = len(self.bits) * 8 - 1
         self.capacity *= UNFOLDED

@@ -1,4 +1,4 @@
-"""What a client asks of a queue by number or by place: peek, deferred, scheduled, batch delete.
+"""Requests of clients by number or position: peek, deferred, scheduled, batch delete.
 
 These look beyond the window, so they may return `Need` and are then called again with the pages.
 """
@@ -20,7 +20,7 @@ from postbus.model.times import Instant
 PEEK_COUNT_MAX: Final = 250
 DELETE_COUNT_MAX: Final = 4_000
 RECEIVE_BYTES_MAX: Final = 4 << 20
-"""Bodies of messages named in one call: they are all in memory at once. One alone may be larger."""
+"""Bodies of messages that a call names: all are in memory at once. A single body may be larger."""
 PEEK_ROWS: Final = 256
 """Rows read at a time, however few are asked for: many of them may be gone since."""
 
@@ -38,8 +38,8 @@ def peek(
     pages: Pages,
     session_id: str | None = None,
 ) -> Found | Need:
-    """Messages from a number on, whatever their state, in order, of one session if there is one
-    named; nothing is locked."""
+    """Peek: messages from a number on, in any state, in order. If a session is named, only the
+    messages of that session. Nothing is locked."""
     count = min(count, PEEK_COUNT_MAX)
     while True:
         found = _from(queue, subqueue, start, pages, session_id)
@@ -48,7 +48,7 @@ def peek(
         messages, horizon = found
         if messages or horizon is None:
             break
-        start = horizon + 1  # a page of nothing but what is gone since: go on behind it
+        start = horizon + 1  # the page held only removed messages: go on behind it
     chosen: list[Message] = []
     for message in messages[:count]:
         bytes_max -= message.weight
@@ -102,8 +102,8 @@ def show(
     now: Instant,
     pages: Pages,
 ) -> tuple[Found, int | None] | Need:
-    """Active messages from a number on, locked or not, in order, and the number at which to go on;
-    None behind the last. No more than a page is looked at, so there may be none and yet more."""
+    """Active messages from a number on, locked or not, in order, and the number at which to go on:
+    None behind the last. A call looks at one page, so it may find none although more follow."""
     page = first_messages(queue.ledger.delta, pages, subqueue, ACTIVE, start, PEEK_ROWS)
     if isinstance(page, Need):
         return page
@@ -133,8 +133,8 @@ def receive_deferred(
     pages: Pages,
     session_id: str | None = None,
 ) -> Found | Need:
-    """Lock (or remove) deferred messages by number, in the order asked; all of them or none. Those
-    of a session are for whoever holds it."""
+    """Lock (or remove) deferred messages by number, in the order asked; all of them or none.
+    Messages of a session go only to the receiver that holds the session."""
     queue.check_receives()
     in_session = queue.sessions is not None and subqueue == queue.main
     if in_session:
@@ -206,8 +206,8 @@ def delete_batch(
     pages: Pages,
     session_id: str | None = None,
 ) -> int | Need:
-    """Remove up to `count` ready messages enqueued by `before`, oldest first; where there are
-    sessions, those of the one that is named, or of all."""
+    """Remove up to `count` ready messages enqueued by `before`, oldest first. An entity with
+    sessions removes messages of the named session, or of all sessions."""
     queue.check_receives()
     count = min(count, DELETE_COUNT_MAX)
     if queue.sessions is not None and subqueue == queue.main:
@@ -232,7 +232,7 @@ def delete_batch(
 def _delete_in_sessions(
     queue: Queue, count: int, before: Instant, pages: Pages, session_id: str | None
 ) -> int | Need:
-    """They may be in the window of a session, or in none, so they are looked for in the index."""
+    """The messages may be in the window of a session, or in none: so look in the index."""
     delta, main = queue.ledger.delta, queue.main
     chosen: list[Message] = []
     start: int | None = 0
@@ -262,7 +262,7 @@ def _delete_in_sessions(
 def by_number(
     queue: Queue, subqueue: int, lane: int, numbers: Sequence[int], pages: Pages
 ) -> list[Message | None] | Need:
-    """The messages with these numbers in one lane, as they are now; None for what is not there."""
+    """The messages with these numbers in one lane, as they are now; None for an absent number."""
     page = RowPage(tuple(RowKey(subqueue, lane, number) for number in numbers))
     if need := missing(pages, [page]):
         return need

@@ -46,8 +46,8 @@ BATCHES_AT_ONCE: Final = 8
 COPY_BYTES: Final = 4 << 20
 SESSION_BODIES_AT_ONCE: Final = 64
 WORTH_A_BATCH: Final = 4
-"""A batch is read whole if it has so many bodies of a session. Mostly it has fewer, because the
-messages of a session lie among those of other sessions."""
+"""A batch is read whole if it has so many bodies of a session. Mostly it has fewer, because
+messages of other sessions lie between them."""
 _BLOCKED_SWEEP_MS: Final = 1_000
 
 
@@ -72,7 +72,7 @@ def fetch_bodies(queue: Queue, subqueue: int, pages: Pages) -> Need | None:
     window = queue.windows[subqueue]
     head = window.head()
     if head is None or head.raw is not None:
-        # It left while its body was read: what comes next must be looked for.
+        # The message left while its body was read: the next message must be looked for.
         queue.stir(subqueue)
         return None
     wanted = [BatchPage(base) for base in window.missing_bodies()[:BATCHES_AT_ONCE]]
@@ -119,7 +119,7 @@ def fetch_session_bodies(queue: Queue, session_id: str, pages: Pages) -> Need | 
     window = session.window
     head = window.head()
     if head is None or head.raw is not None:
-        # It left while its body was read: what comes next must be looked for.
+        # The message left while its body was read: the next message must be looked for.
         queue.shared.ready_sessions[(queue.main, session_id)] = None
         return None
     wanted = window.bodiless()[:SESSION_BODIES_AT_ONCE]
@@ -160,7 +160,7 @@ def _body_in(message: Message, page: Page, pages: Pages) -> bytes | None:
     return batch[message.position : message.position + message.length]
 
 
-# -- time, and what is left behind -----------------------------------------------------------
+# -- time, and removal -----------------------------------------------------------------------
 
 
 def activate(engine: Engine, until: Instant, now: Instant, pages: Pages) -> Need | None:
@@ -179,7 +179,7 @@ def activate(engine: Engine, until: Instant, now: Instant, pages: Pages) -> Need
         message.trail = message.trail or ForwardingInfo(message.length)
         message.trail.scheduled = True
         if engine.topic is not None:
-            # What its subscriptions get of it is found out when its body has been read.
+            # The rule matcher chooses its subscriptions when its body has been read.
             engine.topic.keep(message)
             ledger.move(RecordKind.ACTIVATED, message, MAIN, PUBLISHING, number)
         else:
@@ -220,7 +220,7 @@ def _next_wake(queue: Queue, lane: int, later: NextDue, pages: Pages) -> Instant
 
 
 def copy_forward(engine: Engine, below: int, limit: int, pages: Pages) -> Need | None:
-    """Move the few live bodies out of old batches, so that those can be trimmed."""
+    """Move the few live bodies out of old batches, so that the old batches can be trimmed."""
     pinned = PinnedPage(below, limit)
     if need := missing(pages, [pinned]):
         return need
@@ -246,7 +246,7 @@ def copy_forward(engine: Engine, below: int, limit: int, pages: Pages) -> Need |
         place_now = message.base, message.position
         first = copied.get(place_now)
         if first is not None:
-            # Another copy of the same message of a topic: they go on sharing one body.
+            # Another copy of the same message of a topic: the copies go on sharing one body.
             message.base, message.position = first.base, first.position
             engine.ledger.change(RecordKind.REPLACED, message)
             continue
@@ -269,7 +269,7 @@ def current(engine: Engine, row: Row) -> Message | None:
 
 
 def purge(engine: Engine, owner: int, pages: Pages) -> Need | None:
-    """Remove what a subscription that is gone has left, a slice at a time."""
+    """Remove the messages of a deleted subscription, a slice at a time."""
     ledger = engine.ledger
     for subqueue in subqueues_of(owner):
         for lane in LANES:
@@ -283,6 +283,6 @@ def purge(engine: Engine, owner: int, pages: Pages) -> Need | None:
                     RecordKind.STATE_CLEARED if lane == STATE else RecordKind.DELETED, message
                 )
             return None
-    # A chore of an engine that was thrown away may have come to its end first.
+    # A chore of a discarded engine may have ended first.
     engine.removed.pop(owner, None)
     return None

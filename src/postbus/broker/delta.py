@@ -1,4 +1,4 @@
-"""What changed since the last checkpoint, laid over every page the index returns.
+"""The changes since the last checkpoint, laid over every page the index returns.
 
 Index + delta is the durable state of a fragment. A message that comes and goes between two
 checkpoints leaves no trace here, and so never touches the index.
@@ -14,14 +14,14 @@ _LANES = 8
 
 
 class Delta:
-    """Per lane: number → the message as it is now, or None where the index has one too many."""
+    """Per lane: number → the message as it is now, or None if only the index still has it."""
 
     __slots__ = ("_groups", "_lanes", "_left", "size")
 
     def __init__(self) -> None:
         self._lanes: dict[int, dict[int, Message | None]] = {}
         self._groups: dict[int, dict[str, dict[int, None]]] = {}
-        """Per lane: session → numbers that were put there, some of which may be gone."""
+        """Per lane: session → numbers that were put there. Some of the messages may be gone."""
         self._left: dict[int, set[str]] = {}
         """Per lane: sessions that the index has too many rows of."""
         self.size = 0
@@ -108,7 +108,7 @@ class Delta:
     def over_group(
         self, rows: list[Row], subqueue: int, lane: int, session_id: str, start: int, limit: int
     ) -> tuple[list[Message], int | None]:
-        """The same of one session."""
+        """The same for one session."""
         changes = self.lane(subqueue, lane)
         numbers = self._groups.get(subqueue * _LANES + lane, {}).get(session_id, ())
         own = [(number, changes.get(number)) for number in numbers]
@@ -117,8 +117,8 @@ class Delta:
     def over_groups(
         self, groups: list[bytes], subqueue: int, lane: int, after: str | None, limit: int
     ) -> tuple[list[str], str | None]:
-        """A lane's sessions behind `after`, and the one they reach to; None for the last. A session
-        that the index still has may have lost its last row since."""
+        """A lane's sessions behind `after`, and the session that the page ends with; None for the
+        last page. A session that the index still has may have lost its last row since."""
         end = groups[-1].decode() if len(groups) >= limit else None
         merged = {group.decode() for group in groups}
         for session_id in self._groups.get(subqueue * _LANES + lane, {}):
@@ -134,7 +134,7 @@ class Delta:
         return found, end
 
     def has_group(self, subqueue: int, lane: int, session_id: str) -> bool:
-        """Is a message of this session among those that came or changed?"""
+        """Has a message of this session come or changed since the checkpoint?"""
         numbers = self._groups.get(subqueue * _LANES + lane, {}).get(session_id)
         if not numbers:
             return False
@@ -146,8 +146,8 @@ class Delta:
         return session_id in self._left.get(subqueue * _LANES + lane, ())
 
     def due_limit(self, subqueue: int, lane: int, limit: int) -> int:
-        """How many rows to ask for, so that `limit` are left when the changed ones are not
-        counted; in coarse steps, so that asking again asks the same."""
+        """How many rows to ask for, so that `limit` rows are left without the changed rows. Rounded
+        up in steps of 1,024, so that a second call asks for the same page."""
         return limit + -(-len(self.lane(subqueue, lane)) // 1024) * 1024
 
     def over_due(

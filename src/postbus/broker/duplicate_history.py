@@ -1,12 +1,12 @@
-"""Which ids an entity has seen: exactly since the last checkpoint, before that by a filter.
+"""The ids that an entity has seen: exactly since the last checkpoint, before that by a filter.
 
-The filter says "never seen" without a read; what it may have seen is looked up in the store, where
-a checkpoint puts the ids. A segment is a stretch of time with a layer of the filter, and is let go
-as a whole when it is past the window. In the store it lies in a few parts, one written after the
-other, so that the ids of one checkpoint fall on few pages.
+The filter says "never seen" without a read. If the filter may have seen an id, the engine looks it
+up in the store, where a checkpoint puts the ids. A segment is a stretch of time with a layer of the
+filter. It is dropped as a whole when it is past the window. In the store it lies in a few parts,
+written one after the other, so that the ids of a checkpoint fall on few pages.
 
-A filter is not stored. Until a chore has read the ids of a segment again (`next_unread`), every id
-may be in it: correct, and slower.
+A filter is not stored. After a start a chore reads the ids of each segment again (`next_unread`).
+Until then every id may be in the segment: correct, and slower.
 """
 
 import struct
@@ -21,13 +21,12 @@ from postbus.model.times import NEVER, Instant
 SEGMENT_IDS: Final = 131_072
 COUNT_SHARE: Final = 4
 TIME_SHARE: Final = 8
-"""A segment ends when it has this part of all ids, but not fewer than so many, or when it lasts
-this part of the window: a message is compared with about eight layers."""
+"""A segment ends with 1/COUNT_SHARE of all ids, but not below SEGMENT_IDS, or when it has lasted
+1/TIME_SHARE of the window. So a message is compared with about eight layers."""
 PART_IDS: Final = 32_768
 PARTS: Final = 8
-"""A segment lies in the store in about so many parts, or fewer where they would be small: digests
-come in no order, so that those of one checkpoint fall on nearly all pages of the part they are
-put into."""
+"""A segment lies in the store in about so many parts, or fewer if they would be small. Digests come
+in no order, so the digests of a checkpoint fall on nearly all pages of their part."""
 CAPACITY_MIN: Final = 1_024
 FILTER_BYTES: Final = 8 << 20
 
@@ -36,14 +35,14 @@ _SEGMENT = struct.Struct("<QIQQqq")
 
 
 class Segment:
-    """The ids of one stretch of time."""
+    """The ids of a stretch of time."""
 
     __slots__ = ("count", "cursor", "draft", "first_at", "last_at", "layer", "number",
                  "part_count", "parts", "parts_read", "room", "stored", "worn")  # fmt: skip
 
     def __init__(self, number: int) -> None:
         self.number = number
-        """Of its first part."""
+        """The number of its first part."""
         self.parts = 1
         self.part_count = 0
         """Ids in the last of them."""
@@ -51,16 +50,16 @@ class Segment:
         self.first_at: Instant = 0
         self.last_at: Instant = 0
         self.stored = False
-        """Has the store ids of it?"""
+        """Does the store have ids of it?"""
         self.layer: Layer | None = None
-        """None while it is not known what is in it."""
+        """None until the ids of the segment have been read."""
         self.draft: Layer | None = None
         """The layer that its ids are being read into."""
         self.parts_read = 0
         self.cursor = b""
-        """The last digest that was read of the part after those."""
+        """The last digest that was read of the part after the parts already read."""
         self.room = 0
-        """Ids that its layer has room for, before it is to be made larger."""
+        """Ids that its layer has room for before it must grow."""
         self.worn = False
         """Its layer was made larger than it was: it is worth reading again."""
 
@@ -87,21 +86,21 @@ class History:
         self.recent: dict[bytes, Instant] = {}
         """When the ids since the last checkpoint were seen. All are of the last segment."""
         self.segments: list[Segment] = [Segment(1)]
-        """Oldest first; the last one takes the ids that come."""
+        """Oldest first; new ids go into the last segment."""
         self._flushed: Segment | None = None
         self._ends_at: Instant = NEVER
         """No segment is past the window before."""
 
     @property
     def filter_bytes(self) -> int:
-        """What the filter takes in memory."""
+        """The memory that the filter takes."""
         return sum(layer.size for layer in self._layers())
 
     @property
     def count(self) -> int:
         return sum(segment.count for segment in self.segments)
 
-    # -- what was seen -----------------------------------------------------------------------
+    # -- looking up and noting ids -----------------------------------------------------------
 
     def segments_of(self, digest: bytes, since: Instant) -> list[Segment]:
         """The segments in the store that may have seen it after a time. Mostly none."""
@@ -112,8 +111,8 @@ class History:
                 continue
             layer = segment.layer
             if layer is not None:
-                # Here and not in the layer: most are done with by the first place, and there are
-                # a dozen layers for each message.
+                # Tested here and not in the layer: the first position rules out most layers, and
+                # there are a dozen layers for each message.
                 at = first & layer.mask
                 if not layer.bits[at >> 3] >> (at & 7) & 1 or not layer.may_have(first, step):
                     continue
@@ -121,11 +120,11 @@ class History:
         return found
 
     def note(self, digest: bytes, now: Instant) -> None:
-        """It is seen now, for the first time within the window."""
+        """An id is seen now, for the first time within the window."""
         segment = self.segments[-1]
         if segment.stored and not self.recent and segment.last_at <= now - self.window_ms:
-            # The parts of this one may be on their way out of the store, slice by slice: nothing
-            # is put there any more. `expire` says the same, but not everybody asks it before.
+            # The store may be removing the parts of this segment, slice by slice, so no id may go
+            # there. `expire` says the same, but not every caller asks it first.
             segment = Segment(segment.next_number)
             self.segments.append(segment)
         self.recent[digest] = now
@@ -148,12 +147,12 @@ class History:
             draft.add(first, step)
 
     def set_window(self, window_ms: int) -> None:
-        """The window was made longer or shorter. What it has let go of does not come back."""
+        """The window was made longer or shorter. Ids that were dropped do not come back."""
         self.window_ms = window_ms
         self._ends_at = 0
 
     def expire(self, now: Instant) -> int:
-        """Let go of what is past the window; returns the number of the first part that is still
+        """Drop segments past the window; returns the number of the first part that is still
         kept."""
         if now < self._ends_at:
             return self.segments[0].number
@@ -183,12 +182,12 @@ class History:
         return max(SEGMENT_IDS, self.count // COUNT_SHARE)
 
     def _expected(self) -> int:
-        """Ids that the next segment will have, if it goes on as in the one before."""
+        """Ids that the next segment will have if traffic goes on as in the last segment."""
         before = self.segments[-2].count if len(self.segments) > 1 else 0
         return self._limit() if before >= SEGMENT_IDS else max(CAPACITY_MIN, before)
 
     def _new_layer(self, capacity: int) -> Layer:
-        """A layer that fits within the bound; the others give up what they can spare."""
+        """A layer that fits within the bound; the other layers give up the room they can spare."""
         size = size_for(capacity)
         layers = self._layers()
         while size > SIZE_MIN and self.filter_bytes + size > self._bytes_max:
@@ -218,8 +217,8 @@ class History:
     # -- the filter, read from the store -----------------------------------------------------
 
     def next_unread(self) -> Segment | None:
-        """A segment whose ids are to be read into a layer, with the layer; None when there is no
-        such. A segment that has ended is better read again than left worn."""
+        """A segment whose ids must be read into a layer, with the layer; None if there is none. A
+        worn layer of a segment that has ended is read again, too."""
         for segment in reversed(self.segments):
             ended = segment is not self.segments[-1]
             if segment.stored and (segment.layer is None or (segment.worn and ended)):
@@ -233,11 +232,11 @@ class History:
         segment.draft = self._new_layer(capacity)
         segment.cursor, segment.parts_read = b"", 0
         if not ended:
-            # These may come to lie in the store behind the place that was read last.
+            # The store may place these ids behind the position that was read last.
             segment.draft.add_all(self.recent)
 
     def read_on(self, segment: Segment, digests: Sequence[bytes], is_last: bool) -> None:
-        """These come next in the store; are they the last of their part?"""
+        """Add the next digests of the store; `is_last` says whether their part ends with them."""
         draft = segment.draft
         assert draft is not None
         draft.add_all(digests)
@@ -254,7 +253,7 @@ class History:
     # -- checkpoints -------------------------------------------------------------------------
 
     def flush(self) -> SeenIds | None:
-        """What the store must have with the checkpoint that is being made."""
+        """The ids that the store must have with the checkpoint that is being made."""
         last = self.segments[-1]
         self._flushed = last
         if not last.count:

@@ -1,8 +1,8 @@
 """Duplicate detection: a message whose id was seen within the window is accepted and dropped.
 
-The window counts from when an id was first seen, and what becomes of that message does not matter
-(semantics B §6). A message without an id is never a duplicate. Each one that is dropped has a
-number of its own and a record, so that whoever reads the journal sees it; it is not charged.
+The window counts from the first time an id was seen. The fate of that first message does not matter
+(semantics B §6). A message without an id is never a duplicate. Each dropped message has its own
+number and a record, so that readers of the journal see it. It is not charged.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from postbus.broker.queue import Queue
 from postbus.model.times import Instant
 
 RECALLED_AT_ONCE: Final = 4_096
-"""Ids that one turn reads into the filter again: about 5 ms."""
+"""Ids that a turn reads into the filter again: about 5 ms."""
 
 Store = Callable[[Sequence[Message], Instant], list[int]]
 """Stores messages that are admitted; refuses none."""
@@ -31,7 +31,7 @@ def digests_of(messages: Sequence[Message]) -> list[bytes]:
 def lookup(
     history: History, digests: Sequence[bytes], now: Instant, pages: Pages | None
 ) -> Need | None:
-    """What must be read before it is known which of these were seen."""
+    """The pages that must be read before the engine knows which of these ids were seen."""
     since = now - history.window_ms
     wanted: dict[Segment, list[bytes]] = {}
     for digest in digests:
@@ -50,8 +50,8 @@ def lookup(
 def repeated(
     history: History, digests: Sequence[bytes], now: Instant, pages: Pages | None
 ) -> list[bool]:
-    """Which of these were seen within the window, or come a second time here. What `lookup` asks
-    for has been read."""
+    """Which of these ids were seen within the window, or come a second time here. The pages that
+    `lookup` asks for have been read."""
     since = now - history.window_ms
     here: set[bytes] = set()
     found: list[bool] = []
@@ -66,7 +66,7 @@ def repeated(
 
 
 def foresee(history: History, messages: Sequence[Message], now: Instant) -> Need | None:
-    """What `send_once` would have to read for these."""
+    """The pages that `send_once` would have to read for these messages."""
     return lookup(history, digests_of(messages), now, None)
 
 
@@ -79,11 +79,11 @@ def send_once(
     now: Instant,
     pages: Pages | None,
 ) -> list[int] | Need:
-    """Store those of the messages that were not seen; all of them are accepted, or none."""
+    """Store the messages that were not seen; all of them are accepted, or none."""
     history.expire(now)
     digests = digests_of(messages)
     if len(digests) == 1:
-        # By far the most: one message, and it is new.
+        # The most frequent case by far: one message, and it is new.
         [digest] = digests
         since = now - history.window_ms
         if digest and digest not in history.recent and not history.segments_of(digest, since):
@@ -94,8 +94,8 @@ def send_once(
     if need := lookup(history, digests, now, pages):
         return need
     dropped = repeated(history, digests, now, pages)
-    # All are looked at before the first is stored, and none is refused after that: a topic may be
-    # over its quota by the copies of the first. Only those that stay take room.
+    # All messages are checked before the first is stored, and none is refused after that: the
+    # copies of the first may take a topic over its quota. Only messages that stay take room.
     policy, size_bytes = own.policy, own.ledger.size_bytes
     admit(kind, own.name, policy, size_bytes, _chosen(messages, dropped, False))
     admit(kind, own.name, policy, 0, _chosen(messages, dropped, True))
@@ -117,8 +117,8 @@ def send_once(
 def drop(own: Queue, message: Message, now: Instant, trail: ForwardingInfo | None = None) -> int:
     """Leave nothing of a message but its record; returns the number it has there."""
     made = Message(None, message.message_id, message.session_id, scheduled_at=now)
-    # One that was scheduled in a transaction has its number; one that is forwarded has that of
-    # another entity.
+    # A message that a transaction scheduled has its number already. A forwarded message has a
+    # number of another entity.
     number = message.number if trail is None else 0
     made.number = made.enqueue_number = number or own.ledger.next_number()
     made.length = message.length

@@ -45,9 +45,9 @@ class Engine:
         self._received: dict[int, Queue] = {}
         self._lock_ends = Alarms()
         self._expiries = Alarms()
-        """Of the queues that somebody receives from."""
+        """Times of the queues that have receivers."""
         self._overdue: dict[int, Queue] = {}
-        """Those of them with messages that have expired, and are not swept yet."""
+        """Queues with expired messages that are not swept yet."""
         for subqueue, lane in self.ledger.counts:
             if lane == OUTBOX and self.ledger.count(subqueue, lane):
                 shared.outboxes[subqueue] = Outbox(0)
@@ -106,13 +106,13 @@ class Engine:
         """Memory for messages is the fragment's: the more subscriptions, the less each has."""
         self.shared.limits.share(len(self.queues))
 
-    # -- what is asked of it -----------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------
 
     def send(
         self, messages: Sequence[Message], now: Instant, pages: Pages | None = None
     ) -> list[int] | Need:
-        """Store all of them or none; returns their sequence numbers. Where duplicates are to be
-        found out it may have to read first."""
+        """Store all of them or none; returns their sequence numbers. Duplicate detection may have
+        to read first."""
         history, own, topic = self.ledger.history, self.queues[0], self.topic
         if history is None:
             return own.send(messages, now) if topic is None else topic.publish(messages, now)
@@ -121,7 +121,7 @@ class Engine:
         return send_once(history, "Topic", own, topic.store, messages, now, pages)
 
     def foresee(self, messages: Sequence[Message], now: Instant) -> Need | None:
-        """What sending these would have to read. Changes nothing."""
+        """The pages that sending these messages would have to read. Changes nothing."""
         history = self.ledger.history
         return None if history is None else foresee(history, messages, now)
 
@@ -139,7 +139,7 @@ class Engine:
     # -- time --------------------------------------------------------------------------------
 
     def tick(self, now: Instant) -> None:
-        """Take back the messages whose locks ran out, and find the queues where some expired."""
+        """Take back the messages whose locks ran out, and find the queues with expired messages."""
         self._look_at_marks()
         for owner in self._lock_ends.due(now):
             queue = self.queues[owner]
@@ -202,5 +202,5 @@ def _make(name: str, owner: int, policy: Policy, shared: SharedState) -> Queue:
 
 
 def counted(ledger: Ledger, owner: int) -> int:
-    """Messages that belong to an owner, in whatever state."""
+    """Messages that belong to an owner, in any state."""
     return sum(ledger.count(subqueue, lane) for subqueue in subqueues_of(owner) for lane in LANES)

@@ -1,14 +1,14 @@
 """Messages on their way to another entity: out of an outbox here, past a mark there.
 
-A message that is to be forwarded is in the lane OUTBOX, under a number that tells the order in
-which it leaves. It is sent as it is, as often as it takes; the destination remembers the last
-number that arrived from each outbox, in the same commit as the message. So it arrives once,
-whatever crashes. When it has arrived it is removed here.
+A message that is to be forwarded is in the lane OUTBOX, under a number that gives the order of
+leaving. It is sent unchanged, as often as it takes. The destination stores the last number that
+arrived from each outbox in the same commit as the message. So the message arrives once, whichever
+side crashes. When it has arrived, the source removes it.
 
-Where a destination refuses a message, that one goes to the dead-letter queue of its source before
-the next is sent there: the mark may not pass a message that has not arrived. An outbox of messages
-that were sent through an entity (`postbus.broker.send_via`) has several destinations, and one of
-them that is full must not keep the others waiting.
+If a destination refuses a message, it becomes a dead letter of its source before the next message
+is sent. Otherwise the mark would pass a message that has not arrived. An outbox of messages that
+were sent through an entity (`postbus.broker.send_via`) has several destinations. A full destination
+must not keep the others waiting.
 """
 
 from collections.abc import Collection, Sequence
@@ -38,26 +38,26 @@ SUBQUEUE_BITS: Final = 32
 
 
 class ForwardBatch(NamedTuple):
-    """Messages that leave together, for one destination; none where the search for them goes on."""
+    """Messages that leave together for one destination; empty while the search goes on."""
 
     destination: int
     messages: list[tuple[Message, bytes]]
 
 
 class ForwardResult(NamedTuple):
-    """What became of a shipment: so many arrived, and the next one was refused."""
+    """The result of a batch: how many messages arrived, and why the next was refused, if it was."""
 
     arrived: int
     refusal: ServiceBusError | None
 
 
 def outbox_id(fragment: int, subqueue: int) -> int:
-    """One number for one outbox of one fragment: marks are kept by it."""
+    """The outbox of a fragment as a number. Marks are kept by this number."""
     return fragment << SUBQUEUE_BITS | subqueue
 
 
 def outbox_of(origin: int) -> tuple[int, int]:
-    """The fragment and the subqueue that `outbox_id` made one number of."""
+    """The fragment and the subqueue of a number that `outbox_id` made."""
     return origin >> SUBQUEUE_BITS, origin & (1 << SUBQUEUE_BITS) - 1
 
 
@@ -68,12 +68,12 @@ def collect(
     pages: Pages,
     passed_over: Collection[int] = (),
 ) -> ForwardBatch | Need | None:
-    """The next messages in an outbox, but for those to destinations that are passed over; None
-    when there are none. Looks at one page of the outbox, and remembers how far it has come: where
-    there is nothing in it to be sent but more may follow, the shipment is empty."""
+    """The next messages in an outbox, without the destinations in `passed_over`; None if there are
+    none. A call looks at one page of the outbox, and remembers how far it has come. If the page has
+    nothing to send but more may follow, the batch is empty."""
     if owner_of(subqueue) not in engine.queues:
         engine.shared.outboxes.pop(subqueue, None)
-        return None  # its subscription is gone, and what is left of that is removed
+        return None  # its subscription is gone, and a chore removes the rest
     outbox = engine.shared.outboxes.get(subqueue)
     if outbox is None:
         return None
@@ -99,7 +99,7 @@ def collect(
 
 
 def _with_bodies(messages: Sequence[Message], pages: Pages) -> list[tuple[Message, bytes]] | Need:
-    """As many of them as go together, with what they say."""
+    """As many of the messages as go together, with their bodies."""
     chosen: list[tuple[Message, BodyPage]] = []
     bytes_left = SHIPPED_BYTES
     for message in messages:
@@ -162,7 +162,7 @@ def _drops(
     now: Instant,
     pages: Pages | None,
 ) -> bool:
-    """Was this one seen here already? Then it has arrived by that, and is dropped."""
+    """Has this entity seen the id already? Then the message counts as arrived, and is dropped."""
     own = engine.own
     if not own.policy.sends:
         raise EntityDisabled(own.name, "Send")
@@ -208,7 +208,7 @@ def _take_in(engine: Engine, origin: int, sent: Message, raw: bytes, now: Instan
 
 
 def shipped(engine: Engine, subqueue: int, numbers: Sequence[int], pages: Pages) -> Need | None:
-    """These have arrived: they are gone here."""
+    """These messages have arrived: remove them here."""
     messages = _in_outbox(engine, subqueue, numbers, pages)
     if isinstance(messages, Need):
         return messages
@@ -220,7 +220,7 @@ def shipped(engine: Engine, subqueue: int, numbers: Sequence[int], pages: Pages)
 def returned(
     engine: Engine, subqueue: int, number: int, refusal: ServiceBusError, pages: Pages
 ) -> Need | None:
-    """This one was refused: it stays here, as a dead letter that goes no further."""
+    """The destination refused this message: it stays here, as a dead letter for good."""
     messages = _in_outbox(engine, subqueue, [number], pages)
     if isinstance(messages, Need):
         return messages
@@ -232,7 +232,7 @@ def returned(
 
 
 def held_up(engine: Engine, subqueue: int, destination: int, number: int) -> None:
-    """The destination has no room for this one: it stays as it is, and others pass it."""
+    """The destination has no room for this message: it stays, and other messages pass it."""
     outbox = engine.shared.outboxes.get(subqueue)
     if outbox is not None:
         outbox.held_up(destination, number)
@@ -260,7 +260,7 @@ def _in_outbox(
 ) -> list[Message] | Need:
     queue = engine.queues.get(owner_of(subqueue))
     if queue is None or not numbers:
-        return []  # what a subscription that is gone has left is removed by a chore
+        return []  # a chore removes the messages of a deleted subscription
     found = by_number(queue, subqueue, OUTBOX, numbers, pages)
     if isinstance(found, Need):
         return found
@@ -268,7 +268,7 @@ def _in_outbox(
 
 
 def diverts(queue: Queue) -> int | None:
-    """The subqueue whose messages have to set out, since the queue forwards now; None for none."""
+    """The subqueue whose messages must leave, because the queue forwards now; None without any."""
     policy, ledger = queue.policy, queue.ledger
     if policy.forward_to != NOWHERE and ledger.count(queue.main, ACTIVE):
         return queue.main
@@ -278,8 +278,8 @@ def diverts(queue: Queue) -> int | None:
 
 
 def diverted(engine: Engine) -> list[int]:
-    """The subqueues whose messages have to set out. A queue without such a subqueue is not asked
-    again before something becomes ready in it."""
+    """The subqueues whose messages must leave. A queue that has no such subqueue is skipped until
+    something becomes ready in it."""
     diverting = engine.shared.diverting
     if not diverting:
         return []
@@ -294,7 +294,7 @@ def diverted(engine: Engine) -> list[int]:
 
 
 def divert(queue: Queue, subqueue: int, now: Instant, pages: Pages) -> Need | None:
-    """Send off what was there before the queue began to forward, a slice at a time."""
+    """Send off the messages from before the queue began to forward, a slice at a time."""
     start = queue.diverted_to if subqueue == queue.dead_letters else 0
     delta = queue.ledger.delta
     page = first_messages(delta, pages, subqueue, ACTIVE, start, DIVERTED_AT_ONCE)
@@ -302,7 +302,7 @@ def divert(queue: Queue, subqueue: int, now: Instant, pages: Pages) -> Need | No
         return page
     found, end = page
     if subqueue == queue.dead_letters:
-        # Those that may not go on stay, so it is gone through once, and not until it is empty.
+        # Some messages must stay, so one pass covers the subqueue; it need not become empty.
         last = queue.diverts_up_to
         queue.diverted_to = NEVER if end is None or end >= last else end + 1
         found = [each for each in found if each.number <= last and _may_leave(queue, each)]

@@ -1,8 +1,8 @@
-"""Sessions that are held, and the free ones that wait to be.
+"""Sessions that are held, and the free sessions that wait for a receiver.
 
-Only a session that somebody holds is an object with a window of its own. Of the others a line
-knows some ids, and the store all of them, so that a million sessions take no more memory than a
-thousand. None of this lasts: after a restart every session is free.
+Only a held session is an object with a window of its own. Of the free sessions a queue of ids holds
+some, and the store all, so that a million sessions take no more memory than a thousand. None of
+this lasts: after a restart every session is free.
 """
 
 from collections import OrderedDict
@@ -14,12 +14,12 @@ from postbus.broker.window import Window
 from postbus.model.times import NEVER, Instant
 
 READY_MAX: Final = 1_024
-"""Ids of free sessions in memory, and those that are read at once."""
+"""Ids of free sessions in memory, and of sessions read at once."""
 LISTINGS_MAX: Final = 16
 
 
 class Session:
-    """One that somebody holds: all of its messages are theirs, in order."""
+    """A held session: all of its messages go to its holder, in order."""
 
     __slots__ = ("holder", "id", "locked_until", "locks", "lost", "window")
 
@@ -31,7 +31,7 @@ class Session:
         self.locks: dict[bytes, Message] = {}
         """Messages that were received and not settled. Their lock is the session's."""
         self.lost = False
-        """Given up, or run out: nothing more is to be had from it."""
+        """Given up, or run out: the session gives no more messages."""
 
     def holds(self, now: Instant) -> bool:
         return not self.lost and self.locked_until > now
@@ -40,10 +40,10 @@ class Session:
 class FreeSessions:
     """Free sessions that have messages, in the order in which they became ready.
 
-    While all of them find room here, the line is `complete`. When there are more, new ones are not
-    noted any more: whenever the line has become empty it takes the next page of ids from the store,
-    which go round. A round is of what there was when it began, so that each has its turn whatever
-    comes in before it or behind it.
+    While all free sessions find room here, the list is `complete`. When there are more, new
+    sessions are no longer noted. Whenever the list is empty, it takes the next page of ids from the
+    store, and after the last page the first. A round covers the sessions that existed when it
+    began. So every session has its turn, whichever new sessions come before it or behind it.
     """
 
     __slots__ = ("_ends_round", "_newest", "_nobody_missed", "complete", "cursor", "duds", "ids")
@@ -54,7 +54,7 @@ class FreeSessions:
         self.cursor: str | None = None
         """The last id of the page before; None when the next page is the first."""
         self.duds = 0
-        """Sessions with nothing to give that were met since one was accepted."""
+        """Sessions without a message to give, met since a session was last accepted."""
         self._newest = 0
         self._nobody_missed = False
         self._ends_round = False
@@ -81,11 +81,11 @@ class FreeSessions:
         self._nobody_missed = True
 
     def is_for_later(self, number: int) -> bool:
-        """Has a session whose first message has this number to wait for the next round?"""
+        """Must a session whose first message has this number wait for the next round?"""
         return not self.complete and number > self._newest
 
     def pass_over(self, session_id: str) -> None:
-        """It has nothing to give, or not in this round."""
+        """The session has nothing to give, or not in this round."""
         self.duds += 1
         del self.ids[session_id]
 
@@ -103,7 +103,7 @@ class FreeSessions:
 
 
 class Sessions:
-    """Those of one queue or subscription."""
+    """The sessions of one queue or subscription."""
 
     __slots__ = ("_fragment", "_limits", "_main", "free", "held", "listings", "locks")
 
@@ -118,7 +118,7 @@ class Sessions:
         """The locks of all of them."""
         self.free = FreeSessions(shared.ledger.count(main) == 0)
         self.listings: OrderedDict[tuple[Instant | None, int], str | int] = OrderedDict()
-        """Where listings stopped, by what they are of and how many they have told."""
+        """Where listings stopped, by their filter and by how many sessions they have returned."""
 
     def open(self, session_id: str, holder: int, until: Instant) -> Session:
         """A free session is somebody's now."""
@@ -135,7 +135,7 @@ class Sessions:
         return session
 
     def add(self, message: Message) -> None:
-        """A message became active, with whatever number."""
+        """A message became active, under any number."""
         session_id = message.session_id
         assert session_id is not None
         session = self.held.get(session_id)
@@ -152,7 +152,7 @@ class Sessions:
             return None
         token = self._fragment.next_token(in_session=True)
         message.token = token
-        # It has no end of its own (semantics B §1).
+        # The lock of the message has no end of its own (semantics B §1).
         message.locked_until = NEVER
         message.delivered_at = now
         message.holder = session.holder
@@ -208,7 +208,7 @@ class Sessions:
         self.locks.clear()
 
     def remember(self, listing: tuple[Instant | None, int], place: str | int) -> None:
-        """A listing has told so many and stopped here."""
+        """A listing stopped here, after the number of sessions in its key."""
         self.listings[listing] = place
         self.listings.move_to_end(listing)
         if len(self.listings) > LISTINGS_MAX:

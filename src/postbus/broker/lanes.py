@@ -1,6 +1,6 @@
-"""The first messages of a lane, or of one session in it, for work that begins there.
+"""The first messages of a lane, or of a session in it, for work that begins there.
 
-Such work removes messages. They are gone in memory at once, and stay in the index until the next
+This work removes messages. They are gone from memory at once, and stay in the index until the next
 checkpoint. So a page of the index may hold only removed messages, and not be the end of the lane.
 """
 
@@ -12,8 +12,8 @@ from postbus.broker.pages import GroupPage, LanePage, Need, Pages
 def first_messages(
     delta: Delta, pages: Pages, subqueue: int, lane: int, start: int, limit: int
 ) -> tuple[list[Message], int | None] | Need:
-    """Up to `limit` messages from `start` on, at least one if the lane has any, and the number that
-    they reach to; None for the last."""
+    """Up to `limit` messages from `start` on, at least one if the lane has any. Also the number
+    that they reach to; None for the last page."""
     while True:
         page = LanePage(subqueue, lane, start, limit)
         if page not in pages:

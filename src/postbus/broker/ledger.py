@@ -1,7 +1,7 @@
 """The durable state of a fragment: journal records out, the same records in again.
 
-Decisions are made elsewhere. Whatever they change for good is changed here, by a record: live
-traffic writes it and applies it, recovery applies it, through the same methods.
+Decisions are made elsewhere. Every lasting change is made here, by a record. Live traffic writes
+the record and applies it; recovery applies it through the same methods.
 """
 
 import struct
@@ -78,7 +78,7 @@ class Ledger:
         self.outdated: set[int] = set()
         """Outboxes that are gone for good: the next checkpoint leaves their marks out."""
         self.history = history
-        """The ids that were seen, where duplicates are to be found; mostly None."""
+        """The ids that were seen, with duplicate detection; mostly None."""
         self.delta = Delta()
         self.pending: list[bytes] = []
         self.bytes_since_checkpoint = 0
@@ -110,7 +110,7 @@ class Ledger:
         self._write_body(RecordKind.PUBLISHED, message, body)
 
     def place(self, message: Message) -> None:
-        """A copy of a message whose body is written already comes in."""
+        """Add a copy of a message whose body is written already."""
         message.weigh()
         self._emit(
             records.encode(
@@ -120,7 +120,7 @@ class Ledger:
         self._added(message)
 
     def arrive(self, message: Message, body: bytes) -> None:
-        """A forwarded message comes in: whatever its source says again of it has happened."""
+        """A forwarded message comes in. Its mark says so if the source sends the message again."""
         assert message.trail is not None
         message.weigh()
         self._write_body(RecordKind.ARRIVED, message, body)
@@ -128,7 +128,7 @@ class Ledger:
         self._added(message)
 
     def drop(self, message: Message) -> None:
-        """A message was accepted whose id was seen already: nothing is kept of it."""
+        """A message with a known id was accepted: only its record is kept."""
         self._emit(
             records.encode(
                 RecordKind.DUPLICATE, message, message.subqueue, message.lane, message.number
@@ -160,7 +160,7 @@ class Ledger:
         _weigh(message)
         self._emit(records.encode(kind, message, from_subqueue, from_lane, from_number))
         self._removed(message, from_subqueue, from_lane, from_number, message.indexed)
-        # The index does not have it in its new place, which is never its old one.
+        # The index does not have the message in its new lane, which is never its old lane.
         message.indexed = False
         self._added(message)
 
@@ -171,7 +171,7 @@ class Ledger:
         self._changed(message)
 
     def copy(self, message: Message, body: bytes) -> None:
-        """The same message, its body in a new batch, so that the old one can be trimmed."""
+        """Write the body into a new batch, so that the old batch can be trimmed."""
         self._write_body(RecordKind.COPIED, message, body)
         self._changed(message)
 
@@ -180,7 +180,7 @@ class Ledger:
         self.bytes_since_checkpoint += len(record)
         self._at += self._layout.prefix_size + len(record)
 
-    # -- both: what a record does ------------------------------------------------------------
+    # -- both: the effect of a record --------------------------------------------------------
 
     def _added(self, message: Message) -> None:
         place = message.subqueue, message.lane
@@ -243,16 +243,16 @@ class Ledger:
     # -- commit and checkpoint ---------------------------------------------------------------
 
     def seal(self) -> list[bytes]:
-        """Close the batch: these records are on their way to the store, the next ones follow."""
+        """Close the batch: these records are on their way to the store, later records follow."""
         records, self.pending = self.pending, []
         self.head += len(records)
         self._at = self._layout.header_size
         return records
 
     def make_checkpoint(self) -> Checkpoint:
-        """Sum up everything until now, what is pending included."""
-        # Here and at no other time, so that no record is needed: what is replayed begins with
-        # a state that lacks them, or ends with one that has them still.
+        """Sum up everything until now, pending records included."""
+        # Marks are removed only here, so that removing them needs no record. A replay begins with a
+        # state that lacks them, or ends with a state that still has them.
         for origin in self.outdated:
             self.marks.pop(origin, None)
         self.outdated.clear()
@@ -309,9 +309,8 @@ class Ledger:
 
 
 def _weigh(message: Message) -> None:
-    """Have a message that is here already count with all that it has become, on every path that
-    changes it. What it counted with so far goes into the record: a replay has nothing else to
-    know it by."""
+    """Count a stored message again with everything that was put on it, on every path that changes
+    it. The record carries its size until now, which a replay cannot find elsewhere."""
     if message.lane == PUBLISHING or not has_extras(message):
         return
     counted = message.charge

@@ -20,7 +20,7 @@ OUTBOX: Final = 3
 PUBLISHING: Final = 4
 """In a topic that has not given it to all of its subscriptions yet."""
 STATE: Final = 5
-"""No message but the state of a session, whose body it is: one for each session that has any."""
+"""The state of a session, as the body of a row: not a message. A session has at most one."""
 LANES: Final = (ACTIVE, DEFERRED, SCHEDULED, OUTBOX, PUBLISHING, STATE)
 
 
@@ -46,8 +46,7 @@ _AGAIN: Final = 0x80
 _SCHEDULED: Final = 0x40
 
 COPY_BYTES: Final = 128
-"""What a copy in a subscription counts with at the least, however small its body is: it has a
-row."""
+"""The least that a copy in a subscription counts with, even if its body is small: it has a row."""
 
 
 class CorruptRow(Exception):
@@ -55,12 +54,12 @@ class CorruptRow(Exception):
 
 
 def no_body(message: "Message") -> CorruptRow:
-    """The fault of a journal that lacks what the index says it has."""
+    """The fault of a journal that lacks a body which the index has."""
     return CorruptRow(f"the journal has no body for message {message.number}")
 
 
 class ForwardingInfo:
-    """What a message brings along from a topic or from the entities it was forwarded by. Most
+    """Facts that a message brings from a topic or from the entities that forwarded it. Most
     messages of a queue have none."""
 
     __slots__ = (
@@ -80,22 +79,21 @@ class ForwardingInfo:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        """Bytes it counts with: its body, and what has been written to go with it."""
+        """Bytes it counts with: its body, and everything that was written to go with it."""
         self.former_size = 0
-        """Bytes it counted with until now, while the record of the event that has changed them is
-        written or read; 0 where nothing has changed. Stored in the place of the cursor, which only
-        a message that is being published has."""
+        """Bytes it counted with until now, while the record of a change is written or read; 0
+        without a change. Stored in place of the cursor, which only a message in publishing has."""
         self.hops = 0
         """How often it was forwarded (semantics B §8)."""
         self.again = False
-        """It was a dead letter and is sent again: wherever it arrives its id may have been seen,
-        and it is no duplicate for that."""
+        """It was a dead letter and is sent again. Its destination may have seen its id, and does
+        not take it for a duplicate."""
         self.scheduled = False
         """It was kept until it was due, and Azure's clients go on seeing that."""
         self.cursor = 0
         """The last subscription it was given to, while it is being published."""
         self.newest = 0
-        """The last subscription that there was when its topic took it: later ones do not get it."""
+        """The last subscription when the topic took it: later subscriptions do not get it."""
         self.destination = -1
         """The fragment it is on its way to; -1 for none."""
         self.origin = -1
@@ -108,7 +106,7 @@ class ForwardingInfo:
         """The message annotations, likewise."""
 
     def next_leg(self, size: int) -> "ForwardingInfo":
-        """What a copy of the message, or the same one in another entity, takes over."""
+        """The forwarding info for a copy of the message, or for the message in another entity."""
         other = ForwardingInfo(size)
         other.hops, other.again, other.scheduled = self.hops, self.again, self.scheduled
         other.envelope, other.annotations = self.envelope, self.annotations
@@ -116,17 +114,17 @@ class ForwardingInfo:
 
 
 class NewProperties(NamedTuple):
-    """Application properties in place of those that a message has."""
+    """Application properties that replace the properties of a message."""
 
     section: bytes
     header_size: int
     """Bytes of everything but the body, with them."""
     values: int = 0
-    """Values in the section: what it takes to read and write it goes by them."""
+    """Values in the section: reading and writing it takes time with their number."""
 
 
 class Message:
-    """One message in one lane of one subqueue. Made once; moves by changing its fields."""
+    """A message in one lane of one subqueue. It is made once, and moves by changing its fields."""
 
     __slots__ = (
         "base",
@@ -182,23 +180,23 @@ class Message:
         # Where the body lies: offset of its record batch, and place in it.
         self.base = -1
         self.position = 0
-        # What was put on the message since it was received; None for most.
+        # Put on the message since it was received; None for most messages.
         self.properties: bytes | None = None
         self.reason: str | None = None
         self.description: str | None = None
         self.source: str | None = None
         self.trail: ForwardingInfo | None = None
-        # Volatile: the lock, and what the engine's memory knows.
+        # Volatile: the lock, and facts that only the engine's memory has.
         self.token: bytes | None = None
         self.locked_until: Instant = 0
         self.delivered_at: Instant = 0
         self.holder = 0
         self.indexed = False
-        # What whoever made the message found out about its bytes, so as not to look again.
+        # The layout of its bytes, noted by the code that made the message, to save a second look.
         self.layout: object = None
 
     def snapshot(self) -> "Message":
-        """The message as it is now, for whoever tells of it later. It is in no queue."""
+        """The message as it is now, for an answer that is written later. It is in no queue."""
         other = Message(self.raw, self.message_id, self.session_id, self.ttl, self.enqueued_at)
         other.header_size, other.length = self.header_size, self.length
         other.subqueue, other.lane = self.subqueue, self.lane
@@ -215,7 +213,7 @@ class Message:
 
     @property
     def has_body(self) -> bool:
-        """For those who looked at `raw` before: a compiler takes it to be what it was then."""
+        """For code that tested `raw` before: a compiler would assume the earlier result."""
         return self.raw is not None
 
     @property
@@ -233,15 +231,15 @@ class Message:
 
     @property
     def first_number(self) -> int:
-        """The one it came into this fragment under. A scheduled message, a forwarded dead letter
-        and a subscription's copy have others; the record with the body has this one."""
+        """The number under which it came into this fragment, as in the record with the body. A
+        scheduled message, a forwarded dead letter and a subscription's copy get others."""
         trail = self.trail
         if trail is not None and trail.origin < 0 and trail.origin_number:
             return trail.origin_number
         return self.number
 
     def keep_first_number(self) -> None:
-        """It is about to get another number."""
+        """Call this before the message gets another number."""
         first = self.first_number
         if self.trail is None:
             self.trail = ForwardingInfo(self.length)
@@ -249,7 +247,7 @@ class Message:
 
     @property
     def weight(self) -> int:
-        """Bytes it has to count with: those of its body, and all that was put on it since."""
+        """Bytes it has to count with: its body, and everything that was put on it since."""
         size = 0
         if self.properties is not None:
             size += len(self.properties)
@@ -263,7 +261,7 @@ class Message:
         if trail is None:
             return size + self.length
         size += len(trail.envelope) + len(trail.annotations)
-        # The body of a copy may be kept for it alone.
+        # The body of a copy may be kept for this copy alone.
         return size + max(self.length, COPY_BYTES if owner_of(self.subqueue) else 0)
 
     def weigh(self) -> None:
@@ -285,7 +283,7 @@ class Message:
 
 
 def encode_extras(message: Message) -> bytes:
-    """What only few messages have; empty for the rest."""
+    """Fields that only few messages have; empty for the rest."""
     parts: list[bytes] = []
     if message.properties is not None:
         parts += (_EXTRA.pack(_PROPERTIES, len(message.properties)), message.properties)
@@ -400,7 +398,7 @@ def encode_details(message: Message) -> bytes:
 
 
 def decode_details(message: Message, data: bytes, at: int) -> int:
-    """Fill in what `encode_details` wrote; returns where it ended."""
+    """Fill in the fields that `encode_details` wrote; returns where it ended."""
     (
         message.enqueued_at,
         message.ttl,

@@ -1,8 +1,8 @@
-"""How far an outbox has been emptied, where some of its destinations have no room.
+"""How far an outbox has been emptied, while some of its destinations have no room.
 
-Messages that were sent through an entity lie in one outbox, whatever their destinations. Those for
-one that is full stay, and the others pass them. What is known of them is kept, so that they are
-passed once and not each time that somebody looks.
+Messages that were sent through an entity lie in one outbox, for all destinations. Messages for a
+full destination stay, and the others pass them. The outbox remembers the messages it has passed, so
+that no search goes over them again.
 """
 
 from collections.abc import Collection, Sequence
@@ -18,15 +18,15 @@ class Lag:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        """None of them has a lower one."""
+        """No message for the destination has a lower number."""
         self.full = True
-        """It had no room when it was last asked, so that it is tried with one message."""
+        """It had no room at the last attempt, so the next attempt sends a single message."""
 
 
 class Outbox:
-    """Where the messages of one outbox are that are to leave next.
+    """Where the next messages to leave an outbox are.
 
-    None of this lasts: after a restart the outbox is gone through from its beginning.
+    None of this lasts: after a restart the search begins at the start of the outbox.
     """
 
     __slots__ = ("_others_next", "lags", "start")
@@ -39,7 +39,7 @@ class Outbox:
         self._others_next = False
 
     def whose_turn(self, passed_over: Collection[int]) -> int | None:
-        """The destination that is to catch up now; None for all those that do not lag behind."""
+        """The destination that is to catch up now; None for all that do not lag behind."""
         if self._others_next:
             return None
         return next((each for each in self.lags if each not in passed_over), None)
@@ -47,7 +47,7 @@ class Outbox:
     def leaving(
         self, turn: int | None, messages: Sequence[Message], passed_over: Collection[int]
     ) -> list[Message]:
-        """Those of a page that may leave, all for the destination of the first of them."""
+        """The messages of a page that may leave, all for the destination of the first of them."""
         if turn is not None:
             found = [each for each in messages if destination_of(each) == turn]
             return found[:1] if self.lags[turn].full else found
@@ -60,13 +60,13 @@ class Outbox:
     def looked_at(
         self, turn: int | None, messages: Sequence[Message], end: int | None, first: Message | None
     ) -> None:
-        """A page was gone through, up to the first message that is to leave, if there is one."""
+        """A page was searched, up to the first message that is to leave, if there is one."""
         if first is not None:
             reached = first.number
         elif end is not None:
             reached = end + 1
         else:
-            # Whatever comes has a higher number.
+            # Every later message has a higher number.
             reached = messages[-1].number + 1 if messages else self.start
         self._others_next = turn is not None
         if turn is None:
@@ -89,7 +89,7 @@ class Outbox:
         self.lags[destination] = Lag(number)
 
     def has_room(self, destination: int) -> None:
-        """The destination has taken what it was sent."""
+        """The destination has taken the messages it was sent."""
         lag = self.lags.get(destination)
         if lag is not None:
             lag.full = False

@@ -1,8 +1,8 @@
-"""What the engine asks of the store when an answer is not in memory.
+"""Pages: the engine's questions to the store when an answer is not in memory.
 
 A call that needs pages returns `Need` and changes nothing. The runtime loads them and calls again
-with `Pages`. Rows in a page are as of the last checkpoint: the engine lays its delta over them,
-so a page loaded before a later checkpoint is of no use, and is asked for again.
+with `Pages`. Rows in a page are as of the last checkpoint, and the engine lays its delta over them.
+So a page from before a later checkpoint is of no use, and is asked for again.
 """
 
 from collections.abc import Sequence
@@ -32,8 +32,7 @@ class GroupPage(NamedTuple):
 
 
 class GroupsPage(NamedTuple):
-    """Sessions with rows in a lane, in order of their ids, behind one of them; None: from the
-    first on."""
+    """Sessions with rows in a lane, in order of their ids, behind `after`; None: from the start."""
 
     subqueue: int
     lane: int
@@ -42,7 +41,7 @@ class GroupsPage(NamedTuple):
 
 
 class DuePage(NamedTuple):
-    """Rows of a lane whose time has come, earliest first."""
+    """Rows of a lane that are due, earliest first."""
 
     subqueue: int
     lane: int
@@ -59,7 +58,7 @@ class NextDue(NamedTuple):
 
 
 class RowPage(NamedTuple):
-    """Rows by key, those that exist."""
+    """Rows by key; a key without a row is left out."""
 
     keys: tuple[RowKey, ...]
 
@@ -72,13 +71,13 @@ class PinnedPage(NamedTuple):
 
 
 class BatchPage(NamedTuple):
-    """One whole record batch: for the head of a queue, where its neighbours come next."""
+    """A whole record batch: for the head of a queue, where its neighbours come next."""
 
     base: int
 
 
 class BodyPage(NamedTuple):
-    """One body, without reading the rest of its batch."""
+    """A single body, without reading the rest of its batch."""
 
     base: int
     position: int
@@ -93,7 +92,7 @@ class SeenPage(NamedTuple):
 
 
 class SeenSlice(NamedTuple):
-    """The ids of a part behind one of them, in order."""
+    """The ids of a part behind an id, in order."""
 
     part: int
     after: bytes
@@ -123,7 +122,7 @@ class Need(NamedTuple):
 
 
 class Pages:
-    """What was loaded for one call, and the checkpoint it was loaded at."""
+    """The pages that were loaded for one call, and the checkpoint they were loaded at."""
 
     __slots__ = ("_epoch", "_loaded", "_looked_in", "checkpoint", "seen")
 
@@ -135,8 +134,8 @@ class Pages:
         """Ids that were looked up, and when each was seen; None for never. Not by page: many
         requests are looked up at once."""
         self._looked_in: dict[bytes, tuple[int, ...]] = {}
-        """The parts of the history that each of them was looked for in: mostly those of one page,
-        which all its ids share. A set for each would take 40 MB where there are many parts."""
+        """The parts of the history that each id was looked up in. Mostly all ids of a page share
+        these parts: a set for each id would take 40 MB if there are many parts."""
 
     def __contains__(self, page: Page) -> bool:
         return page in self._loaded
@@ -154,8 +153,8 @@ class Pages:
             self._loaded[page] = loaded
 
     def was_looked_for(self, digest: bytes, parts: Sequence[int]) -> bool:
-        """Was an id looked for in all of these parts? A checkpoint may have put it into another
-        one since the parts were chosen, and the answer is as new as the checkpoint."""
+        """Was an id looked up in all of these parts? A checkpoint may have put it into another part
+        since the parts were chosen, and the answer is as new as the checkpoint."""
         looked = self._looked_in.get(digest, ())
         return all(part in looked for part in parts)
 
@@ -185,8 +184,8 @@ class Pages:
         return at
 
     def bring_up_to(self, epoch: int, checkpoint: int) -> None:
-        """Keep what still holds. An engine that was loaded anew writes again from where the last
-        good commit ended, so that even bodies may be others than an earlier one saw."""
+        """Keep the pages that still hold. An engine that was loaded anew writes again from the end
+        of the last good commit, so even a body may differ from what an earlier engine saw."""
         if epoch != self._epoch:
             self._epoch = epoch
             self._loaded = {}

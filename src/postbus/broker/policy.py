@@ -1,5 +1,7 @@
-"""The limits and switches that an entity's description means to the engine, and whether they let
-messages in: all messages of a send, or none."""
+"""The limits and switches that an entity's description means to the engine.
+
+They admit all messages of a send, or none.
+"""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple

@@ -1,8 +1,8 @@
-"""One queue, or one subscription: send, take, settle, and what the clock does to it.
+"""One queue, or one subscription: send, take, settle, and the work that is due by the clock.
 
 Pure: time comes in as `now`, lock tokens come from an injected secret, and every lasting change is
-a record of the ledger. Calls that need the store are in `browse` (clients ask for them) and in
-`chores` (nobody asks for them).
+a record of the ledger. Calls that need the store are in `browse` (for clients) and in `chores`
+(work that nobody asked for).
 """
 
 from collections import OrderedDict
@@ -38,7 +38,7 @@ from postbus.model.times import NEVER, Instant
 
 EXPIRED_PER_TAKE: Final = 64
 HOPS_MAX: Final = 4
-"""A message is forwarded so many times at most (semantics B §8)."""
+"""A message is forwarded this often at most (semantics B §8)."""
 HOPS_EXCEEDED: Final = "MaxTransferHopCountExceeded"
 HEADERS_TOO_LARGE: Final = "HeaderSizeExceeded", "The size quota for this stream was exceeded."
 
@@ -89,12 +89,12 @@ class Queue:
         self.diverted_to = 0
         """Dead letters with lower numbers were sent on, or may not go on (`forwarding.divert`)."""
         self.diverts_up_to = self.ledger.last_number
-        """Those with higher numbers came since: they went straight on, or were refused and stay."""
+        """Later messages have higher numbers: they went straight on, or were refused and stay."""
         self.tries_refused = False
         """Dead letters that were refused are sent once more: after an update, not after a load."""
         self.receivers = dict.fromkeys(self.subqueues, 0)
         self.sessions: Sessions | None = None
-        """Those of its main subqueue, where it requires sessions (`SessionQueue`)."""
+        """The sessions of its main subqueue, if it requires sessions (`SessionQueue`)."""
         # Lower bounds: 0 means "not known, look". The chores raise them.
         self.next_due: Instant = 0 if self.ledger.count(self.main, SCHEDULED) else NEVER
         self.next_expiry: Instant = 0 if self.ledger.count(self.main) else NEVER
@@ -141,7 +141,7 @@ class Queue:
         """Keep a message until it is due."""
         raw = message.raw
         assert raw is not None
-        # A transaction has promised the number to whoever scheduled it.
+        # A transaction has promised the number to the client that scheduled the message.
         message.number = message.enqueue_number = message.number or self.ledger.next_number()
         message.lane = SCHEDULED
         self.ledger.add(RecordKind.SCHEDULED, message, raw)
@@ -219,13 +219,13 @@ class Queue:
             self.shared.expiring[self.owner] = None
 
     def stir(self, subqueue: int) -> None:
-        """Have whoever waits at a subqueue looked at in the next turn."""
+        """Have the next turn look at the receivers that wait at a subqueue."""
         self.shared.ready_subqueues[subqueue] = None
 
     # -- receiving -------------------------------------------------------------------------
 
     def forwards(self, subqueue: int) -> bool:
-        """Is this a subqueue that has one receiver, which is the broker (semantics B §8)?"""
+        """Is the broker the only receiver of this subqueue (semantics B §8)?"""
         policy = self.policy
         if subqueue == self.main:
             return policy.forward_to != NOWHERE
@@ -286,7 +286,7 @@ class Queue:
         return None
 
     def put_back(self, message: Message, raw: bytes) -> None:
-        """A message that was removed for somebody who is gone: nobody has seen it."""
+        """Return a message that was removed for a receiver which is gone: nobody has seen it."""
         message.raw = raw
         self.ledger.add(RecordKind.PUT_BACK, message, raw)
         self.windows[message.subqueue].add(message)
@@ -309,7 +309,7 @@ class Queue:
         self.ledger.remove(RecordKind.COMPLETED, message)
 
     def abandon(self, token: bytes, now: Instant, properties: NewProperties | None = None) -> None:
-        """Back to where it was, one failed delivery more; with `properties` in place of its own."""
+        """Return it to its place with one more failed delivery, and with `properties` if given."""
         self.check_properties(self._held(token, now), properties)
         message = self._unlock(token, now)
         if self._change(message, properties):
@@ -359,8 +359,8 @@ class Queue:
             )
 
     def check_properties(self, message: Message, properties: NewProperties | None) -> None:
-        """Raise the reason why a message cannot have these. One in the main subqueue becomes a dead
-        letter by them; one that is dead goes nowhere else, so it stays as it is, and locked."""
+        """Raise the reason why a message cannot have these properties. In the main subqueue it
+        becomes a dead letter instead. A dead letter goes nowhere else: it stays, and locked."""
         if message.subqueue != self.main and self._too_large(properties):
             assert properties is not None
             raise MessageSizeExceeded(
@@ -377,7 +377,7 @@ class Queue:
         return message.locked_until
 
     def lose(self, token: bytes, now: Instant) -> None:
-        """The connection of the lock's holder broke (R-SETTLE-10): as if it had run out."""
+        """The connection of the lock's holder broke (R-SETTLE-10): the lock counts as run out."""
         message = self.locks.get(token)
         if message is not None:
             self._expire_lock(message, now)
@@ -388,7 +388,7 @@ class Queue:
         return self._held(token, now)
 
     def locked(self, token: bytes) -> Message | None:
-        """The message that this lock is on, if there is one; it may have run out."""
+        """The message with this lock, if there is one; the lock may have run out."""
         return self.locks.get(token)
 
     @property
@@ -416,7 +416,7 @@ class Queue:
             del self.deferred_locks[(message.subqueue, message.number)]
         return message
 
-    # -- what becomes of a message ---------------------------------------------------------
+    # -- outcomes -------------------------------------------------------------------------
 
     def _forget(self, message: Message) -> None:
         if message.lane == ACTIVE:

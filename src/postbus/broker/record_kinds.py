@@ -1,4 +1,4 @@
-"""The kinds of records, and the one table of what each kind means.
+"""The kinds of records, and the table of their meanings.
 
 The ledger, replay, the change feed, the meters and the Spark reader all read this table. A new kind
 is a new number in `RecordKind`, a row in `MEANINGS`, and the decision that writes it.
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 
 class RecordKind(IntEnum):
-    """What happened. The numbers are part of the stored format; never reuse one."""
+    """The event of a record. The numbers are part of the stored format; never reuse a number."""
 
     ENQUEUED = 1
     SCHEDULED = 2
@@ -43,9 +43,9 @@ class RecordKind(IntEnum):
     DIVERTED = 20
     """The message entered the outbox to the entity that this entity forwards to."""
     FORWARDED = 21
-    """The message arrived at that entity, and is gone from this one."""
+    """The message arrived at its destination, and is gone from this entity."""
     ARRIVED = 22
-    """The message came from an entity that forwards to this one."""
+    """The message came from an entity that forwards to this entity."""
     STATE_SET = 23
     """A session has a new state, which is the body. Its former state was cleared just before."""
     STATE_CLEARED = 24
@@ -54,7 +54,7 @@ class RecordKind(IntEnum):
     """The message id was known already, so the message was accepted and dropped. The record has a
     number and no body."""
     POSTED = 26
-    """Sent through this entity, for another one (`postbus.broker.send_via`)."""
+    """Sent through this entity, for another entity (`postbus.broker.send_via`)."""
     PUT_BACK = 27
     """A message that was just removed is back where it was: its receiver had gone by then. After
     RESUBMITTED, a dead letter is back in its queue."""
@@ -63,12 +63,12 @@ class RecordKind(IntEnum):
 
 
 class Effect(Enum):
-    """What a record does to the lanes of its fragment."""
+    """The effect of a record on the lanes of its fragment."""
 
     ADDS = "adds"
     """The message comes into the lane that the record names."""
     CHANGES = "changes"
-    """The message has new fields. It moves if the record names another lane as its former one."""
+    """The message has new fields. It moves if the record names another lane as its former lane."""
     REMOVES = "removes"
     """The message leaves the fragment for good."""
     NOTHING = "nothing"
@@ -76,7 +76,7 @@ class Effect(Enum):
 
 
 class Meaning(NamedTuple):
-    """One row: everything that any reader of records has to know about a kind."""
+    """A row of the table: everything that a reader of records has to know about a kind."""
 
     effect: Effect
     operation: str | None
@@ -88,7 +88,7 @@ class Meaning(NamedTuple):
     """Duplicate detection knows the message id from this record on. POSTED does not count: the id
     counts at the destination. PUT_BACK does not count: the id counted when the message came."""
     notes_origin: bool = False
-    """The record may come from an outbox that forwards here; the outbox has then sent everything up
+    """The record may come from an outbox that forwards here. The outbox has then sent everything up
     to the number in the record."""
     meters: tuple[str, ...] = ()
     """The fields of `EntityMeter` that count this kind."""

@@ -1,14 +1,14 @@
 """Record v2: one durable event of one message, and its byte form.
 
-A record is absolute: it says the state after the event, never a difference, so that replaying it
-over a state that has it already changes nothing. Every record names the message well enough for a
-reader of the change feed to need no join: number, enqueued time, ids, delivery count, and for an
-outcome when the message was delivered (R-PIPE-02).
+A record is absolute: it holds the state after the event, never a difference. So replaying it over a
+state that has it already changes nothing. Every record describes its message well enough that a
+reader of the change feed needs no join. It has number, enqueued time, ids and delivery count, and
+an outcome has the time of the delivery (R-PIPE-02).
 
     kind flags lane from_lane | subqueue from_subqueue | number from_number | delivered_at
     base position length | details (see postbus.broker.message) | body
 
-Only records that bring a body carry one; the others say where it lies.
+Only records that bring a body carry a body; the others hold its position.
 """
 
 import struct
@@ -135,7 +135,7 @@ def encode_plainly(
     from_lane: int,
     from_number: int,
 ) -> bytes:
-    """As `encode`, part by part, whatever the message has."""
+    """As `encode`, part by part, for a message with any fields."""
     return _HEAD.pack(
         kind,
         0,

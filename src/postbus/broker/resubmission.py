@@ -1,10 +1,10 @@
-"""Dead letters that are sent again, or thrown away, by their numbers (R-DLQ-08).
+"""Dead letters that are sent again, or discarded, by their numbers (R-DLQ-08).
 
-One that is sent again leaves the dead-letter queue and comes in where it shall be within one call,
-so that both are in one commit: a crash finds it in one place or the other, and asking again for a
-number that is gone changes nothing. To another fragment it goes by way of the outbox, as messages
-do that are sent through an entity (`postbus.broker.send_via`). What becomes of its sections is for
-somebody else to say: the engine does not look into messages.
+A dead letter leaves the dead-letter queue and enters its target within one call, so that both are
+in one commit. A crash finds it in one of the two, and a second request for a number that is gone
+changes nothing. To another fragment it goes through the outbox, as messages do that are sent
+through an entity (`postbus.broker.send_via`). The caller edits its sections: the engine does not
+look into messages.
 """
 
 from abc import ABC, abstractmethod
@@ -32,14 +32,14 @@ Revise = Callable[[Message, bytes], Message]
 
 
 class Outcome(Enum):
-    """What became of one dead letter that was asked for."""
+    """The outcome for one dead letter that a client named."""
 
     MOVED = "moved"
     REMOVED = "removed"
     NOT_FOUND = "not found"
     LOCKED = "locked"
     REFUSED = "refused"
-    """Where it was to go cannot take it, or it cannot be made what it was to be."""
+    """The destination refused it, or the edit failed."""
 
 
 class Result(NamedTuple):
@@ -49,7 +49,7 @@ class Result(NamedTuple):
 
 
 class Repair(NamedTuple):
-    """One dead letter that is to be sent again."""
+    """A dead letter that is to be sent again."""
 
     number: int
     revise: Revise
@@ -60,7 +60,7 @@ class ResubmitTarget(ABC):
 
     @abstractmethod
     def check(self, dead: Message, made: Message, now: Instant) -> None:
-        """Raise the reason why what was made of a dead letter cannot go there."""
+        """Raise the reason why the edited dead letter cannot go there."""
 
     @abstractmethod
     def place(self, made: Message, now: Instant) -> None:
@@ -68,10 +68,10 @@ class ResubmitTarget(ABC):
 
 
 class Back(ResubmitTarget):
-    """Into the very queue or subscription whose dead letters they are."""
+    """Into the queue or subscription that the dead letters belong to."""
 
     def __init__(self, queue: Queue, own: Queue) -> None:
-        """`own` is the queue or topic of the fragment: size limits are those of it."""
+        """`own` is the queue or topic of the fragment, which sets the size limits."""
         self._queue = queue
         self._kind = "Queue" if queue is own else "Topic"
         self._policy = queue.policy._replace(
@@ -92,7 +92,7 @@ class Back(ResubmitTarget):
         assert raw is not None
         queue.limit_ttl(made)
         made.number = made.enqueue_number = queue.ledger.next_number()
-        # Its id was seen when it came for the first time, so the record is none that brings one.
+        # Its id was seen when it first came, so its record is of a kind that carries no id.
         if made.enqueued_at > now:
             made.lane = SCHEDULED
             made.trail = _sent_again(made)  # the queue may forward by then
@@ -109,7 +109,7 @@ class Back(ResubmitTarget):
 
 
 class Published(ResubmitTarget):
-    """To the topic itself: all of its subscriptions get a copy, as far as they want one."""
+    """To the topic itself: every subscription that wants the message gets a copy."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -134,7 +134,7 @@ class Posted(ResubmitTarget):
     def __init__(
         self, engine: Engine, destination: int, kind: str, name: str, policy: Policy
     ) -> None:
-        """A fragment, and what the entity there asks of messages; `kind` is Queue or Topic."""
+        """A fragment, and the policy of the entity there; `kind` is Queue or Topic."""
         self._engine = engine
         self._destination = destination
         self._kind = kind
@@ -142,7 +142,8 @@ class Posted(ResubmitTarget):
         self._policy = policy
 
     def check(self, dead: Message, made: Message, now: Instant) -> None:
-        # It is asked for room when the message arrives, and waited for if it has none.
+        # The destination checks its room when the message arrives; a full destination is waited
+        # for.
         admit(self._kind, self._name, self._policy, 0, [made])
         admit_posts(self._engine, _size_without(self._engine.own, dead, made), [made])
 
@@ -158,8 +159,8 @@ def _sent_again(made: Message) -> ForwardingInfo:
 
 
 def _size_without(queue: Queue, dead: Message, made: Message) -> int:
-    """The size of the entity without a dead letter. One that does not grow is never too much: a
-    queue that its dead letters have filled is repaired by sending them again."""
+    """The size of the entity without a dead letter. A message that does not grow always fits:
+    otherwise a queue full of dead letters could not be repaired by sending them again."""
     return 0 if made.length <= dead.charge else queue.ledger.size_bytes - dead.charge
 
 
@@ -172,8 +173,8 @@ def resubmit(
     pages: Pages,
     enough: Callable[[], bool] | None = None,
 ) -> list[Result] | Need:
-    """Send these dead letters again, each by itself; returns what became of the first ones, as many
-    as have bodies that fit into memory together, and not beyond what is `enough` for a turn."""
+    """Send these dead letters again, each by itself; returns the results of the first ones. These
+    are as many as have bodies that fit into memory together, up to `enough` work for a turn."""
     found = _find(queue, subqueue, [repair.number for repair in repairs], pages)
     if isinstance(found, Need):
         return found
@@ -235,7 +236,7 @@ def _take_out(queue: Queue, kind: RecordKind, dead: Message) -> None:
 def _find(
     queue: Queue, subqueue: int, numbers: Sequence[int], pages: Pages
 ) -> list[Message | Outcome] | Need:
-    """The dead letters with these numbers, or why one cannot be had."""
+    """The dead letters with these numbers, or the reason why there is none."""
     active = by_number(queue, subqueue, ACTIVE, numbers, pages)
     if isinstance(active, Need):
         return active
@@ -257,7 +258,7 @@ def _find(
 
 
 def _bodies(found: Sequence[Message | Outcome], pages: Pages) -> list[bytes | None] | Need:
-    """The bodies of the first ones, None for what has none: as many as go together."""
+    """The bodies of the first dead letters, as many as go together; None without a body."""
     bytes_left = RECEIVE_BYTES_MAX
     chosen: list[Message | None] = []
     for each in found:

@@ -1,7 +1,7 @@
-"""How many properties one request may change: a client says it once, for thousands of messages.
+"""How many properties a request may change: a client says it once, for thousands of messages.
 
 The changes are written for each message, and each time all of its properties are read and written.
-So there is a bound on their bytes, for memory, and one on their values, for time.
+So there is a bound on their bytes, for memory, and a bound on their values, for time.
 """
 
 from typing import Final
@@ -11,11 +11,11 @@ from postbus.broker.message import NewProperties
 from postbus.errors import MessageSizeExceeded
 
 VALUES_MAX: Final = 32_768
-"""Values that are read and written within one turn: some 35 ms."""
+"""Values that are read and written within a turn: some 35 ms."""
 
 
 class Rewriting:
-    """What has been changed by one request so far."""
+    """The changes that one request has made so far."""
 
     __slots__ = ("_size", "_values")
 

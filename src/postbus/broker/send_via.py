@@ -1,9 +1,9 @@
-"""Messages that are sent through one entity to another one (send-via, semantics B §7).
+"""Messages that are sent through one entity to another entity (send-via, semantics B §7).
 
-They are never visible in the entity that they are sent through: they lie in an outbox of its
-fragment, so that they are written in the same commit as whatever else a transaction does there,
-and go on from it as forwarded messages do (`postbus.broker.forwarding`). One that its destination
-refuses ends in the transfer dead-letter queue beside that outbox.
+They are never visible in the entity that they are sent through. They lie in an outbox of its
+fragment, so that they share a commit with everything else that a transaction does there. From the
+outbox they are forwarded (`postbus.broker.forwarding`). A message that its destination refuses ends
+in the transfer dead-letter queue beside that outbox.
 """
 
 from collections.abc import Sequence
@@ -17,14 +17,15 @@ from postbus.model.times import Instant
 
 
 def is_posted(subqueue: int) -> bool:
-    """Is the outbox of this subqueue one of messages that were sent through its entity?"""
+    """Does the outbox of this subqueue hold messages that were sent through its entity?"""
     return kind_of(subqueue) == TRANSFER_DEAD_LETTER
 
 
 def admit_posts(engine: Engine, size_bytes: int, messages: Sequence[Message]) -> None:
-    """Raise the reason why they cannot be kept here for a while, if there is one.
+    """Raise the reason why this entity cannot keep the messages for a while, if there is one.
 
-    Only its limits matter, and not what it asks of messages for itself: these are not for it.
+    Only the limits of the entity count. Its rules for its own messages do not apply: these messages
+    are not for it.
     """
     own = engine.own
     kind = "Queue" if engine.topic is None else "Topic"
@@ -43,9 +44,9 @@ def post(engine: Engine, destination: int, messages: Sequence[Message], now: Ins
         raw = message.raw
         assert raw is not None
         message.number = message.enqueue_number = ledger.next_number()
-        # One that is scheduled waits at its destination, not here.
+        # A scheduled message waits at its destination, not here.
         message.enqueued_at = max(message.enqueued_at, now)
-        # One that is sent again has one already.
+        # A dead letter that is sent again has forwarding info already.
         message.trail = message.trail or ForwardingInfo(message.length)
         message.trail.destination = destination
         message.subqueue, message.lane = TRANSFER_DEAD_LETTER, OUTBOX

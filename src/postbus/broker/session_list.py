@@ -1,7 +1,7 @@
-"""Which sessions an entity has, a page at a time.
+"""The sessions of an entity, a page at a time.
 
-A client asks for pages by how many it has seen. Where each page ended is remembered, so that the
-next one starts there instead of counting from the beginning.
+A client asks for pages by how many sessions it has seen. The broker remembers where each page
+ended, so that the next page starts there instead of counting from the beginning.
 """
 
 from typing import Final
@@ -16,7 +16,7 @@ from postbus.errors import InvalidArgument
 from postbus.model.times import Instant
 
 LISTED_MAX: Final = 1_000
-"""Sessions in one page of a listing."""
+"""Sessions in a page of a listing."""
 SKIPPED_MAX: Final = 100_000
 """Sessions that are counted again when nobody remembers where the page before ended."""
 READ_AT_ONCE: Final = 256
@@ -28,7 +28,7 @@ Step = tuple[list[tuple[str, Place]], Place | None]
 
 
 class Listing:
-    """One page of a listing, as it was asked for.
+    """A page of a listing, as a client asked for it.
 
     Its beginning may be a long way off. How far it has counted is kept from one read to the next.
     """
@@ -44,8 +44,8 @@ class Listing:
         self._place: Place | None = None
 
     def read(self, queue: Queue, pages: Pages) -> list[str] | Need:
-        """Sessions with active messages or a state, in order of their ids; or, given a time, those
-        whose state was set after it, in the order in which it was."""
+        """Sessions with active messages or a state, in order of their ids. Given a time, the
+        sessions whose state was set after it, in the order of setting."""
         sessions = with_sessions(queue).all_sessions
         if self._left_out < 0:
             self._begin(sessions)
@@ -103,7 +103,7 @@ class Listing:
 
 
 def _next_ids(queue: Queue, after: str | None, pages: Pages) -> Step | Need:
-    """Some ids behind one of them, up to one behind which there may be others."""
+    """Some ids behind an id, up to an id behind which there may be others."""
     delta = queue.ledger.delta
     start = None if after is None else after.encode()
     by_lane = [GroupsPage(queue.main, lane, start, READ_AT_ONCE) for lane in (ACTIVE, STATE)]
@@ -126,7 +126,7 @@ def _next_ids(queue: Queue, after: str | None, pages: Pages) -> Step | Need:
 def _that_exist(
     queue: Queue, ids: list[str], lanes_of: dict[str, list[int]], end: str | None, pages: Pages
 ) -> Step | Need:
-    """Leave out those that only the index still knows."""
+    """Leave out sessions that only the index still has."""
     delta = queue.ledger.delta
     needed: list[Page] = []
     found: list[str] = []
@@ -149,7 +149,7 @@ def _that_exist(
     return Need(tuple(needed)) if needed else ([(each, each) for each in found], end)
 
 
-# -- those whose state has changed -----------------------------------------------------------
+# -- sessions with a changed state -----------------------------------------------------------
 
 
 def _next_changed(

@@ -1,7 +1,7 @@
-"""What a client asks of the sessions of an entity: accept, give up, renew, and their state.
+"""The operations of a client on sessions: accept, give up, renew, and their state.
 
-State is a row like those of messages, in a lane of its own, so that it is durable, counted and
-copied forward as they are. Who holds a session lasts no longer than a lock does.
+State is a row in a lane of its own, like a message, so that it is durable, counted and copied
+forward. The hold of a session does not survive a restart, as a lock does not.
 """
 
 from typing import Final
@@ -36,7 +36,7 @@ __all__ = [
 FIRST_ROWS: Final = 64
 """Messages of a session that are read with it when it is accepted."""
 LOOKED_AT_MAX: Final = 32
-"""Sessions that are looked at together, where many have turned out to be empty."""
+"""Sessions that are looked at together, after many have turned out to be empty."""
 
 
 # -- accept and give up ----------------------------------------------------------------------
@@ -90,8 +90,8 @@ def accept_next(queue: Queue, holder: int, now: Instant, pages: Pages) -> Sessio
 
 
 def leave(queue: Queue, session: Session, now: Instant) -> None:
-    """Its holder gives it up, or is gone: all of it is available at once, and no delivery has
-    failed (semantics B §1)."""
+    """The holder gives the session up, or is gone. All its messages are available at once, and no
+    delivery has failed (semantics B §1)."""
     if not isinstance(queue, SessionQueue):
         return
     # The session may be of an engine that was thrown away, and have another holder here by now.
@@ -101,8 +101,8 @@ def leave(queue: Queue, session: Session, now: Instant) -> None:
 
 
 def renew(queue: Queue, session_id: str, holder: int | None, now: Instant) -> Instant:
-    """Let the lock last from now on as long as a new one; for whoever holds it (None), or only if
-    that is `holder`."""
+    """Let the lock last from now on as long as a new lock. With None for any holder, otherwise only
+    if `holder` holds the session."""
     session = held(queue, session_id, now)
     if holder is not None and session.holder != holder:
         raise SessionLockLost()
@@ -112,7 +112,7 @@ def renew(queue: Queue, session_id: str, holder: int | None, now: Instant) -> In
 
 
 def held(queue: Queue, session_id: str | None, now: Instant) -> Session:
-    """The session of this name, for what can only be done to one that is held."""
+    """The held session with this id; an operation on a free session is refused."""
     sessions = with_sessions(queue).all_sessions
     queue.check_receives()
     session = None if session_id is None else sessions.held.get(session_id)
@@ -164,8 +164,8 @@ def _available(
 
 
 def _and_others(queue: Queue, sessions: Sessions, need: Need, pages: Pages) -> Need:
-    """What is needed for the first session in line and, if those before it were empty, also for
-    the next ones: an index that is behind may name thousands that have nothing left."""
+    """The pages for the first free session and, if the sessions before it were empty, for the next
+    sessions, too: an index that is behind may name thousands of empty sessions."""
     wanted: dict[Page, None] = dict.fromkeys(need.pages)
     for session_id in sessions.free.ids:
         if len(wanted) > min(sessions.free.duds, LOOKED_AT_MAX):
@@ -180,7 +180,7 @@ def _and_others(queue: Queue, sessions: Sessions, need: Need, pages: Pages) -> N
 
 
 def get_state(queue: Queue, session_id: str, now: Instant, pages: Pages) -> bytes | Need | None:
-    """What its holders have written down of a session; None for nothing."""
+    """The state that holders have set for a session; None if there is none."""
     held(queue, session_id, now)
     found = _state(queue, session_id, pages)
     if found is None or isinstance(found, Need):

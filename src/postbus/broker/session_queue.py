@@ -16,7 +16,7 @@ from postbus.model.times import Instant
 
 
 class SessionQueue(Queue):
-    """It has the locks of sessions beside those of messages."""
+    """It has the locks of sessions beside the locks of messages."""
 
     __slots__ = ("all_sessions",)
 
@@ -148,7 +148,7 @@ class SessionQueue(Queue):
 
 
 def with_sessions(queue: Queue) -> SessionQueue:
-    """The queue as one that requires sessions; a plain queue is refused."""
+    """The queue, if it requires sessions; a plain queue is refused."""
     if not isinstance(queue, SessionQueue):
         raise InvalidOperation(
             "It is not possible for an entity that doesn't require sessions to create a "

@@ -1,4 +1,4 @@
-"""What the queues of one fragment share: its ledger, its lock tokens, and who has work to do."""
+"""The state that the queues of one fragment share: ledger, lock tokens, and queues with work."""
 
 from hashlib import blake2b
 from typing import Final
@@ -13,11 +13,11 @@ _IN_SESSION: Final = 1 << 8 * _COUNTER_BYTES - 1
 _COUNTER_MASK: Final = _IN_SESSION - 1
 _PROOF_BYTES: Final = 5
 _PROOFS: Final = 12
-"""Proofs that one digest is cut into: BLAKE2b has up to 64 bytes, for the price of five."""
+"""Proofs cut from a single digest: BLAKE2b has up to 64 bytes, for the price of five."""
 
 
 class SharedState:
-    """One ledger, and notes of the queues that need a look. A topic may have two thousand
+    """The ledger, and notes of the queues that need a look. A topic may have two thousand
     subscriptions, and a turn must not go through all of them."""
 
     __slots__ = (
@@ -70,8 +70,8 @@ class SharedState:
         """Work beyond the usual in this turn: property values that were read and written anew, and
         steps of rules. A turn ends by it."""
         # A lock token names fragment and epoch, so a token of an earlier owner is lock-lost at
-        # once. A counter makes the token unique. A proof shows that this broker made it: whoever
-        # has seen some tokens must not be able to guess others.
+        # once. A counter makes the token unique. A proof shows that this broker made it: a client
+        # that has seen some tokens must not be able to guess others.
         self._token_prefix = token_prefix
         self._secret = secret.to_bytes(8, "big")
         self._issued = 0
@@ -83,8 +83,8 @@ class SharedState:
         return toil
 
     def next_token(self, in_session: bool = False) -> bytes:
-        """A new lock token. It says whether its message is of a session, because that must be known
-        when the lock is lost and nothing else is left of it (`is_in_session`)."""
+        """A new lock token. It says whether its message is of a session: when the lock is lost, the
+        broker must know this, and has nothing else left of the message (`is_in_session`)."""
         self._issued += 1
         issued = self._issued
         place = issued % _PROOFS

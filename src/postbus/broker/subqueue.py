@@ -1,7 +1,7 @@
-"""The number of a subqueue: an owner, and one of the owner's subqueues.
+"""The number of a subqueue: an owner, and a subqueue of that owner.
 
 Owner 0 is the queue or topic of the fragment; the other owners are subscriptions of the topic. The
-number is part of the stored format. It is a plain `int`, because every message has one.
+number is part of the stored format. It is a plain `int`, because every message has a number.
 """
 
 from typing import Final

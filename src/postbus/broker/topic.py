@@ -1,9 +1,9 @@
 """A topic: every message it takes becomes copies in its subscriptions, in one commit.
 
-The body is written once, and all copies point to it. Which subscriptions get one, and what an
-action has made of it, is for a sorter to say: the engine does not look into messages. A message
-with more copies than fit into one turn is kept, and spread in slices (`fan_out`); those behind it
-wait, so that no subscription sees them out of order.
+The body is written once, and all copies point to it. A rule matcher decides which subscriptions get
+a copy, and how an action changes it: the engine does not look into messages. A message with more
+copies than fit into one turn is kept, and spread in slices (`fan_out`). Later messages wait, so
+that no subscription sees them out of order.
 """
 
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ from postbus.broker.subqueue import MAIN
 from postbus.model.times import Instant
 
 COPIES_AT_ONCE: Final = 512
-"""Copies that one turn makes. Those of a single message may be a few more where several rules of
-one subscription match."""
+"""Copies that a turn makes. If several rules of a subscription match, one message may have a few
+more."""
 TOIL_OF_A_COPY: Final = 16
-"""Microseconds, about, in which one is made: what the sorter counts its cost in."""
+"""Microseconds, about, in which a copy is made: the unit of the rule matcher's cost."""
 NO_SESSION: Final = (
     "Session ID is null",
     "Session enabled entity doesn't allow a message whose session identifier is null.",
@@ -32,7 +32,7 @@ STAGED_BYTES: Final = 4 << 20
 
 
 class Copy(NamedTuple):
-    """What one subscription gets of a message."""
+    """The copy of a message for one subscription."""
 
     owner: int
     envelope: bytes | None = None
@@ -45,7 +45,7 @@ class Copy(NamedTuple):
     session_id: str | None = None
     ttl: int | None = None
     header_size: int = 0
-    """Bytes of everything but the body, where an action has changed any of it."""
+    """Bytes of everything but the body, if an action has changed any of it."""
     too_large: bool = False
     """An action would have made its headers larger than they may be."""
     failure: tuple[str, str] | None = None
@@ -53,11 +53,11 @@ class Copy(NamedTuple):
 
 
 class Sorted(NamedTuple):
-    """Who gets what, in ascending order of owners."""
+    """Copies with their subscriptions, in ascending order of owners."""
 
     copies: list[Copy]
     whole: bool
-    """Or only the first of them: to make the others will take as long again."""
+    """False if only the first copies are here: making the others takes as long again."""
 
 
 class RuleMatcher(Protocol):
@@ -65,15 +65,15 @@ class RuleMatcher(Protocol):
 
     @property
     def cost(self) -> int:
-        """What it takes to look at one message, in copies that could be made instead."""
+        """The cost of looking at one message, counted in copies that could be made instead."""
 
     def copies(self, message: Message, raw: bytes, after: int = 0) -> Sorted:
-        """Who gets what. Where it is not the whole, all copies of each owner are among it, and it
-        can be asked again for those after the last."""
+        """The copies for each subscription. If the answer is not whole, it has all copies of each
+        owner in it, and a second call asks for the owners after the last."""
 
 
 class Topic:
-    """What makes a fragment that of a topic."""
+    """The part of a fragment that only a topic has."""
 
     __slots__ = ("_own", "_queues", "matcher", "newest", "room", "spread_to", "usual_copies")
 
@@ -108,7 +108,7 @@ class Topic:
         return self.store(messages, now)
 
     def store(self, messages: Sequence[Message], now: Instant) -> list[int]:
-        """The same once they are admitted: nothing is refused, whatever their copies take."""
+        """The same after they are admitted: nothing is refused, even if copies exceed the quota."""
         own = self._own
         for message in messages:
             own.limit_ttl(message)
@@ -121,7 +121,7 @@ class Topic:
         return [message.number for message in messages]
 
     def arrive(self, message: Message, now: Instant) -> None:
-        """Take a message that another entity forwards to this one."""
+        """Take a message that another entity forwards to this topic."""
         raw = message.raw
         assert raw is not None
         message.enqueued_at = now
@@ -149,15 +149,15 @@ class Topic:
         message.raw = None
 
     def take_room(self, copies: int) -> None:
-        """A message was looked at, and so many copies were made of it."""
+        """A message was looked at, and this many copies were made of it."""
         taken = max(copies, self.matcher.cost)
         self.room -= taken
         if taken > copies:
             self._own.shared.toil += (taken - copies) * TOIL_OF_A_COPY
 
     def keep(self, message: Message) -> None:
-        """The message is about to be kept: note who may get it, for others may subscribe until it
-        is spread."""
+        """The message is about to be kept: note which subscriptions may get it, because others may
+        be created before it is spread."""
         trail = message.trail = message.trail or ForwardingInfo(message.length)
         trail.newest = self.newest
 
@@ -233,7 +233,7 @@ def _copy_of(message: Message, raw: bytes, copy: Copy) -> Message:
 
 
 def fan_out(topic: Topic, own: Queue, pages: Pages) -> Need | None:
-    """Spread what was kept, the oldest first, as far as one turn goes."""
+    """Spread kept messages, the oldest first, as far as one turn goes."""
     if topic.room <= 0:
         return None
     delta = own.ledger.delta
@@ -242,7 +242,7 @@ def fan_out(topic: Topic, own: Queue, pages: Pages) -> Need | None:
         return found
     messages, _ = found
     bytes_left = STAGED_BYTES
-    # No more bodies than the turn has room for: what it has no use for is read once more.
+    # No more bodies than the turn has room for: a body without use is read once more.
     room = topic.room // max(topic.usual_copies, topic.matcher.cost, 1) + 1
     wanted: list[tuple[Message, BodyPage]] = []
     for message in messages[:room]:
@@ -261,5 +261,5 @@ def fan_out(topic: Topic, own: Queue, pages: Pages) -> Need | None:
             raise no_body(message)
         topic.take_room(topic.spread(message, raw, topic.room))
         if topic.spread_to <= message.number:
-            break  # those behind it wait until all subscriptions have it
+            break  # later messages wait until all subscriptions have it
     return None

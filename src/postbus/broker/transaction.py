@@ -1,8 +1,8 @@
-"""A transaction on one fragment: what it is asked for is checked and noted, and done at its end.
+"""A transaction on one fragment: its operations are checked and noted, and done at its end.
 
 All of it is done in one call, so that it is in one commit, and a crash leaves all or nothing
-(semantics B §7). For that to hold, everything that may still be refused when it is committed is
-looked at before the first thing is changed.
+(semantics B §7). So a commit first checks everything that may still be refused, and only then makes
+the first change.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ from postbus.errors import (
 from postbus.model.times import Instant
 
 MESSAGES_MAX: Final = 100
-"""Messages that one transaction sends (semantics B §7)."""
+"""Messages that a transaction sends (semantics B §7)."""
 SETTLEMENTS_MAX: Final = 2_048
 """Messages that it settles: as many as an AMQP session can have unsettled."""
 CANCELLATIONS_MAX: Final = 2_048
@@ -46,7 +46,7 @@ class Verdict(Enum):
 
 
 class Settlement(NamedTuple):
-    """What is to become of one locked message."""
+    """The settlement of one locked message."""
 
     subqueue: int
     token: bytes
@@ -87,7 +87,7 @@ class Transaction:
         self._over = False
         self.message_count = 0
         self.size_bytes = 0
-        """Of the messages that it sends."""
+        """Bytes of the messages that it sends."""
 
     @property
     def empty(self) -> bool:
@@ -108,7 +108,7 @@ class Transaction:
         self._add(engine, messages)
 
     def schedule(self, engine: Engine, messages: Sequence[Message]) -> list[int]:
-        """As send(); returns the numbers that those will have which are not due by then."""
+        """As send(); returns the numbers, which hold for messages not yet due at the commit."""
         self.send(engine, messages)
         for message in messages:
             message.number = engine.ledger.next_number()
@@ -199,7 +199,7 @@ class Transaction:
     # -- the end -------------------------------------------------------------------------------
 
     def roll_back(self, engine: Engine) -> None:
-        """Nothing of it happens. What it would have settled stays locked (semantics B §7)."""
+        """Nothing of it happens. The messages it was to settle stay locked (semantics B §7)."""
         self._over = True
         shared = engine.shared
         if self in shared.transactions:
@@ -212,7 +212,7 @@ class Transaction:
             shared.enlisted.remove(settlement.token)
 
     def commit(self, engine: Engine, now: Instant, pages: Pages) -> Need | None:
-        """Do all of it. Where something is refused nothing has changed: roll it back then."""
+        """Do all of it. If a part is refused, nothing has changed: roll it back then."""
         if self._over:
             raise TransactionRolledBack("The transaction is over.")
         if self.empty:
@@ -271,7 +271,7 @@ class Transaction:
 
 
 def _needs_body(message: Message) -> bool:
-    """Properties that were changed before are at hand; the first ones are part of the body."""
+    """Changed properties are at hand; original properties are part of the body."""
     return message.raw is None and message.properties is None
 
 

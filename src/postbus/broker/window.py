@@ -1,8 +1,8 @@
 """The head of one subqueue, held in memory; the rest stays in the store.
 
-Every active message with a number up to `end` is here, ready or locked. What lies beyond is read
-in pages when the ready ones run low, so memory does not grow with the backlog. Bodies are kept
-only as far as a budget of bytes goes.
+Every active message with a number up to `end` is here, ready or locked. Messages beyond `end` are
+read in pages when few ready messages are left, so memory does not grow with the backlog. Bodies are
+kept only as far as a budget of bytes goes.
 """
 
 from collections import deque
@@ -26,14 +26,14 @@ class WindowLimits:
         self._body_bytes = self.body_bytes_max = body_bytes_max
 
     def share(self, queues: int) -> None:
-        """Divide the room by so many, but leave each enough to read ahead a little."""
+        """Divide the room among the queues, but leave each enough to read ahead a little."""
         self.messages_max = max(self._messages // queues, min(self._messages, SHARE_MESSAGES_MIN))
         self.body_bytes_max = max(
             self._body_bytes // queues, min(self._body_bytes, SHARE_BYTES_MIN)
         )
 
     def be_share_of(self, whole: "WindowLimits", parts: int) -> None:
-        """Have one of so many parts of what another has, likewise."""
+        """Take a share of another window's room: `parts` windows divide it, as in `share`."""
         messages, body_bytes = whole.messages_max, whole.body_bytes_max
         self.messages_max = max(messages // parts, min(messages, SHARE_MESSAGES_MIN))
         self.body_bytes_max = max(body_bytes // parts, min(body_bytes, SHARE_BYTES_MIN))
@@ -70,7 +70,7 @@ class Window:
         self._place = place
         """The subqueue, or with it the session, that this is a window of."""
         self._stirred: dict[Any, None] = {} if ready_subqueues is None else ready_subqueues
-        """Where to say that there is something for whoever waits there."""
+        """Where to note that there is work for the receivers that wait there."""
         self._ready: deque[Message] = deque()
         # Given back out of order; merged by number when taken (R-SETTLE-07).
         self._returned: list[tuple[int, int, Message]] = []
@@ -88,7 +88,7 @@ class Window:
 
     @property
     def page(self) -> int:
-        """Messages that are worth reading at once: as many as fit, and not one by one."""
+        """Messages that are worth reading at once: as many as fit, but not a few at a time."""
         return max(self.room, SHARE_MESSAGES_MIN)
 
     @property
@@ -96,13 +96,13 @@ class Window:
         return max(0, self._limits.messages_max - len(self.live))
 
     def add(self, message: Message) -> None:
-        """A message became active in this subqueue, with whatever number."""
+        """A message became active in this subqueue, under any number."""
         number = message.number
         if number > self.end:
             if not self.complete or len(self.live) >= self._limits.messages_max:
                 self.complete = False
                 message.raw = None
-                # It is not ready, but whoever waits may now have to have the window filled.
+                # It is not ready, but waiting receivers may need the window filled now.
                 self._stirred[self._place] = None
                 return
             self.end = number
@@ -112,10 +112,10 @@ class Window:
             self._shrink()
 
     def extend(self, messages: list[Message], end: int | None) -> None:
-        """The next page, which follows `end` directly and reaches to the new one (None: the
+        """Add the next page, which follows `end` directly and reaches to the new `end` (None: the
         last message there is)."""
         for message in messages:
-            # A locked one may lie beyond `end` after a shrink.
+            # A locked message may lie beyond `end` after a shrink.
             if message.number not in self.live:
                 self._hold(message)
                 self._push(message)
@@ -128,13 +128,13 @@ class Window:
     def give_back(self, message: Message) -> None:
         """A lock ended and the message is ready again, in its place by number."""
         if message.number > self.end:
-            # The window has shrunk while it was locked: its turn is after what lies between.
+            # The window shrank while it was locked: the messages in between come first.
             self.forget(message)
         else:
             self._push(message)
 
     def take(self) -> Message | None:
-        """The first ready message whose body is here; None when there is none, or it is not."""
+        """The first ready message, if its body is here; None otherwise."""
         message = self.head()
         if message is None or message.raw is None:
             return None
@@ -144,7 +144,7 @@ class Window:
     def head(self) -> Message | None:
         """The first ready message."""
         ready, returned = self._ready, self._returned
-        # One that left while it was ready is still queued here: skip it when its turn comes.
+        # A message that left while it was ready is still queued: skip it when its turn comes.
         live = self.live
         while ready and live.get(ready[0].number) is not ready[0]:
             ready.popleft()
@@ -164,7 +164,7 @@ class Window:
             self._let_body_go(message)
 
     def withdraw(self, message: Message) -> None:
-        """A message that is ready, wherever in the line, leaves it."""
+        """A ready message leaves, from anywhere in the window."""
         self.ready_count -= 1
         self.forget(message)
         if len(self._ready) + len(self._returned) > 2 * self.ready_count + 64:
@@ -181,12 +181,12 @@ class Window:
         return list(dict.fromkeys([message.base for message in self.bodiless()]))
 
     def bodiless(self) -> list[Message]:
-        """Messages at the head of the queue whose bodies have to be read, the first one first."""
+        """Messages at the head of the queue whose bodies have to be read, the head first."""
         found: dict[int, Message] = {}
         budget = min(_LOOKAHEAD_BYTES, self._limits.body_bytes_max)
         head = self.head()
         if head is not None and head.raw is None:
-            found[head.number] = head  # first, whatever else there is room for
+            found[head.number] = head  # the head comes first, with or without room
         if self._returned:
             for _, _, message in self._returned[:64]:
                 if message.raw is None and self.live.get(message.number) is message:
@@ -202,7 +202,7 @@ class Window:
         return list(found.values())
 
     def fill_body(self, message: Message, raw: bytes) -> None:
-        """Give one ready message its body, if there is room for it or it is the first."""
+        """Give a ready message its body, if there is room for it or it is the first."""
         self._stirred[self._place] = None
         if message.raw is None and self.live.get(message.number) is message:
             fits = self._body_bytes + message.length <= self._limits.body_bytes_max
@@ -211,7 +211,7 @@ class Window:
                 self._body_bytes += message.length
 
     def fill_bodies(self, base: int, batch: bytes) -> None:
-        """Give the ready messages of one batch their bodies, the first ones first."""
+        """Give the ready messages of a batch their bodies, the first messages first."""
         self._stirred[self._place] = None
         head = self.head()
         if head is not None and head.base == base and head.raw is None:
@@ -229,7 +229,7 @@ class Window:
             self._let_body_go(message)
 
     def _shrink(self) -> None:
-        """Messages came in below `end` (into a dead-letter queue, say): let the last ones go."""
+        """Messages came in below `end` (into a dead-letter queue, say): drop the last messages."""
         ready = sorted(
             [m for m in self._ready if self.live.get(m.number) is m]
             + [m for _, _, m in self._returned if self.live.get(m.number) is m],

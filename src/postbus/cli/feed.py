@@ -1,4 +1,5 @@
-"""`postbus feed`: what the change feeds keep and who reads them, and their events as they come."""
+"""`postbus feed`: what change feeds keep, how far their readers are, and their events as they
+come."""
 
 import json
 import sys
@@ -74,7 +75,7 @@ def tail(
         page = client.describe(entity)
         offsets = {each["fragment"]: _begin(each, start) for each in page["fragments"]}
         ends = {each["fragment"]: each["next"] for each in page["fragments"]}
-        # Fragments are asked in turn, so none may wait long where there are several.
+        # Fragments are asked in turn, so where there are several, each may wait only briefly.
         wait_s = max(1, WAIT_S // len(offsets)) if follow else 0
         is_done = False
         while not is_done:
@@ -84,13 +85,13 @@ def tail(
     except FeedFailed as error:
         _fail(error)
     except BrokenPipeError:
-        sys.exit(0)  # whoever reads our lines has had enough
+        sys.exit(0)  # the reader of our output has closed it
     except KeyboardInterrupt:
         sys.exit(130)
 
 
 def _print(client: "FeedClient", entity: str, fragment: int, offset: int, wait_s: int) -> int:
-    """Print what there is from an offset on; returns where to go on."""
+    """Print the events from an offset on; returns the next offset."""
     from postbus.client.feed_client import FeedUnreachable
 
     lost = False

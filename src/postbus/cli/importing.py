@@ -1,7 +1,7 @@
 """Imports that take less time, so that `postbus serve` is ready within a second.
 
-Nearly all of that second goes into importing. What is imported stays, so that collecting garbage
-meanwhile finds nothing, over and over.
+Nearly all of that second goes into imports. Imported modules stay, so garbage collection meanwhile
+finds nothing, over and over.
 """
 
 import gc
@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def imported_quickly() -> Iterator[None]:
-    """Import what is needed in here."""
-    # structlog loads rich, where it is installed, for tracebacks that no log of ours has.
+    """Import in this context with the garbage collector off."""
+    # structlog loads rich, where it is installed, for tracebacks that our log never has.
     hidden = "structlog" not in sys.modules and "rich" not in sys.modules
     if hidden:
         sys.modules["rich"] = None  # type: ignore[assignment]

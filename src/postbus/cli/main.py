@@ -1,7 +1,7 @@
 """The `postbus` command.
 
-The flags of `serve` are made from the declarations in `postbus.settings`, so a setting is written
-down once. A command imports what it needs when it runs: `serve` must be ready within a second.
+The declarations in `postbus.settings` make the flags of `serve`, so a setting is written down once.
+A command imports its modules when it runs: `serve` must be ready within a second.
 """
 
 import inspect
@@ -26,7 +26,7 @@ from postbus.settings import (
     variable_of,
 )
 
-# A command line that cannot be carried out, as distinct from work that failed.
+# The status for an unusable command line, as distinct from work that failed.
 _USAGE = 2
 
 app = typer.Typer(
@@ -42,7 +42,7 @@ app.add_typer(feed, name="feed")
 
 
 class Form(StrEnum):
-    """What a namespace can be written as."""
+    """The formats of an exported namespace."""
 
     TOML = "toml"
     EMULATOR = "emulator"
@@ -55,7 +55,7 @@ def _shown(value: object) -> str:
 
 
 def _with_flags(command: Callable[[dict[str, object]], None]) -> Callable[..., None]:
-    """Give a command one flag for each setting; it is called with those that were used."""
+    """Give a command one flag for each setting; the command is called with the given flags."""
 
     def run(**flags: object) -> None:
         command({name: value for name, value in flags.items() if value is not None})
@@ -72,7 +72,7 @@ def _with_flags(command: Callable[[dict[str, object]], None]) -> Callable[..., N
             metavar="<name>" if several else None,
         )
         given: Any = list[str] if several else field.annotation
-        # None tells "not given", so that variable and file get their turn.
+        # None means "not given", so that variable and file get their turn.
         kind: Any = Annotated[given | None, option]
         parameters.append(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)

@@ -1,7 +1,7 @@
 """`postbus pipeline …`: archive, dead letters, report and replay, on Spark.
 
-Spark and what comes with it is an extra (`pip install 'postbus[spark]'`), so nothing of it is
-imported before a command runs.
+Spark is an extra (`pip install 'postbus[spark]'`), so nothing of it is imported before a command
+runs.
 """
 
 import signal
@@ -76,7 +76,7 @@ def archive(
         from pyspark_postbus.pipelines import console as shown
         from pyspark_postbus.pipelines.archive import archive as start
 
-        # Ended as by Ctrl-C: the batch that is being written is finished or, if not, repeated.
+        # Ends like Ctrl-C: the running batch is finished, or repeated by the next run.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with shown.bars(console) as progress:
             view = shown.ArchiveView(progress, entities)
@@ -269,7 +269,7 @@ def replay(
 def _spark(
     name: str, master: str | None, conf: list[str] | None
 ) -> "Iterator[tuple[SparkSession, Console]]":
-    """A session for one command; what is refused on the way is told in a line."""
+    """A session for one command; a refusal becomes one line of text."""
     try:
         from pyspark_postbus.pipelines import console as shown
     except ImportError as error:

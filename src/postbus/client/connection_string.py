@@ -1,7 +1,7 @@
-"""Where a namespace is and who asks: read from the connection string that `postbus serve` prints.
+"""The address and the key of a namespace, from the connection string that `postbus serve` prints.
 
-Spark's workers and the commands that ask a broker have nothing but this text, so all that HTTP and
-AMQP need is found in it.
+Spark's workers and client commands have nothing but this text. So it holds all that HTTP and AMQP
+need.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KNOWN: Final = {
 
 
 class BadConnectionString(ValueError):
-    """The text is no connection string, or says something that cannot be done."""
+    """The text is no connection string, or asks for something impossible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Namespace:
     key_name: str
     key: str = field(repr=False)
     entity_path: str | None = None
-    """The one entity that the key is for, where the string names one."""
+    """The one entity of the key, if the string names one."""
 
     @property
     def scheme(self) -> str:
@@ -52,17 +52,17 @@ class Namespace:
         return f"{host}:{self.port}"
 
     def token(self, entity: str, now_s: float) -> str:
-        """A shared access signature for an entity, or for the namespace where it is empty."""
+        """A shared access signature for an entity; for the namespace where the entity is empty."""
         uri = f"{self.scheme}://{self.netloc}/{quote(entity)}"
         return create_sas(self.key_name, self.key, uri, (int(now_s) + TOKEN_LIFE_S) * 1_000)
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """None for plain text. `SSL_CERT_FILE` names the CA where it is not the system's."""
+        """None for plain text. `SSL_CERT_FILE` names a CA that the system does not know."""
         return ssl.create_default_context() if self.tls else None
 
 
 def parse(text: str) -> Namespace:
-    """Read a connection string. Raises BadConnectionString with what is wrong, never the key."""
+    """Read a connection string. Raises BadConnectionString with the mistake, never the key."""
     parts: dict[str, str] = {}
     for part in filter(None, (piece.strip() for piece in text.split(";"))):
         name, equals, value = part.partition("=")

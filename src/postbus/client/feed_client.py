@@ -13,7 +13,7 @@ from defusedxml.ElementTree import fromstring
 from postbus.client.connection_string import BadConnectionString, parse
 
 TIMEOUT_S: Final = 90.0
-"""Longer than the broker waits for news."""
+"""Longer than the broker waits for new records."""
 WAIT_S: Final = 30
 LATER: Final = frozenset({500, 503})
 PAGE: Final = 100
@@ -22,15 +22,15 @@ _ATOM: Final = "{http://www.w3.org/2005/Atom}"
 
 
 class FeedFailed(Exception):
-    """What was asked cannot be done; the text says why."""
+    """The request failed; the text says why."""
 
 
 class FeedUnreachable(FeedFailed):
-    """The broker does not answer, or has no room; it may do so later."""
+    """The broker does not answer, or has no room. A later request may succeed."""
 
 
 class FeedClient:
-    """Asks one broker, one question at a time."""
+    """Asks one broker, one request at a time."""
 
     def __init__(self, connection_string: str) -> None:
         try:
@@ -40,13 +40,13 @@ class FeedClient:
         self._connection: http.client.HTTPConnection | None = None
 
     def entities(self) -> list[str]:
-        """All queues and topics. Needs a key that may manage."""
+        """All queues and topics. Needs a key with Manage."""
         names: list[str] = []
         for kind in ("queues", "topics"):
             skip = 0
             while found := self._titles(f"/$Resources/{kind}?$skip={skip}&$top={PAGE}"):
                 names += found
-                skip += len(found)  # a broker may give fewer than were asked for
+                skip += len(found)  # a broker may return fewer than requested
         return sorted(names, key=str.lower)
 
     def _titles(self, path: str) -> list[str]:
@@ -54,14 +54,14 @@ class FeedClient:
         return [each.findtext(f"{_ATOM}title") or "" for each in tree.iter(f"{_ATOM}entry")]
 
     def describe(self, entity: str) -> dict[str, Any]:
-        """What is kept, and who reads it."""
+        """The offsets and the readers of a feed."""
         page = f"/{quote(entity)}/$feed"
         found: dict[str, Any] = json.loads(self._read(entity, page))
         found["readers"] = json.loads(self._read(entity, f"{page}/readers"))
         return found
 
     def lines(self, entity: str, fragment: int, start: int, wait_s: int) -> Iterator[bytes | int]:
-        """The events from an offset on, as JSON lines; last of all the offset to go on from."""
+        """The events from an offset on, as JSON lines; at the end the next offset."""
         path = f"/{quote(entity)}/$feed/{fragment}?from={start}&timeout={wait_s}"
         response = self._get(entity, path, {"Accept": "application/x-ndjson"})
         while line := self._line(response):
@@ -85,7 +85,7 @@ class FeedClient:
     def _get(
         self, entity: str, path: str, headers: dict[str, str] | None = None
     ) -> http.client.HTTPResponse:
-        """Asked with a token for the entity alone, which is all that its own keys are good for."""
+        """With a token for the entity alone: the entity's own keys open nothing else."""
         connection = self._connected()
         with self._reached():
             token = self._namespace.token(entity, time.time())
@@ -120,7 +120,7 @@ class FeedClient:
 
 
 def _told(status: int, body: bytes) -> str:
-    """The words of a refusal, which is XML or JSON."""
+    """The text of a refusal, which is XML or JSON."""
     try:
         text = json.loads(body)["detail"]
     except (ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""Entities as a file describes them, or as a namespace has them: both sides of a comparison."""
+"""Entities in a file or in a namespace: both sides of a comparison."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ ACCESS: Final = "AuthorizationRules"
 
 
 class Blanks(NamedTuple):
-    """The entities of which a file says nothing but the name."""
+    """Entities of which a file gives only the name."""
 
     queue: QueueDescription
     topic: TopicDescription
@@ -43,7 +43,7 @@ class Blanks(NamedTuple):
 
 
 def blanks(queue: QueueDescription) -> Blanks:
-    """All three kinds by the settings that a queue has."""
+    """The defaults of all three kinds, from the settings of a queue."""
     return Blanks(
         queue,
         TopicDescription(max_message_size_kb=queue.max_message_size_kb),
@@ -58,12 +58,12 @@ def chosen_fields(form: Form) -> list[Field]:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What all kinds of entity have in a file."""
+    """The common parts of all kinds of entity in a file."""
 
     name: str
     said: frozenset[str] = field(default=frozenset(), compare=False, kw_only=True)
-    """The fields that the file decides, by element. What its format has no word for, and keys that
-    it does not mention, are not its business."""
+    """The fields that the file decides, by element. It does not decide fields that its format
+    lacks, nor keys that it does not mention."""
     place: str = field(default="", compare=False, kw_only=True)
 
 
@@ -76,7 +76,7 @@ class Queue(Described):
 class Subscription(Described):
     description: SubscriptionDescription
     rules: tuple[RuleDescription, ...] | None = None
-    """None: the file says nothing of rules, so a new subscription gets the rule for everything."""
+    """None: the file has no rules, so a new subscription gets the rule for everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Content:
         yield from self.topics
 
     def receivers(self) -> Iterator[Queue | Subscription]:
-        """Everything that may forward."""
+        """All entities that may forward."""
         yield from self.queues
         for topic in self.topics:
             yield from topic.subscriptions
@@ -110,7 +110,7 @@ def form_of(entity: Queue | Topic | Subscription) -> Form:
 
 
 def destinations(description: Chosen) -> list[tuple[Field, str]]:
-    """Where it forwards to, and by which field."""
+    """The destinations of forwarding, each with its field."""
     found = []
     for each in (FORWARD, FORWARD_DEAD):
         name = getattr(description, str(each.attribute), None)
@@ -120,7 +120,7 @@ def destinations(description: Chosen) -> list[tuple[Field, str]]:
 
 
 def refuse_repeats(what: str, found: Iterable[tuple[str, str]]) -> None:
-    """Raise where two of these (name and place) have one name, which compare without case."""
+    """Raise where two entries (name and place) have the same name, regardless of case."""
     seen: dict[str, str] = {}
     for name, place in found:
         if (first := seen.setdefault(name.casefold(), place)) != place:
@@ -146,7 +146,7 @@ def describe_at(
 
 
 def compiled_at(place: str, rule: RuleDescription) -> RuleDescription:
-    """The rule, once its SQL is known to compile."""
+    """The rule, after its SQL has compiled."""
     with refusals_at(place):
         compile_rule(rule, uuid4)
     return rule

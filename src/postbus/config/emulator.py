@@ -1,7 +1,7 @@
 """The Config.json of Microsoft's emulator, read and written.
 
 The keys are those of the schema that its installer publishes. The emulator drops some things in
-silence, such as a rule of a filter type it does not know; here they are errors.
+silence, such as a rule of an unknown filter type; here they are errors.
 """
 
 import json
@@ -52,7 +52,7 @@ from postbus.model.rule import (
 from postbus.model.values import TypedValue
 
 LOCK_DURATION_MS: Final = 60_000
-"""What the emulator gives a queue that says nothing (wire §9.4)."""
+"""The emulator's defaults of a queue (wire §9.4)."""
 
 _PROPERTIES: Final = (
     "DeadLetteringOnMessageExpiration",
@@ -65,8 +65,8 @@ _PROPERTIES: Final = (
     "RequiresDuplicateDetection",
     "RequiresSession",
 )
-"""The fields that the format has a key for, where that kind of entity has them."""
-# The name of each as a key: `reply_to` is `ReplyTo`.
+"""The fields for which the format has a key, where the kind of entity has them."""
+# The key of each property: `reply_to` is `ReplyTo`.
 _SYSTEM_KEYS: Final[Mapping[str, str]] = {
     "".join(word.capitalize() for word in name.split("_")): name for name in SYSTEM_FIELDS
 }
@@ -87,7 +87,7 @@ class EmulatorConfig(NamedTuple):
 
 
 def read_emulator(document: object, defaults: QueueDescription) -> EmulatorConfig:
-    """What the file says. `defaults` describes a queue of which it says nothing, but for locks."""
+    """The contents of the file. `defaults` are the missing values of a queue, except for locks."""
     root = table_at(document, "", ("UserConfig",))
     user = table_at(root.get("UserConfig"), "UserConfig", ("Namespaces", "Logging"))
     if "Logging" in user:
@@ -231,7 +231,7 @@ def _read_expression(value: object, place: str) -> str:
 
 
 def write_emulator(name: str, content: Content) -> tuple[str, list[str]]:
-    """The text of a file, and a line for each thing that it cannot hold."""
+    """The text of a file, and a line for each thing that the format cannot hold."""
     lost: list[str] = []
     namespace = {
         "Name": name,
@@ -304,7 +304,7 @@ def _write_rule(path: str, rule: RuleDescription, lost: list[str]) -> dict[str, 
 
 
 def _rule_properties(rule: RuleDescription) -> dict[str, Any] | str:
-    """The object of a rule, or what it has that the format does not."""
+    """The object of a rule, or the part of it that the format lacks."""
     match rule.filter:
         case TrueFilter():
             written = _sql_filter(TRUE_EXPRESSION)

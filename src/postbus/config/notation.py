@@ -30,7 +30,7 @@ def toml_of(value: Toml) -> str:
         case int() | float():
             return repr(value)
         case str():
-            # JSON's escapes are TOML's; but JSON lets this one character stand for itself.
+            # JSON and TOML have the same escapes, but JSON leaves this one character bare.
             return json.dumps(value, ensure_ascii=False).replace(_DELETE, "\\u007f")
         case Mapping():
             inside = ", ".join(f"{toml_key(key)} = {toml_of(each)}" for key, each in value.items())
@@ -40,20 +40,20 @@ def toml_of(value: Toml) -> str:
 
 
 def toml_key(name: str) -> str:
-    """A key that is ours stands bare, a name that somebody chose in quotes."""
+    """A key of the format stands bare, a chosen name in quotes."""
     is_bare = name.isascii() and name.replace("_", "").isalpha() and name.islower()
     return name if is_bare else toml_of(name)
 
 
 def field_value(field: Field, description: Description, *, keys: bool = True) -> Toml | None:
-    """The value of a field as a file writes it; None for nothing."""
+    """The value of a field in a file; None where the file leaves it out."""
     value = getattr(description, str(field.attribute))
     if field.kind is FieldType.RULES:
         return _access(value, keys) or None
     if field.attribute == "default_ttl_ms":
         return None if value is None else description.default_ttl_text
     if field.attribute == "max_message_size_kb" and value < MESSAGE_SIZE_MIN_KB:
-        return None  # nobody has chosen it: it comes from the settings
+        return None  # not chosen by anybody: it comes from the settings
     if field.kind is FieldType.DURATION and value is not None:
         return format_iso(value * TICKS_PER_MS)
     if isinstance(value, EntityStatus):
@@ -63,7 +63,7 @@ def field_value(field: Field, description: Description, *, keys: bool = True) ->
 
 
 def shown(field: Field, description: Chosen) -> str:
-    """The same for people: without keys, and with a word for nothing."""
+    """The value for people: without keys, and with a word for a missing value."""
     value = field_value(field, description, keys=False)
     if value is not None:
         return toml_of(value)
@@ -100,7 +100,7 @@ def read_typed(value: object, place: str) -> TypedValue:
 
 
 def read_plain(value: object, place: str, wanted: str) -> TypedValue:
-    """A value whose type is that of the file itself. A whole number is as wide as it needs."""
+    """A value with a type of the file itself. A whole number is as wide as it needs."""
     with refusals_at(place):
         match value:
             case bool():
@@ -116,7 +116,7 @@ def read_plain(value: object, place: str, wanted: str) -> TypedValue:
 
 
 def plain_of(typed: TypedValue) -> Plain | None:
-    """The value of a file that means the same, if there is one."""
+    """The plain value of a file with the same meaning, if there is one."""
     value = typed.value
     if isinstance(value, float) and not math.isfinite(value):
         return None

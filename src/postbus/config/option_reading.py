@@ -1,7 +1,7 @@
-"""Entities that `postbus serve` is told by options: `--queue orders`, `--topic news/audit`.
+"""Entities from options of `postbus serve`: `--queue orders`, `--topic news/audit`.
 
-An option gives a name and no description. It asks for the entity to exist, and decides no field:
-an entity that the namespace or the file has already stays as it is.
+An option gives a name and no description. It makes sure that the entity exists, and decides no
+field. An existing entity of the namespace or the file stays as it is.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ Named = TypeVar("Named", bound=Described)
 def read_options(
     queues: Sequence[str], topics: Sequence[str], defaults: QueueDescription
 ) -> Content:
-    """The entities that the options name, each once. `defaults` describes a new queue.
+    """The entities that the options name, each once. `defaults` are the values of a new queue.
 
     Raises ConfigMistake.
     """
@@ -32,9 +32,9 @@ def read_options(
 
 
 def with_missing(content: Content, named: Content) -> Content:
-    """The content, and of the named entities those that it has not.
+    """The content, plus the named entities that it lacks.
 
-    Raises ConfigMistake where a name is that of a queue in one and of a topic in the other.
+    Raises ConfigMistake where a name belongs to a queue in one and to a topic in the other.
     """
     _refuse_other_kind(named.queues, content.topics, "topic")
     _refuse_other_kind(named.topics, content.queues, "queue")

@@ -1,4 +1,4 @@
-"""Mistakes in a file and their places, and the shapes that a file is made of."""
+"""Mistakes in a file and their places, and the shapes of values in a file."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ class ConfigError(Exception):
 
 
 class ConfigMistake(Exception):
-    """Something at a place in the file; the file's name is added once, at the end."""
+    """A mistake at a place in the file; the file's name is added once, at the end."""
 
     def __init__(self, place: str, text: str) -> None:
         super().__init__(f"{place}: {text}" if place else text)
@@ -30,7 +30,7 @@ def refusals_at(place: str) -> Iterator[None]:
 
 
 def table_at(value: object, place: str, keys: Iterable[str]) -> dict[str, object]:
-    """A table, or an object of JSON, that has no other keys than these."""
+    """A table, or an object of JSON, with no other keys than these."""
     found = any_table_at(value, place)
     known = list(keys)
     for key in found:
@@ -69,7 +69,7 @@ def not_at(place: str, wanted: str, value: object) -> ConfigMistake:
 
 
 def inside(place: str, key: str) -> str:
-    """The place of a key, as either of the two formats is read: `[queues.a] key`, `A.B[0].Key`."""
+    """The place of a key, in the notation of either format: `[queues.a] key`, `A.B[0].Key`."""
     if not place:
         return key
     return f"{place} {key}" if place.startswith("[") else f"{place}.{key}"

@@ -1,7 +1,8 @@
-"""The difference between a file and a namespace, as the steps that take one to the other.
+"""The difference between a file and a namespace, as steps from the namespace to the file.
 
-All that can be known to be wrong is found here, before the first step: a name that is a queue in
-one and a topic in the other, a destination that is nowhere, more of something than there may be.
+Every mistake that can be found is found here, before the first step. Examples are a name that is a
+queue in one and a topic in the other, a missing destination, and more entities than the limits
+allow.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +34,7 @@ _TTL: Final = "default_ttl_ms"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much of each a namespace may have."""
+    """How many of each a namespace may have."""
 
     entities_max: int
     subscriptions_max: int
@@ -46,13 +47,13 @@ class Plan:
     steps: tuple[Step, ...]
     """In the order in which they are carried out."""
     left: tuple[Step, ...]
-    """What is there and not in the file, and stays."""
+    """Entities and rules that the file lacks, and that stay."""
 
 
 def make_plan(wanted: Content, present: Content, limits: Limits, *, prune: bool) -> Plan:
-    """The steps that make `present` as `wanted`; with `prune`, what is not wanted is deleted.
+    """The steps that make `present` like `wanted`; with `prune`, all other entities are deleted.
 
-    Raises Wrong, which names the place in the file.
+    Raises ConfigMistake, which names the place in the file.
     """
     names = _names(present, wanted)
     if prune:
@@ -99,15 +100,15 @@ def _refuse_other_kinds(
 
 
 class _Comparison:
-    """Collects the steps, each kind apart: what is new, what differs, what is not in the file."""
+    """Collects the steps by kind: new entities, changed ones, and those that the file lacks."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self.created: list[Step] = []
         self.below: list[Step] = []
-        """New subscriptions: every destination of theirs is there by then."""
+        """New subscriptions. By then all their destinations exist."""
         self.changed: list[Step] = []
         self.extra: list[Step] = []
-        """From the inside out: rules before their subscriptions, these before their topics."""
+        """From the inside out: rules before subscriptions, subscriptions before topics."""
         self._names = names
 
     def entity(self, wanted: Queue | Topic, present: Queue | Topic | None) -> None:
@@ -182,7 +183,7 @@ class _Comparison:
             )
 
     def _resolved(self, entity: Queue | Topic | Subscription) -> Chosen:
-        """The description with its destinations as they call themselves."""
+        """The description with each destination in the spelling of the destination's own name."""
         found: dict[str, Any] = {}
         for field, name in destinations(entity.description):
             known = self._names.get(name.casefold())
@@ -199,7 +200,7 @@ class _Comparison:
 def _merged(
     wanted: Queue | Topic | Subscription, description: Chosen, present: Chosen
 ) -> tuple[Chosen, tuple[Field, ...], tuple[Change, ...]]:
-    """What is there, with all that the file decides as the file has it, and what that changes."""
+    """The present description with the fields that the file decides, and the changes."""
     result = present
     changed: list[Field] = []
     changes = []
@@ -220,7 +221,7 @@ def _merged(
 
 
 def _is_same(field: Field, wanted: Chosen, present: Chosen) -> bool:
-    """Surely the same, found cheaply: most fields of most entities are, and there are thousands."""
+    """Are they surely the same? Cheap, because most fields of thousands of entities are."""
     name = str(field.attribute)
     same: bool = getattr(wanted, name) == getattr(present, name)
     return same and (name != _TTL or wanted.default_ttl_sent == present.default_ttl_sent)
@@ -236,7 +237,7 @@ def _with_field(present: Chosen, field: Field, wanted: Chosen) -> Chosen:
     name = str(field.attribute)
     value = getattr(wanted, name)
     if field.element == ACCESS:
-        # A key that the file leaves out is the one that is there, or is made with the change.
+        # A key that the file leaves out stays, or is made with the change.
         value = settle_rules(value, getattr(present, name), 0, str)
     elif name == _TTL:
         return replace(present, default_ttl_ms=value, default_ttl_sent=wanted.default_ttl_sent)
@@ -250,11 +251,11 @@ def _rule_step(verb: Verb, topic: str, subscription: str, rule: RuleDescription)
 
 
 def _in_order(created: Sequence[Step]) -> list[Step]:
-    """New entities, each after those that it forwards to, as far as there is no circle."""
+    """New entities, each after its destinations, unless they form a circle."""
     new = {step.entity.casefold(): step for step in created}
     placed: dict[str, Step] = {}
     for first, step in new.items():
-        # Not by recursion: a file may forward through thousands.
+        # Not by recursion: a file may forward through thousands of entities.
         waiting = [(first, iter(_targets(step)))]
         visiting = {first}
         while waiting:

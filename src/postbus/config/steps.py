@@ -1,4 +1,4 @@
-"""What would make a namespace like a file, step by step, and how that is told."""
+"""The steps that would make a namespace like a file, and their report."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,13 +10,13 @@ from postbus.model.rule import RuleDescription
 
 
 class Verb(Enum):
-    """What is done with an entity or a rule."""
+    """The kind of a step."""
 
     CREATE = "create"
     CHANGE = "change"
     DELETE = "delete"
     LEAVE = "leave"
-    """It is there and not in the file, and nobody asked to delete such."""
+    """The file lacks it, and nobody asked to delete it."""
 
     @property
     def mark(self) -> str:
@@ -24,7 +24,7 @@ class Verb(Enum):
 
 
 class Change(NamedTuple):
-    """One field, as it is and as it is to be."""
+    """One field, with its present and its new value."""
 
     key: str
     before: str
@@ -41,12 +41,12 @@ class Step:
     rule: str | None = None
     changes: tuple[Change, ...] = ()
     description: Chosen | None = None
-    """As it is to be; None for a rule, and for what is deleted or left."""
+    """The new description; None for a rule, and where the step deletes or leaves."""
     merge: Callable[[Any], Any] | None = field(default=None, compare=False, repr=False)
-    """Of a change: makes of what is there by then what it is to be. Only the fields that differed
-    are the file's; others may have been changed since, keys among them."""
+    """For a change: turns the description of that moment into the new one. It sets only the fields
+    that differed; others, such as keys, may have changed since."""
     rules: tuple[RuleDescription, ...] = ()
-    """The first rules of a new subscription; the one rule that a step is about."""
+    """The first rules of a new subscription, or the one rule of the step."""
 
     @property
     def path(self) -> str:
@@ -58,7 +58,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """A step as whoever asked for it hears of it."""
+    """A step in the report to the caller."""
 
     verb: Verb
     kind: str
@@ -91,17 +91,17 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a file that was read again."""
+    """The result of reading a file again."""
 
     steps: tuple[StepReport, ...] = ()
-    """All that differs, in the order in which it is carried out."""
+    """All differences, in the order of the steps."""
     left: tuple[StepReport, ...] = ()
     done: int = 0
-    """So many of the steps are carried out."""
+    """How many of the steps are done."""
     notes: tuple[str, ...] = ()
-    """What the file says now that takes effect with the next start only."""
+    """Changes in the file that take effect only with the next start."""
     error: str | None = None
-    """Why the first step that is not done could not be, where one was tried."""
+    """Why the first step that is not done has failed; None where no step failed."""
 
     def carried_out(self) -> Self:
         return replace(self, done=len(self.steps))

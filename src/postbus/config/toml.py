@@ -1,7 +1,7 @@
 """Our own TOML file, read and written.
 
-A key is the element of the management API in small letters with underscores, which is also its name
-in the Python SDK. Rules lie by name under their subscription. docs/configuration.md lists them all.
+A key is the element of the management API in small letters with underscores. The Python SDK has the
+same name for it. Rules lie by name under their subscription. docs/configuration.md lists them all.
 """
 
 from collections.abc import Iterator, Mapping
@@ -52,12 +52,11 @@ _SQL_KEYS: Final = ("sql", "parameters")
 _FILTER: Final = "an SQL text, a table, true or false"
 _ACTION: Final = "an SQL text or a table"
 _ALWAYS: Final = "LockDuration"
-"""Always written: its default is a setting, which may differ where the file is read."""
+"""Always written: its default is a setting, which may differ on the server that reads the file."""
 
 
 def read_content(root: Mapping[str, object], defaults: QueueDescription) -> Content:
-    """The tables `queues` and `topics`. `defaults` describes a queue of which the file says
-    nothing."""
+    """The tables `queues` and `topics`. `defaults` are the missing values of a queue."""
     blank = blanks(defaults)
     content = Content(
         queues=tuple(
@@ -190,7 +189,7 @@ def _read_values(table: Mapping[str, object], key: str, place: str) -> dict[str,
 
 
 def write_toml(name: str, content: Content, *, keys: bool) -> str:
-    """The text of a file. `keys` says whether it holds those of authorization rules."""
+    """The text of a file. `keys` says whether it holds the keys of authorization rules."""
     lines = ["[namespace]", f"name = {toml_of(name)}"]
     for queue in content.queues:
         lines += _write_entity(f"queues.{toml_of(queue.name)}", queue, keys)

@@ -1,1 +1,1 @@
-"""The change feed: what the records of a journal say, for whoever reads it from outside."""
+"""The change feed: the records of a journal, for readers outside the broker."""

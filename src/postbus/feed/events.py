@@ -1,8 +1,8 @@
-"""One record of a journal as an event: the columns of the change feed, filled in plainly.
+"""A record of a journal as an event: the columns of the change feed, filled in plainly.
 
 JSON lines are written from it, and faster readers are tested against it. Points in time are
-Instants, spans are milliseconds, and what is not known is None: all that only the message itself
-says is known where the record brings the message, and nowhere else (R-PIPE-02).
+Instants, spans are milliseconds, and an unknown value is None. Facts that only the message itself
+holds are known only if the record brings the message (R-PIPE-02).
 """
 
 from collections.abc import Mapping
@@ -69,13 +69,13 @@ _PARTITION_KEY: Final = "x-opt-partition-key"
 
 
 class JournalOrigin(NamedTuple):
-    """Where a journal belongs: what its records do not say themselves."""
+    """The facts of a journal that its records do not hold themselves."""
 
     entity: str
     partition: int
     """Which fragment of the entity: 0, 1, …"""
     subscriptions: Mapping[int, str]
-    """Names by owner, the number above the subqueue's kind. One that was deleted has none."""
+    """Names by owner, the number above the subqueue's kind. A deleted subscription has no name."""
 
 
 def subscription_of(subqueue: int, subscriptions: Mapping[int, str]) -> str | None:
@@ -84,7 +84,7 @@ def subscription_of(subqueue: int, subscriptions: Mapping[int, str]) -> str | No
 
 
 def event(place: JournalOrigin, offset: int, at: Instant, data: bytes) -> Event | None:
-    """What one record says; `at` is when its batch was committed. None for housekeeping."""
+    """The event of a record; `at` is when its batch was committed. None for housekeeping."""
     record = records.decode(data)
     operation = OPERATIONS.get(record.kind)
     if operation is None:
@@ -105,7 +105,7 @@ def event(place: JournalOrigin, offset: int, at: Instant, data: bytes) -> Event 
         # In that lane it is when the message will be enqueued.
         "enqueuedTime": None if is_scheduled else message.enqueued_at,
         "scheduledEnqueueTime": message.enqueued_at if is_scheduled else None,
-        # A session's state has none, and a message need not have one.
+        # A session's state has no id, and a message need not have an id.
         "messageId": message.message_id or None,
         "sessionId": message.session_id,
         "timeToLive": None if message.ttl < 0 else message.ttl,
@@ -129,8 +129,8 @@ def event(place: JournalOrigin, offset: int, at: Instant, data: bytes) -> Event 
 
 
 def whole_message(data: bytes) -> bytes:
-    """The message that a record brings, as a receiver would be given it: sections that were changed
-    after it came stand in place of its own. What the broker adds for a delivery is not in it."""
+    """The message that a record brings, as a receiver would be given it. Sections that were changed
+    after it came replace its own. Additions of the broker for a delivery are not in it."""
     record = records.decode(data)
     raw, message = data[record.body_at :], record.message
     sections = scan(raw)
@@ -147,7 +147,7 @@ def whole_message(data: bytes) -> bytes:
 
 
 def _content(message: Message, raw: bytes) -> Event:
-    """What only the message itself says, as it is now: rules and receivers may have changed it."""
+    """Facts that only the message itself holds, as changed by rules and receivers since."""
     sections = scan(raw)
     trail = message.trail
     if trail is not None and trail.envelope:

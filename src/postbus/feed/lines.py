@@ -1,7 +1,6 @@
 """Events as JSON lines, for people and for tools that read text.
 
-Columns of which nothing is known are left out. The body is base64, and beside it stands its text
-where it is one.
+Unknown columns are left out. The body is base64, and beside it stands its text if it is a text.
 """
 
 import json
@@ -17,7 +16,7 @@ _NO_TEXT: Final = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\U0010ffff]")
 
 
 def line(event: Event) -> bytes:
-    """One event with the line's end."""
+    """An event with the line's end."""
     shown: dict[str, object] = {}
     for name, value in event.items():
         if isinstance(value, bytes):

@@ -1,7 +1,7 @@
 """How far the readers of change feeds have come: told by them, kept over a restart, bounded.
 
-Nothing depends on it. A reader knows its own place; this is for people who want to see that it
-keeps up, and that nothing is trimmed before it was read.
+Nothing depends on it. A reader knows its own position. This is for people who want to see that a
+reader keeps up, and that nothing is trimmed before it was read.
 """
 
 import asyncio
@@ -22,19 +22,19 @@ from postbus.store.ports.catalog import ReaderKey, ReaderOffsets
 KEPT_MS: Final = 7 * 86_400_000
 """A reader that was not heard of for so long is forgotten."""
 SILENT_MS: Final = 3_600_000
-"""One that was not heard of for so long makes room for a new one, where that is needed."""
+"""A reader that was silent for so long makes room for a new reader, if room is needed."""
 READERS_MAX: Final = 1_000
 """Of all entities: each has a series in the metrics."""
 PER_ENTITY_MAX: Final = 64
 
 
 class Progress(NamedTuple):
-    """What a reader says of itself."""
+    """The report of a reader about itself."""
 
     offsets: dict[int, int]
     """By fragment, the next offset that it has not dealt with."""
     query: str | None
-    """What runs there, in its own words."""
+    """The query that runs there, in its own words."""
     batch: int | None
     updated: Instant
 
@@ -57,18 +57,18 @@ class FeedReaders:
         self._known: dict[int, dict[str, Progress]] = {}
         """By the entity's first fragment, and by name."""
         self._changed: dict[ReaderKey, str | None] = {}
-        """Not durable yet."""
+        """Changes that are not durable yet."""
         self._saving = asyncio.Lock()
 
     def now(self) -> Instant:
         return self._clock()
 
     async def open(self) -> None:
-        """Find those that are known, once the namespace is open."""
+        """Load the known readers, once the namespace is open."""
         for key, text in (await self._thread.run(self._marks.all)).items():
             self._known.setdefault(key.fragment, {})[key.name] = _from_text(text)
         self._forget_old()
-        # On a full disk they are forgotten with the next that is told: no start fails for it.
+        # On a full disk the old readers are removed with the next report: no start fails for it.
         with suppress(StoreUnavailable):
             await self._save()
 
@@ -122,8 +122,8 @@ class FeedReaders:
         }
 
     def _make_room(self, fragment_ids: list[int], count_max: int, full: str) -> None:
-        """For one more among those of these entities. A query that begins anew is a new reader, and
-        what it was before is not heard of any more."""
+        """Make room for another reader of these entities. A query that begins anew is a new reader,
+        and its former reader falls silent."""
         readers = [
             (progress.updated, fragment_id, name)
             for fragment_id in fragment_ids
@@ -137,7 +137,7 @@ class FeedReaders:
         self._drop(fragment_id, name)
 
     def _forget_old(self) -> None:
-        """Those that were not heard of for long, and those of entities that are gone."""
+        """Drop readers that were silent for long, and readers of entities that are gone."""
         oldest = self._clock() - KEPT_MS
         fragment_ids = {_key_of(entity) for entity in self._namespace.entities()}
         for fragment_id, known in list(self._known.items()):
@@ -152,15 +152,15 @@ class FeedReaders:
         self._changed[ReaderKey(fragment_id, name)] = None
 
     async def _save(self) -> None:
-        """Write what has changed, and what others have changed meanwhile with it."""
+        """Write our changes, together with the changes that others have made meanwhile."""
         async with self._saving:
             changed, self._changed = self._changed, {}
             if not changed:
-                return  # whoever was before us has written it
+                return  # the caller before us has written it
             try:
                 await self._thread.run(partial(self._marks.write, changed))
             except BaseException:
-                # Those who wait behind us try again; what is newer stays.
+                # The callers behind us try again; newer changes stay.
                 self._changed = {**changed, **self._changed}
                 raise
 

@@ -1,8 +1,8 @@
-"""The change feed of a namespace: what its journals keep, read beside the traffic (R-PIPE-02).
+"""The change feed of a namespace: the journals, read beside the traffic (R-PIPE-02).
 
 A reader asks nothing of an engine: it keeps none in memory, and no commit waits for it. The stored
-batches are read on a thread of their own, a short range at a time and only as fast as the client
-takes them, so that a slow one holds neither memory nor a snapshot of the disk.
+batches are read on a thread of their own, a short range at a time. They are read only as fast as
+the client takes them, so that a slow client holds neither memory nor a snapshot of the disk.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from postbus.store.ports.journal_reader import RAW_MAX, BatchOutline, Extent, Jo
 
 FORMAT: Final = batch.VERSION
 BATCHES_MAX: Final = 8_192
-"""In one answer: small ones take more time than their bytes say."""
+"""In one answer: small batches take more time than their bytes say."""
 LINES_AT_ONCE: Final = 256
-"""Records put into words in one call on the thread, so that others have their turn between."""
+"""Records made into lines in one call on the thread, so that other readers have their turn."""
 LINES_BYTES: Final = 512 * 1024
-"""The same for large ones: a line may have several times the size of its record."""
+"""The same for large records: a line may have several times the size of its record."""
 LARGE_LINES_MAX: Final = 2
-"""Answers in JSON lines that are at a batch larger than a slice: to be put into words it is in
-memory whole, and several times over where it is one large message."""
+"""Answers in JSON lines with a batch larger than a slice. To make lines, the batch is in memory
+whole, and several times over if it is one large message."""
 ANSWERS_MAX: Final = 64
-"""Answers being read and sent at once; each holds two slices. Who waits for news is not counted."""
+"""Answers being read and sent at once; each holds two slices. Waiting readers are not counted."""
 PER_FRAGMENT_MAX: Final = 16
-"""Of these, for one fragment: clients that take their answers as slowly as they may, all with the
-key of one entity, must not keep everybody else from reading."""
+"""Of these, for one fragment. Clients with the key of a single entity may take their answers as
+slowly as is allowed, and must not keep everybody else from reading."""
 PLACE_WITHIN_S: Final = 5.0
 
 
@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 
 class Journal(NamedTuple):
-    """One fragment of an entity."""
+    """The journal of a fragment of an entity."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index, of no use here
     id: int
@@ -67,20 +67,20 @@ class Journal(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """Batches that are read at once, or a single one that is too large for it. All there are from
-    the first to the last, so that their number tells whether one of them was trimmed meanwhile."""
+    """Batches that are read at once, or a single batch that is too large for it. All batches from
+    the first to the last are in it, so their number tells whether any was trimmed meanwhile."""
 
     first: int
     """The base of the first batch."""
     last: int
     batches: int
     size: int
-    """Bytes of all of them; more than RAW_MAX only where it is a single one."""
+    """Bytes of all batches; more than RAW_MAX only for a single batch."""
 
 
 class Answer(NamedTuple):
-    """What there is to read from an offset on. Nothing of it is in memory yet, nor what is known
-    of each batch: many may wait for a place with one of these."""
+    """The batches to read from an offset on. Nothing of them is in memory yet, not even their
+    outlines: many answers may wait for a place."""
 
     start: int
     """The offset that was asked for, by number or by time."""
@@ -92,7 +92,7 @@ class Answer(NamedTuple):
 
 
 class Query(NamedTuple):
-    """What a reader asks for: from an offset on, or from a time on."""
+    """The request of a reader: from an offset on, or from a time on."""
 
     start: int | None
     at: Instant | None
@@ -101,7 +101,7 @@ class Query(NamedTuple):
 
 
 class _Places:
-    """From which answers of one fragment are sent, and how many have one or wait for one."""
+    """The places from which answers of a fragment are sent, and the number of their users."""
 
     __slots__ = ("free", "users")
 
@@ -111,17 +111,17 @@ class _Places:
 
 
 class Feed:
-    """The journals of a namespace, for those who only read."""
+    """The journals of a namespace, for clients that only read."""
 
     def __init__(
         self, namespace: Namespace, readers: list[JournalReader], threads: list[StoreThread]
     ) -> None:
-        """A reader of each store, and the thread that it is to be called on."""
+        """A reader of each store, and the thread on which to call it."""
         self._namespace = namespace
         self._readers = readers
         self._threads = threads
         self._waits: dict[asyncio.Future[None], tuple[LoadedFragment, Callable[[], None]]] = {}
-        """Each with a check that refuses who may not read any more."""
+        """Each with a check that refuses a client which may no longer read."""
         self._places = asyncio.Semaphore(ANSWERS_MAX)
         self._large_lines = asyncio.Semaphore(LARGE_LINES_MAX)
         self._places_of: dict[LoadedFragment, _Places] = {}
@@ -129,7 +129,7 @@ class Feed:
         self._stopping = False
 
     def find(self, address: Address) -> QueueEntity | TopicEntity:
-        """The entity whose feed an address means."""
+        """The entity of an address that has a feed."""
         if address.subqueue is not SubQueue.MAIN or address.subscription or address.management:
             raise InvalidArgument(
                 f"'{address.path}' has no feed of its own: it is in that of '{address.entity}'."
@@ -140,14 +140,14 @@ class Feed:
         return entity
 
     def fragment(self, entity: QueueEntity | TopicEntity, index: int) -> LoadedFragment:
-        """One fragment of an entity."""
+        """The fragment of an entity at an index."""
         for fragment in entity.fragments:
             if fragment.index == index:
                 return fragment
         raise EntityNotFound(f"{entity.name}/$feed/{index}")
 
     async def journals(self, entity: QueueEntity | TopicEntity) -> list[Journal]:
-        """What is kept of each fragment."""
+        """The extent of each fragment."""
         found = []
         for fragment in entity.fragments:
             look = await self._call(fragment, lambda reader, id_: reader.look(id_, 0, 0, 0))
@@ -166,8 +166,8 @@ class Feed:
         gone: asyncio.Future[None],
         check: Callable[[], None],
     ) -> Answer:
-        """What there is to read; where there is nothing yet, wait for it. `gone` is done when
-        nobody waits for the answer any more, and `check` refuses who may not read any more."""
+        """The answer to read; if there is nothing yet, wait for it. `gone` is done when nobody
+        waits for the answer any more. `check` refuses a client that may no longer read."""
         loop = asyncio.get_running_loop()
         until = loop.time() + query.wait_ms / 1_000
         start = await self._start(fragment, query)
@@ -197,7 +197,7 @@ class Feed:
     async def begin(
         self, entity: QueueEntity | TopicEntity, fragment: LoadedFragment, answer: Answer
     ) -> None:
-        """Wait for a place to send an answer from; `end` must follow. Many may wait for one: a
+        """Wait for a place to send an answer from; `end` must follow. Many answers may wait: a
         commit wakes all readers of an entity at once."""
         own = self._places_of.setdefault(fragment, _Places())
         own.users += 1
@@ -221,7 +221,7 @@ class Feed:
         entity.meter.feed_bytes += answer.size
 
     def end(self, fragment: LoadedFragment) -> None:
-        """It was sent, or its client is gone."""
+        """The answer was sent, or its client is gone."""
         own = self._places_of[fragment]
         self._places.release()
         own.free.release()
@@ -235,8 +235,8 @@ class Feed:
     async def batches(
         self, fragment: LoadedFragment, answer: Answer
     ) -> AsyncGenerator[bytes | memoryview]:
-        """The stored batches, some at a time, a large one in parts. Their checksums are for the
-        client to look at: they say as well whether all went right on the way to it."""
+        """The stored batches, some at a time, a large batch in parts. The client checks their
+        checksums, which also cover the way to it."""
         for each in answer.slices:
             if each.size <= RAW_MAX:
                 yield await self._read_raw(fragment, each)
@@ -247,8 +247,8 @@ class Feed:
     async def lines(
         self, entity: QueueEntity | TopicEntity, fragment: LoadedFragment, answer: Answer
     ) -> AsyncGenerator[bytes]:
-        """The events in them as JSON lines, from the first offset that was asked for. To be closed:
-        others may wait for the memory that one of them takes."""
+        """Their events as JSON lines, from the first requested offset on. The caller must close it:
+        other answers may wait for the memory that a large batch takes."""
         place = place_of(entity, fragment)
         thread = self._threads[fragment.store]
         for each in answer.slices:
@@ -260,7 +260,7 @@ class Feed:
                 del events
 
     def review(self) -> None:
-        """Keys were taken away: who waits by one of them waits no longer."""
+        """Keys were taken away: a wait of a client with a revoked key ends."""
         for news, (fragment, check) in list(self._waits.items()):
             if (
                 fragment.gone is None and not news.done()
@@ -271,7 +271,7 @@ class Feed:
                     news.set_exception(refusal)
 
     def stop(self) -> None:
-        """The broker stops: end every wait, and let no new one begin."""
+        """The broker stops: end every wait, and let no new wait begin."""
         self._stopping = True
         for news in self._waits:
             if not news.done():
@@ -283,8 +283,8 @@ class Feed:
     def _news(
         self, fragment: LoadedFragment, check: Callable[[], None]
     ) -> Iterator[asyncio.Future[None]]:
-        """Done when the fragment has more records, or is gone. Begun before one looks, so that
-        nothing comes between."""
+        """Done when the fragment has more records, or is gone. A reader registers before it looks
+        at the journal, so no commit can slip in between."""
         news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def tell(_: object = None) -> None:
@@ -308,7 +308,7 @@ class Feed:
         reader = self._readers[fragment.store]
         found = await self._threads[fragment.store].run(partial(call, reader, fragment.id))
         if fragment.gone is not None:
-            # Deleted meanwhile: what was read may be half of it.
+            # Deleted meanwhile: the batches read so far may be half of it.
             raise fragment.gone
         return found
 
@@ -339,9 +339,9 @@ class Feed:
 
 
 def _refuse_gap(fragment: LoadedFragment, asked: int, found: int) -> None:
-    """A slow client: the reply has begun, so it ends here, and the next question gets the offset
-    that is left. The first batch may be there still, held in place by a live body, and others
-    behind it not: whatever is left would have a gap in it."""
+    """A slow client: the reply has begun, so it ends here, and the next request gets the offset
+    that is left. The first batch may still be there, held in place by a live body, while batches
+    behind it are gone. So the rest would have a gap."""
     if found != asked:
         raise _trimmed(fragment)
 
@@ -369,7 +369,7 @@ def subscription_names(entity: QueueEntity | TopicEntity) -> dict[int, str]:
 
 
 def subqueues_of(entity: QueueEntity | TopicEntity) -> dict[int, tuple[str | None, str]]:
-    """What each number of a subqueue in the records means: subscription, and which part of it."""
+    """The meaning of each number of a subqueue in the records: subscription, and its part."""
     owners: dict[int, str | None] = {0: None, **subscription_names(entity)}
     return {
         subqueue_of(owner, kind): (name, text)
@@ -386,7 +386,7 @@ def _refuse_outside(fragment: LoadedFragment, start: int, extent: Extent) -> Non
 
 
 def _slices(batches: list[BatchOutline]) -> Iterator[Slice]:
-    """Those that are read at once, and each that is too large for it."""
+    """Batches that are read at once, and each batch that is too large for it."""
     at = 0
     while at < len(batches):
         end, size = at + 1, batches[at].size
@@ -398,7 +398,7 @@ def _slices(batches: list[BatchOutline]) -> Iterator[Slice]:
 
 
 def _lines(place: JournalOrigin, start: int, stored: list[StoredBatch]) -> Iterator[bytes]:
-    """One for each record, empty for one that is no event or comes before `start`."""
+    """A line for each record; empty if the record is no event or comes before `start`."""
     for each in stored:
         at = batch.unpack(each.data).at
         for offset, (_, record) in enumerate(batch.records(each.data), each.base):

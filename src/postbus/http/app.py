@@ -1,4 +1,4 @@
-"""The HTTP side of the port: which request goes where, who may ask, how it is refused.
+"""The HTTP side of the port: the way of each request, its authorization, and its refusal.
 
 Every path and every method ends in a reply of the right form. The admin clients parse the body of
 an error as XML and fail on anything else (wire §9.5).
@@ -50,9 +50,9 @@ from postbus.net.http_protocol import LOG_IN
 from postbus.observe.logs import TrackingIds, Valve, get_logger
 
 Health = Callable[[], Awaitable[tuple[bool, dict[str, object]]]]
-"""Is the broker healthy, and what else is there to say."""
+"""Whether the broker is healthy, and the details."""
 Metrics = Callable[[str], Awaitable[tuple[bytes, str]]]
-"""Everything measured, for a scraper that sent this `Accept`, and its content type."""
+"""All metrics in the form that an `Accept` asks for, and its content type."""
 
 BODY_MAX_BYTES: Final = 256 * 1024
 API_VERSION_FIRST: Final = "2013-10"
@@ -68,7 +68,7 @@ _log = get_logger("http")
 
 @dataclass(kw_only=True, eq=False, slots=True)
 class Front:
-    """Takes every request, whatever its path and method, to its reply."""
+    """Answers every request, whatever its path and method."""
 
     namespace: Namespace
     authority: Authority
@@ -78,13 +78,13 @@ class Front:
     health: Health
     metrics: Metrics
     defaults: QueueDescription
-    """A queue whose creator says nothing."""
+    """The defaults of a new queue."""
     mailbox: InitVar[Mailbox]
     feeds: FeedPages
     resubmission: InitVar[Resubmission]
     usage: Usage
     wait_max_ms: InitVar[int]
-    """No receive waits longer."""
+    """The longest wait of a receive."""
     _messages: Messages = field(init=False)
     _dead_letters: DeadLetters = field(init=False)
     _valve: Valve = field(init=False, default_factory=Valve)
@@ -107,24 +107,25 @@ class Front:
         except ClientDisconnect:
             return
         except Exception as error:
-            # The edge: a refusal becomes a reply, and so does a fault of ours, once it is logged.
+            # The edge: a refusal becomes a reply. A fault of ours is logged and becomes a reply
+            # too.
             response = self._refuse(request, error)
         await response(scope, receive, send)
 
     async def no_route(self, request: Request, error: Exception) -> Response:
-        """A path that the router itself cannot take, such as one with a line break in it."""
+        """Refuse a path that the router itself cannot take, such as a path with a line break."""
         return self._refuse(request, unknown_path(_path(request)))
 
     async def _answer(self, request: Request) -> Response:
         path = _path(request)
-        # A queue may have one of these names: the admin clients, and only they, give a version.
+        # A queue may have one of these names. Only the admin clients give a version.
         if path.lower() in _OPEN and "api-version" not in request.query_params:
             return await self._answer_open(request, path.lower())
         if not path and request.method in ("GET", "HEAD"):
-            # Azure tells anybody as much, and operators try a connection by it.
+            # Azure shows this to anybody, and operators test a connection with it.
             return listed_reply(self._site(request), self.clock())
         raw_path = _raw_path(request)
-        # Nothing else may have a `$` in its name, but a rule may be called anything.
+        # No other name may have a `$`, but a rule may have any name.
         if "$" in unquote(raw_path) and _RULE.fullmatch(path) is None:
             special = await self._answer_special(request, raw_path)
             if special is not None:
@@ -157,7 +158,8 @@ class Front:
         return response
 
     async def _answer_special(self, request: Request, raw_path: str) -> Response | None:
-        """What Azure has not: feeds, dead letters by their numbers, usage. None for all else."""
+        """Answer requests that Azure does not have: feeds, dead letters by number, usage. Otherwise
+        None."""
         feed = find_feed(raw_path)
         if feed is not None:
             asked = await self._asked(request, feed.path)
@@ -188,7 +190,7 @@ class Front:
     async def _answer_below(
         self, request: Request, topic: str, rest: list[str], asked: RequestContext
     ) -> Response:
-        """What lies below a topic: `Subscriptions[/{name}[/Rules[/{name}]]]`."""
+        """The resource below a topic: `Subscriptions[/{name}[/Rules[/{name}]]]`."""
         namespace, now = self.namespace, self.clock()
         path = _path(request)
         match rest:
@@ -230,7 +232,8 @@ class Front:
         raise wrong_method(request.method, "GET, HEAD, PUT, DELETE")
 
     async def _asked(self, request: Request, path: str) -> RequestContext:
-        """Who asks for what is at `path`, whose keys may have signed the token."""
+        """The caller of a request for `path`. The path tells whose keys may have signed the
+        token."""
 
         async def supplement(header: str, other: str) -> Claims | None:
             token = request.headers.get(header)
@@ -253,7 +256,8 @@ class Front:
 
     async def _verify(self, token: str, path: str) -> Claims:
         try:
-            # Claims are about URLs: a question mark in a rule's name must not end the path here.
+            # Claims are about URLs: a question mark in the name of a rule must not end the path
+            # here.
             return await verify_waiting(self.authority, token, quote(path), self.wall)
         except Unauthorized as error:
             # Azure's words first, for clients that look for them (semantics A §6).
@@ -288,12 +292,12 @@ class Front:
         elif status != 401:
             _log.info("request_refused", **facts, text=wording)
         elif (held := self._valve.passes("unauthorized", self.clock())) is not None:
-            # Anybody can cause these, so one a second is written.
+            # Anybody can cause these, so only one line a second is written.
             _log.warning("request_unauthorized", **facts, text=wording, held_back=held)
 
 
 def _host(request: Request) -> str:
-    """What the client calls us, with the port where it names one."""
+    """The client's name for this server, with the port where the client gives one."""
     host = request.headers.get("host", "")
     if _HOST.fullmatch(host) is not None:
         return host
@@ -306,7 +310,7 @@ def _path(request: Request) -> str:
 
 
 def _raw_path(request: Request) -> str:
-    """The path with its percent-encoding, which tells a slash in a name from one between names."""
+    """The path with its percent-encoding, which tells a slash in a name from a separator."""
     raw: bytes | None = request.scope.get("raw_path")
     return quote(_path(request)) if raw is None else raw.decode("latin-1")
 
@@ -317,10 +321,10 @@ def _only_get(request: Request) -> None:
 
 
 def _below_topic(path: str) -> tuple[str, list[str]] | None:
-    """The topic of a path and what comes after `Subscriptions`; None where that is not in it."""
+    """The topic of a path and the parts after `Subscriptions`; None without that word."""
     parts = path.split("/")
-    # From the left: this word is no part of an entity's name but the first, while a subscription
-    # or a rule may be called so.
+    # From the left: an entity name may have this word only as its first part. A subscription or a
+    # rule may have it as its name.
     for index, part in enumerate(parts[1:], 1):
         if part.lower() == "subscriptions":
             return "/".join(parts[:index]), parts[index + 1 :]

@@ -1,7 +1,7 @@
 """ATOM: the entries and feeds that carry descriptions (wire §9.3).
 
-Written by hand rather than by a serializer, because the clients read more than XML says: the JS
-client takes names from the `id`, the Python client counts the links of a feed.
+Written by hand, because the clients read more than XML says. The JS client takes names from the
+`id`; the Python client counts the links of a feed.
 """
 
 from collections.abc import Iterable
@@ -35,7 +35,7 @@ _PROLOGUE: Final = '<?xml version="1.0" encoding="utf-8"?>'
 
 
 class Site(NamedTuple):
-    """Where a reply says it comes from, and in which version of the API."""
+    """The address of the server as replies show it, and the requested version of the API."""
 
     base_url: str
     """Scheme, host and port as the client used them, no slash at the end."""
@@ -49,11 +49,11 @@ class Site(NamedTuple):
         return f"{self.base_url}/{quote(path, safe='/$')}" + (f"?{whole}" if whole else "")
 
     def address(self, name: str) -> str:
-        """An entity's address as forwarding has it."""
+        """An entity's address in the form that forwarding uses."""
         return f"sb://{self.base_url.partition('://')[2]}/{name}"
 
     def shows(self, since: str) -> bool:
-        """Has the version of the API that was asked for what came with another one?"""
+        """Does the requested api-version include what `since` introduced?"""
         return self.api_version is None or self.api_version >= since
 
 
@@ -76,7 +76,7 @@ class Page(NamedTuple):
     skip: int
     top: int
     more: bool
-    """Is there anything behind it?"""
+    """Are there more entries behind this page?"""
 
 
 def entry_document(entry: Entry, site: Site) -> str:
@@ -89,7 +89,7 @@ def feed_document(entries: Iterable[Entry], page: Page, site: Site, now: Instant
     url = site.url(page.path, f"$skip={page.skip}&$top={page.top}")
     links = _self_link(url)
     if page.more:
-        # Second of exactly two, with both numbers: that is how the Python client finds it.
+        # Second of exactly two links, with both numbers: the Python client finds it that way.
         following = site.url(page.path, f"$skip={page.skip + page.top}&$top={page.top}")
         links += f'<link rel="next" href="{xml_text(following)}"/>'
     return (
@@ -102,8 +102,11 @@ def feed_document(entries: Iterable[Entry], page: Page, site: Site, now: Instant
 
 
 def listed_document(site: Site, now: Instant) -> str:
-    """Azure's feed without entries: what it tells strangers of a namespace, and others of a queue
-    or topic that is not there. Go's client knows the second by the title."""
+    """Azure's feed without entries.
+
+    Strangers get it for the namespace, and others for a missing queue or topic. Go's client
+    recognizes the second case by the title.
+    """
     return (
         f'{_PROLOGUE}<feed xmlns="{ATOM}"><title type="text">Publicly Listed Services</title>'
         '<subtitle type="text">This is the list of publicly-listed services currently available.'
@@ -115,12 +118,12 @@ def listed_document(site: Site, now: Instant) -> str:
 
 
 def namespace_document(site: Site, created_at: Instant) -> str:
-    """What `$namespaceinfo` answers."""
+    """The answer to `$namespaceinfo`."""
     created = time_text(created_at)
     content = service_bus(
         "NamespaceInfo",
         element("CreatedTime", created)
-        # Messages of 256 KB, entities of 1 to 5 GB: the tier these limits are those of.
+        # The tier that has these limits: messages of 256 KB, entities of 1 to 5 GB.
         + element("MessagingSKU", "Standard")
         + element("ModifiedTime", created)
         + element("Name", site.namespace)
@@ -130,7 +133,7 @@ def namespace_document(site: Site, created_at: Instant) -> str:
 
 
 def read_content(body: bytes) -> Element:
-    """The description in the entry that a request brings. Raises InvalidArgument."""
+    """The description in the entry of a request. Raises InvalidArgument."""
     try:
         # DecodeMeter here, so that the document cannot choose which of Python's codecs runs.
         root = fromstring(body.decode("utf-8-sig"))
@@ -146,12 +149,12 @@ def read_content(body: bytes) -> Element:
 
 
 def local_name(element: Element) -> str:
-    """The name of an element of Service Bus, whatever its prefix; any other with its namespace."""
+    """The name of a Service Bus element without its prefix; any other name with its namespace."""
     return str(element.tag).removeprefix(f"{{{SERVICE_BUS}}}")
 
 
 def is_nil(element: Element) -> bool:
-    """Does it say of itself that it is not there?"""
+    """Does the element say that it is nil?"""
     return element.get(f"{{{INSTANCE}}}nil") in ("true", "1")
 
 
@@ -161,7 +164,7 @@ def service_bus(name: str, content: str) -> str:
 
 
 def element(name: str, value: str | int) -> str:
-    """An element with a value, written as the clients read it."""
+    """An element with a value, in the form that the clients read."""
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return f"<{name}>{xml_text(text)}</{name}>"
 

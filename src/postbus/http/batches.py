@@ -26,8 +26,8 @@ def is_batch(content_type: str) -> bool:
 
 
 def read_batch(body: bytes) -> Iterator[PlainMessage]:
-    """The messages of a batch, each read when it is asked for. Raises InvalidArgument that names
-    the item and the key."""
+    """The messages of a batch, read one at a time. Raises InvalidArgument that names the item and
+    the key."""
     count = 0
     for item in read_array(body, "The batch"):
         if count == BATCH_COUNT_MAX:
@@ -76,7 +76,7 @@ def _read_body(item: dict[str, Any], where: str) -> bytes:
 
 
 def _content_type(properties: dict[str, Any], where: str) -> str | None:
-    """An item has no header of its own to say it in."""
+    """The content type of an item, which has no header of its own."""
     value = properties.get("ContentType")
     if value is not None and not (isinstance(value, str) and value.isascii()):
         raise InvalidArgument(f"{where} is invalid: 'ContentType' must be a string in ASCII.")

@@ -1,7 +1,7 @@
-"""`BrokerProperties`: what the broker is told of a message over HTTP, and what it tells.
+"""`BrokerProperties`: the broker's facts about a message over HTTP, in requests and replies.
 
 JSON in a header of the same name, or in an item of a batch. Keys that cannot be set are ignored, as
-Azure documents it, so that what was received can be sent on (semantics A §7).
+Azure documents it. So a client can send on a message that it received (semantics A §7).
 """
 
 import json
@@ -49,7 +49,7 @@ _SPACE: Final = re.compile(r"[ \t\n\r]*")
 
 
 def read_json(text: str | bytes, where: str) -> Any:
-    """Strict JSON: no NaN, no name twice, no text that cannot be written as UTF-8."""
+    """Read strict JSON: no NaN, no name twice, no text outside UTF-8."""
     try:
         return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
@@ -57,8 +57,8 @@ def read_json(text: str | bytes, where: str) -> Any:
 
 
 def read_array(data: bytes, where: str) -> Iterator[Any]:
-    """The items of an array in strict JSON, each read when it is asked for: a large array takes
-    longer than others may wait."""
+    """The items of an array in strict JSON, read one at a time. Other requests could not wait for a
+    whole large array."""
     decoder = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_object)
     try:
         text = data.decode(json.detect_encoding(data))
@@ -91,7 +91,7 @@ def _behind_space(text: str, place: int) -> int:
 
 
 def _no_json(error: Exception, where: str) -> InvalidArgument:
-    # Python bounds the depth and the digits of a number; both errors end here.
+    # Python limits the depth and the digits of a number; both errors end here.
     reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
     return InvalidArgument(f"{where} is not valid JSON: {reason}.")
 
@@ -118,10 +118,10 @@ def read_object(value: object, where: str) -> dict[str, Any]:
 
 
 def apply_broker_properties(message: PlainMessage, values: dict[str, Any], where: str) -> None:
-    """Set on the message what these values say. Raises InvalidArgument that names the key."""
+    """Set these values on the message. Raises InvalidArgument that names the key."""
     for key, field in _TEXTS.items():
         setattr(message, field, _text(values, key, where))
-    # Azure's default is the empty text, in place of which it makes an id.
+    # Azure's default is the empty text, which it replaces by a new id.
     message.message_id = message.message_id or None
     session_id, partition_key = message.session_id, message.partition_key
     if session_id and partition_key and session_id != partition_key:
@@ -180,12 +180,12 @@ def _time_to_live(values: Mapping[str, Any], where: str) -> int | None:
         raise _wrong(where, "TimeToLive", "a number of seconds above 0", seconds)
     if seconds >= _SECONDS_MAX or is_infinite(round(seconds * TICKS_PER_SECOND)):
         return None
-    # Not by way of ticks, which a number with a point cannot hold for thousands of years.
+    # Not by way of ticks: for thousands of years a floating-point number cannot hold them.
     return max(1, round(seconds * 1_000))
 
 
 def _time_span(values: Mapping[str, Any], where: str) -> int | None:
-    """The same as a .NET TimeSpan; Azure's own example of a batch has it."""
+    """A duration as a .NET TimeSpan; Azure's own example of a batch has it."""
     text = _text(values, "TimeToLiveTimeSpan", where)
     if text is None:
         return None
@@ -210,7 +210,7 @@ def _scheduled(values: Mapping[str, Any], where: str) -> Instant | None:
         instant = parse_httpdate(text.strip())
     except BadDate as error:
         raise InvalidArgument(f"{where} is invalid: 'ScheduledEnqueueTimeUtc': {error}.") from None
-    # Before 1970 there is nothing to wait for; year 1 is .NET's way to say "not set".
+    # Before 1970 there is nothing to wait for; in .NET year 1 means "not set".
     return instant if instant > 0 else None
 
 
@@ -223,7 +223,7 @@ def _wrong(where: str, key: str, wanted: str, value: object) -> InvalidArgument:
 
 
 def _shown(text: str) -> str:
-    # Whatever a client wrote, the refusal can be written down.
+    # Escaped, so that the refusal can be written whatever the client sent.
     whole = text.encode("ascii", "backslashreplace").decode()
     return whole if len(whole) <= _SHOWN_LENGTH_MAX else whole[: _SHOWN_LENGTH_MAX - 3] + "..."
 
@@ -232,7 +232,7 @@ def _shown(text: str) -> str:
 
 
 def write_broker_properties(received: ReceivedMessage, from_topic: bool) -> str:
-    """The header of a reply: JSON in ASCII, keys in alphabetical order, none that is not set."""
+    """The header of a reply: JSON in ASCII, keys in alphabetical order, without unset values."""
     message = received.message
     values = {key: getattr(message, field) for key, field in _TEXTS.items()}
     values["DeadLetterSource"] = received.dead_letter_source
@@ -240,7 +240,7 @@ def write_broker_properties(received: ReceivedMessage, from_topic: bool) -> str:
     if message.force_persistence:
         written["ForcePersistence"] = "true"
     written["DeliveryCount"] = str(received.failures + 1)
-    # 0 where it was enqueued by its sender, who could not know it (semantics A §7).
+    # 0 where the sender enqueued it, who could not know the number (semantics A §7).
     elsewhere = from_topic or received.enqueue_number != received.number
     written["EnqueuedSequenceNumber"] = str(received.enqueue_number if elsewhere else 0)
     written["EnqueuedTimeUtc"] = _date(received.enqueued_at)

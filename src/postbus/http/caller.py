@@ -1,4 +1,4 @@
-"""The caller of a request: what the tokens prove, and the refusals where they prove too little."""
+"""The caller of a request: the claims of its tokens, and the refusals without enough rights."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -27,15 +27,15 @@ SUPPLEMENTS: Final[Mapping[str, str]] = {
 
 
 class Caller:
-    """The claims of a request's own token, and of those it brings for other entities."""
+    """The claims of a request's own token, and of its tokens for other entities."""
 
     __slots__ = ("_supplement", "claims")
 
     def __init__(
         self, claims: Claims, supplement: Callable[[str, str], Awaitable[Claims | None]]
     ) -> None:
-        """`supplement` gives what the token in a header proves to one who wants to use a path, None
-        without one, or refuses it."""
+        """`supplement` verifies the token in a header for a path. It returns None without that
+        header, and raises for a bad token."""
         self.claims = claims
         self._supplement = supplement
 
@@ -45,9 +45,11 @@ class Caller:
             raise Unauthorized(text)
 
     def require_below(self, path: str, operation: str, site: Site) -> None:
-        """The same for what lies below a topic, where Azure has other words: semantics A §6. It has
-        them in the status line, which is why they begin with the status; the Go SDK looks for
-        them in either place."""
+        """The same for a subscription or a rule, where Azure has other words (semantics A §6).
+
+        Azure has them in the status line, so they begin with the status. The Go SDK looks in both
+        places.
+        """
         if not _allows(self.claims, path):
             raise HttpProblem(
                 401,
@@ -56,7 +58,7 @@ class Caller:
             )
 
     async def require_destination(self, element: str, name: str, site: Site) -> None:
-        """Raise Unauthorized without Manage on the entity that messages are to be forwarded to."""
+        """Raise Unauthorized without Manage on the destination of forwarding."""
         if _allows(self.claims, name):
             return
         claims = await self._supplement(SUPPLEMENTS[element], name)
@@ -65,25 +67,25 @@ class Caller:
 
 
 def _allows(claims: Claims, path: str) -> bool:
-    # Claims are about URLs: a question mark in a rule's name must not end the path here.
+    # Claims are about URLs: a question mark in the name of a rule must not end the path here.
     return claims.allows(Right.MANAGE, quote(path))
 
 
 class RequestContext(NamedTuple):
-    """What every operation needs to know of the request that asks for it."""
+    """The caller of a request, and the address that the caller used."""
 
     caller: Caller
     site: Site
 
 
 class Resource(Protocol):
-    """Something at a path that can be created, read, replaced and deleted."""
+    """An entity or rule at a path: it can be created, read, replaced and deleted."""
 
     async def read(self, asked: RequestContext) -> Response: ...
     async def create(self, body: bytes, asked: RequestContext) -> Response: ...
 
     async def update(self, body: bytes, etag: str, asked: RequestContext) -> Response:
-        """Replace the description: what the body leaves out goes back to its default."""
+        """Replace the description: a field that the body leaves out goes back to its default."""
 
     async def delete(self, asked: RequestContext) -> Response: ...
 
@@ -92,10 +94,11 @@ D = TypeVar("D", QueueDescription, SubscriptionDescription)
 
 
 async def with_destinations(description: D, namespace: Namespace, asked: RequestContext) -> D:
-    """The description with its destinations as they call themselves.
+    """The description with each destination in the spelling of the destination's own name.
 
-    An entity may forward to itself, as in Azure (semantics A §5.2): the hops of a message are
-    counted, so that none goes round for ever. Raises Unauthorized, or 400 for one that is missing.
+    An entity may forward to itself, as in Azure (semantics A §5.2). The hops of a message are
+    counted, so that none goes round for ever. Raises Unauthorized, or 400 for a missing
+    destination.
     """
     found: dict[str, Any] = {}
     for field in (FORWARD, FORWARD_DEAD):
@@ -103,7 +106,7 @@ async def with_destinations(description: D, namespace: Namespace, asked: Request
         name = await _found(field.element, given, namespace, asked)
         found[str(field.attribute)] = name
         if given != name:
-            # In its own case: the client is given back what it gave.
+            # In the client's spelling, which replies give back.
             found[field.sent] = getattr(description, field.sent) or given
     return replace(description, **found)
 
@@ -113,7 +116,7 @@ async def _found(
 ) -> str | None:
     if name is None:
         return None
-    # First: whether an entity is there is for those to know who may manage it.
+    # Rights before existence: only a client with Manage learns whether the entity exists.
     await asked.caller.require_destination(element, name, asked.site)
     entity = namespace.entity(name)
     if entity is None:

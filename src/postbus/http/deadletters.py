@@ -1,7 +1,7 @@
 """Dead letters over HTTP: send them again, edited or not, or throw them away (R-DLQ-08).
 
-`POST <entity>/$DeadLetterQueue/$resubmit` and `/$discard`, for whoever has Manage on the entity.
-Each message of a request has an outcome of its own, and asking again does no harm.
+`POST <entity>/$DeadLetterQueue/$resubmit` and `/$discard`, for clients with Manage on the entity.
+Each message of a request has its own outcome, and a repeated request does no harm.
 """
 
 import binascii
@@ -31,11 +31,11 @@ UNDER_WAY_MAX: Final = 8
 _VERBS: Final = ("$resubmit", "$discard")
 
 Outcomes = list[tuple[str, str]]
-"""What became of each message, and why it was refused."""
+"""The outcome of each message, and the reason of a refusal."""
 
 
 class Ask(NamedTuple):
-    """What a path below a dead-letter queue asks for."""
+    """The request that a path below a dead-letter queue makes."""
 
     path: str
     """Of the dead-letter queue."""
@@ -43,7 +43,7 @@ class Ask(NamedTuple):
 
 
 def find_ask(raw_path: str) -> Ask | None:
-    """What a path asks for, percent-encoding and all; None if it is about something else."""
+    """The request of a percent-encoded path; None where the path is for another request."""
     path, _, verb = raw_path.strip("/").rpartition("/")
     verb = unquote(verb).lower()
     return Ask(unquote(path), verb) if path and verb in _VERBS else None
@@ -57,7 +57,7 @@ class DeadLetters:
     def __init__(
         self, resubmission: Resubmission, review: Callable[[Claims], Claims | None]
     ) -> None:
-        """`review` gives what is left of claims whose keys may be gone by now."""
+        """`review` gives the claims that remain, since keys may be gone by now."""
         self._resubmission = resubmission
         self._review = review
         self._under_way = 0
@@ -76,7 +76,7 @@ class DeadLetters:
         self._under_way += 1
         try:
             body = await _read_body(request)
-            self._check(claims, Right.MANAGE, entity, site)  # reading it may have taken long
+            self._check(claims, Right.MANAGE, entity, site)  # reading the body may have taken long
             if ask.verb == "$discard":
                 numbers = read_numbers(body)
                 outcomes = await self._resubmission.discard(address, numbers)
@@ -120,7 +120,7 @@ async def _read_body(request: Request) -> bytes:
 
 
 MESSAGES_MAX: Final = 1_000
-"""Dead letters that one request names."""
+"""Dead letters that one request may name."""
 
 _NUMBER_MAX: Final = (1 << 63) - 1
 _TIME_MAX: Final = 253_402_300_799_999
@@ -131,8 +131,11 @@ _NO_EDITS: Final = Edits()
 
 
 def read_resubmission(body: bytes) -> tuple[str | None, list[tuple[int, Edits]]]:
-    """The name of the entity that they shall go to, if that is another one, and the numbers of the
-    dead letters, each with its edits. Raises InvalidArgument that names what is wrong."""
+    """The destination, if it is another entity, and the numbers of the dead letters with their
+    edits.
+
+    Raises InvalidArgument that names the mistake.
+    """
     asked = _object(read_json(body, "The request"), "The request", {"to", "messages"})
     to = asked.get("to")
     if to is not None and (not isinstance(to, str) or not to.strip("/")):
@@ -145,7 +148,7 @@ def read_resubmission(body: bytes) -> tuple[str | None, list[tuple[int, Edits]]]
 
 
 def read_numbers(body: bytes) -> list[int]:
-    """The numbers of dead letters that are to be thrown away."""
+    """The numbers of the dead letters to discard."""
     asked = _object(read_json(body, "The request"), "The request", {"sequenceNumbers"})
     return [
         _number(value, f"sequenceNumbers[{place}]")

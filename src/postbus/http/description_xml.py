@@ -1,10 +1,9 @@
 """Descriptions of queues, topics and subscriptions as XML, by the tables in `model.fields`.
 
-A reply has all elements in Azure's order. A request may leave out any, in any order and under any
-prefix (wire §9.4).
-
-The JS client always writes the type and the `ClaimValue` of an authorization rule. The Python
-client writes only what its user gave. There is one kind of rule, so a missing element means it.
+A reply has all elements in Azure's order. A request may leave out any element, in any order and
+under any prefix (wire §9.4). The JS client always writes the type and the `ClaimValue` of an
+authorization rule. The Python client writes only the values of its user. There is one kind of rule,
+so a missing element means that kind.
 """
 
 from collections.abc import Mapping
@@ -35,11 +34,11 @@ from postbus.namespace.entity import Entity
 _NEVER_ACCESSED: Final = "0001-01-01T00:00:00Z"
 
 Told = Mapping[str, str | int | QueueCounts]
-"""What the server knows of an entity, by element."""
+"""The server's own values of an entity, by element."""
 
 
 def form_of(content: Element, *forms: Form) -> Form:
-    """Which of these kinds of entity is described. Raises InvalidArgument for none of them."""
+    """The kind of entity that is described. Raises InvalidArgument for any other element."""
     name = local_name(content)
     for form in forms:
         if form.element == name:
@@ -49,7 +48,7 @@ def form_of(content: Element, *forms: Form) -> Form:
 
 
 def read_values(form: Form, content: Element) -> dict[str, Value]:
-    """What a description says, by element. Raises InvalidArgument naming what is wrong."""
+    """The values of a description, by element. Raises InvalidArgument that names the mistake."""
     values: dict[str, Value] = {}
     for name, child in children(content, form.element).items():
         if name in form.told:
@@ -67,7 +66,7 @@ def read_values(form: Form, content: Element) -> dict[str, Value]:
 
 
 def children(parent: Element, what: str) -> dict[str, Element]:
-    """The elements in another one, by name. Raises InvalidArgument for one that is there twice."""
+    """The children of an element, by name. Raises InvalidArgument for a duplicate."""
     found: dict[str, Element] = {}
     for child in parent:
         name = local_name(child)
@@ -78,14 +77,14 @@ def children(parent: Element, what: str) -> dict[str, Element]:
 
 
 def text_of(child: Element, expected: str) -> str:
-    """The text of an element that has nothing else in it. Raises InvalidArgument."""
+    """The text of an element without children. Raises InvalidArgument."""
     if len(child) > 0:
         raise InvalidArgument(f"The element '{local_name(child)}' must hold {expected}.")
     return child.text or ""
 
 
 def description_xml(form: Form, description: Description, told: Told, site: Site) -> str:
-    """A description as a reply shows it, to a client of this version of the API."""
+    """A description in a reply to a client of this version of the API."""
     return service_bus(
         form.element,
         "".join(
@@ -99,7 +98,7 @@ def description_xml(form: Form, description: Description, told: Told, site: Site
 
 
 def told_of(entity: Entity, counts: QueueCounts) -> Told:
-    """What any entity's description tells besides what was chosen."""
+    """The server's own values in the description of any entity."""
     accessed = time_text(entity.accessed_at) if entity.accessed_at else _NEVER_ACCESSED
     return {
         "SizeInBytes": counts.size_bytes,
@@ -168,14 +167,14 @@ _TEXTS: Final = (
     *("ClaimType", "ClaimValue", "CreatedTime", "ModifiedTime"),
     *("KeyName", "PrimaryKey", "SecondaryKey"),
 )
-"""Elements of a rule that hold text. The two times are not read, nor are they in a reply: Azure
-leaves them out, and the SDKs' own tests compare what comes back with what they sent."""
+"""Elements of a rule that hold text. The two times are not read, and no reply has them. Azure
+leaves them out, and the SDKs' own tests compare the reply with the request."""
 
 
 def read_rules(element: Element) -> Rules:
-    """The rules of a request. Whoever asks replaces all that are there.
+    """The rules of a request, which replace all existing rules.
 
-    Raises InvalidArgument for what is no rule, NotSupported for one of another kind.
+    Raises InvalidArgument for a malformed rule, NotSupported for a rule of another kind.
     """
     if len(element) > RULES_MAX:
         raise InvalidArgument(f"There are {len(element)} authorization rules; {RULES_MAX} allowed.")
@@ -183,7 +182,8 @@ def read_rules(element: Element) -> Rules:
 
 
 def write_rules(rules: Rules) -> str:
-    """The element of a reply, keys included: who may read a description may also change it."""
+    """The element of a reply, keys included: a client that may read a description may also change
+    it."""
     return f"<AuthorizationRules>{''.join(map(_write_rule, rules))}</AuthorizationRules>"
 
 
@@ -192,7 +192,7 @@ def _read_rule(element: Element) -> AuthorizationRule:
         raise InvalidArgument(
             f"The element '{_local_name(element)}' is not part of AuthorizationRules."
         )
-    # The prefix of the value, if any, was bound by whoever wrote it; the parser has forgotten it.
+    # The client bound the prefix of the value, if any; the parser has dropped that binding.
     kind = element.get(f"{{{INSTANCE}}}type", _TYPE).rpartition(":")[2]
     if kind != _TYPE:
         raise NotSupported(f"An authorization rule must be a '{_TYPE}', not '{kind[:64]}'.")

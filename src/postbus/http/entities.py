@@ -1,7 +1,7 @@
-"""Queues and topics over HTTP, and what the namespace says of itself (wire §9.2).
+"""Queues and topics over HTTP, and the description of the namespace (wire §9.2).
 
-Decides nothing about messages: it reads what a request asks for, checks the claims, calls the
-namespace and writes the reply.
+Decides nothing about messages. It reads a request, checks the claims, calls the namespace and
+writes the reply.
 """
 
 import asyncio
@@ -63,14 +63,14 @@ async def list_entities(
 
 
 class EntityResource:
-    """The queue or topic of a name. A body says by its element which of the two it describes."""
+    """The queue or topic of a name. The element in a body tells which of the two it describes."""
 
     __slots__ = ("_defaults", "_name", "_namespace", "_now")
 
     def __init__(
         self, namespace: Namespace, defaults: QueueDescription, name: str, now: Instant
     ) -> None:
-        """`defaults` is what a queue is whose creator says nothing."""
+        """`defaults` are the values of a new queue."""
         self._now = now
         self._namespace = namespace
         self._defaults = defaults
@@ -110,7 +110,7 @@ class EntityResource:
         def check(there: QueueEntity | TopicEntity) -> None:
             require_version(etag, etag_of(there.updated_at), form.word.lower())
 
-        check(entity)  # at once, before anything else is looked at
+        check(entity)  # at once, before any other check
         refuse_changes(form, values, entity.description)
         try:
             if form is QUEUE:
@@ -154,7 +154,7 @@ def _read(body: bytes, site: Site) -> tuple[Form, dict[str, Value]]:
     values = read_values(form, content)
     for field in form.fields.values():
         if field.attribute and field.element in values and not site.shows(field.since):
-            # As in Azure: a client of that version could not see what it has chosen.
+            # As in Azure: a client of that version could not see its own choice.
             raise InvalidArgument(
                 f"The property '{field.element}' can be set by api-version={field.since} or later."
             )
@@ -173,8 +173,8 @@ async def _counts(namespace: Namespace, name: str) -> QueueCounts:
     try:
         return await namespace.counts(name)
     except EntityNotFound:
-        # Deleted since it was looked up. A page must not get shorter by it: .NET's client
-        # takes a short page for the last one (wire §9.3).
+        # Deleted since it was looked up. The page must not get shorter: .NET's client takes a short
+        # page for the last one (wire §9.3).
         return QueueCounts()
 
 

@@ -1,10 +1,10 @@
 """The change feed over HTTP: what is kept, stored batches as they are, or JSON lines (R-PIPE-02).
 
-    GET /{entity}/$feed                      fragments, offsets, retention, what subqueues mean
+    GET /{entity}/$feed                      fragments, offsets, retention, names of subqueues
     GET /{entity}/$feed/{fragment}?from=…    records from an offset on; waits for some if asked to
 
-Needs Listen on the entity. Nothing is taken from anyone by it, and the broker decodes nothing of
-what it gives out unless JSON lines are asked for.
+Needs Listen on the entity. Reading takes nothing from other receivers. The broker sends stored
+batches undecoded, unless the client asks for JSON lines.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ BYTES_DEFAULT: Final = 1 << 20
 BYTES_MAX: Final = 8 << 20
 WAIT_MAX_S: Final = 60
 SEND_S: Final = 120.0
-"""A client that takes longer over one answer is cut off: it keeps a place from others."""
+"""A slower client is cut off from its answer: it keeps a place from other clients."""
 OFFSET_DIGITS_MAX: Final = 18
 
 _FRAGMENT: Final = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
@@ -51,16 +51,16 @@ _Body = AsyncGenerator[bytes | memoryview] | AsyncGenerator[bytes]
 
 
 class FeedTarget(NamedTuple):
-    """What a path with `$feed` in it names."""
+    """A path with `$feed` in it, in parts."""
 
     path: str
-    """Of the entity."""
+    """The path of the entity."""
     rest: tuple[str, ...]
-    """What follows, without percent-encoding."""
+    """The path behind `$feed`, without percent-encoding."""
 
 
 def find_feed(raw_path: str) -> FeedTarget | None:
-    """None for a path that is about no feed. No entity's name has a `$`."""
+    """The parts of a feed's path; None for any other path. No entity name has a `$`."""
     parts = raw_path.strip("/").split("/")
     for index, part in enumerate(parts[1:], 1):
         if unquote(part).lower() == FEED:
@@ -82,7 +82,7 @@ class FeedPages:
         tracking: TrackingIds,
         wait_max_ms: int,
     ) -> None:
-        """`review` gives what is left of claims whose keys may be gone by now."""
+        """`review` gives the claims that remain, since keys may be gone by now."""
         self._feed = feed
         self._readers = ReaderPages(feed, readers)
         self._review = review
@@ -189,7 +189,7 @@ class FeedPages:
         return Query(start, at, BYTES_DEFAULT if size is None else size, wait_ms)
 
     def _outside(self, error: OffsetAhead | OffsetTrimmed, path: str) -> Response:
-        """Machines have to act on it, so it is JSON where other refusals are XML."""
+        """JSON, where other refusals are XML, because machines have to act on it."""
         tracking = self._tracking.track(path)
         trimmed = isinstance(error, OffsetTrimmed)
         body = {
@@ -203,8 +203,8 @@ class FeedPages:
 
 
 class _Pieces(Response):
-    """A reply whose body is read while it is sent, each piece when the client has taken the last
-    but one."""
+    """A reply whose body is read while it is sent. The next piece is read when the client has taken
+    the last piece but one."""
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ class _Pieces(Response):
         self.status_code = 200
         self.background = None
         self.init_headers(headers)
-        # Not counted by Starlette, which would take the body for an empty one.
+        # Starlette would set the length of an empty body.
         self.raw_headers = [
             (name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()
         ]
@@ -227,7 +227,7 @@ class _Pieces(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            # Closed at once, for what it holds is missed by others.
+            # Closed at once, because others need the resources it holds.
             async with asyncio.timeout(SEND_S), aclosing(self._pieces) as pieces:
                 async for piece in pieces:
                     if self._gone.done():
@@ -235,7 +235,7 @@ class _Pieces(Response):
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except (ServiceBusError, TimeoutError) as error:
-            # The reply has begun: it ends unfinished, which the client cannot take for its end.
+            # The reply has begun. It ends unfinished, so the client cannot take it for complete.
             _log.warning("feed reply cut off", path=scope["path"], error=str(error) or "too slow")
         finally:
             self._gone.cancel()

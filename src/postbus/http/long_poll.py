@@ -1,7 +1,7 @@
-"""A receive over HTTP: one message, or the news that none came in time.
+"""A receive over HTTP: one message, or the answer that none came in time.
 
-It stands in the same line as the links do and is served by the same commits. Its locks belong to no
-connection (wire §3.6): the one it came over may be gone when the message is settled.
+It waits in the same queue of receivers as the links, and the same commits serve it. Its locks
+belong to no connection (wire §3.6): the client may settle the message over another connection.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from postbus.runtime.fragment import LoadedFragment
 
 NO_CONNECTION: Final = 0
-"""Gateways count from one."""
+"""The ids of gateways start at one."""
 NOTHING_WITHIN_S: Final = 10.0
-"""How long it may take to find out that there is nothing: the engine may have to be loaded."""
+"""How long an empty answer may take: the engine may have to be loaded."""
 
 log = structlog.get_logger("longpoll")
 
 
 class LongPoll:
-    """One place in the line of a subqueue, for one message."""
+    """One receiver of a subqueue, for one message."""
 
     def __init__(
         self, fragment: LoadedFragment, subqueue: int, runtime: Runtime, deletes: bool
@@ -50,27 +50,30 @@ class LongPoll:
         self.holder = NO_CONNECTION
         self.draining = False
         self.size = 0
-        """Bytes of the message that was taken, as links count them."""
+        """Bytes of the taken message, as links count them."""
         self._taken: ReceivedMessage | None = None
         self._outgoing: OutgoingMessage | None = None
-        """What came for it, while nobody has it yet."""
+        """The delivered message, until the client has it."""
         self._promised = False
-        """A message is on its way, behind a commit."""
+        """A message was taken, and waits for its commit."""
         self._left = False
         self._result: asyncio.Future[ReceivedMessage | None] = (
             asyncio.get_running_loop().create_future()
         )
 
     async def receive(self, wait_ms: int, gone: asyncio.Future[None]) -> ReceivedMessage | None:
-        """The message; None when the wait is over. `gone` is done when nobody waits for it any
-        more: then nothing is taken, and what was taken is given back."""
+        """The message; None when the wait is over.
+
+        `gone` is done when the client has left. Then nothing is taken, and a taken message goes
+        back.
+        """
         self.draining = wait_ms == 0
         self._join()
         try:
             await self._wait(gone, NOTHING_WITHIN_S if self.draining else wait_ms / 1_000)
             self._leave()
             if self._promised:
-                # Taken before the time was up: it comes with its commit, or that fails.
+                # Taken in time: the message comes with its commit, or the commit fails.
                 await self._wait(gone, None)
             if gone.done():
                 return None
@@ -89,15 +92,15 @@ class LongPoll:
         await asyncio.wait(either, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
 
     def end(self, refusal: ServiceBusError) -> None:
-        """Nobody may wait here any longer. What is on its way goes back when it comes."""
+        """End the wait with a refusal. A message on its way goes back when it comes."""
         self._fail(refusal)
 
     def stop(self) -> None:
-        """The broker stops: nobody waits any longer. What is on its way still arrives."""
+        """The broker stops: end the wait. A message on its way still arrives."""
         if not self._promised:
             self._fail(ConnectionForced(SHUTTING_DOWN))
 
-    # -- the line ----------------------------------------------------------------------------
+    # -- joining and leaving -------------------------------------------------------------------
 
     def _join(self) -> None:
         self._receivers.join(self)
@@ -115,13 +118,13 @@ class LongPoll:
         self._count_receivers()
 
     def _end(self) -> None:
-        """Nobody waits here any more: whatever is here, or still comes, goes back."""
+        """The wait is over: a message that is here, or still comes, goes back."""
         self._leave()
         self.fragment.on_lost.pop(self._fail, None)
         if not self._result.done():
             self._result.cancel()
         elif not self._result.cancelled():
-            self._result.exception()  # heard of, also where the client has gone
+            self._result.exception()  # retrieved, even if the client has left
         self._give_back()
 
     def _count_receivers(self) -> None:
@@ -129,12 +132,12 @@ class LongPoll:
             self.fragment.engine.set_receivers(self._subqueue, len(self._receivers.members))
 
     def _fail(self, error: ServiceBusError) -> None:
-        """The engine was thrown away, with every lock, or there is another reason to end."""
+        """End with an error, such as the loss of the engine with all its locks."""
         self._promised = False
         if not self._result.done():
             self._result.set_exception(error)
 
-    # -- what the line calls -----------------------------------------------------------------
+    # -- called by the receivers -------------------------------------------------------------
 
     def capacity(self) -> int:
         return 0 if self._promised or self._left or self._result.done() else 1
@@ -143,9 +146,9 @@ class LongPoll:
         self._promised = True
         self.size = len(raw)
         try:
-            # Now, and not after the commit: by then more may have been decided about it.
+            # Now, not after the commit: by then the message may have changed again.
             self._taken = to_received(message, raw)
-        except Exception:  # whatever is wrong with one, the others must go out
+        except Exception:  # one unreadable message must not stop the others
             log.exception("message unreadable", entity=self.fragment.name, number=message.number)
         return OutgoingMessage(message, raw, None)
 
@@ -155,7 +158,7 @@ class LongPoll:
         if self._result.done():
             self._give_back()
         elif self._taken is None:
-            # Back it goes: over AMQP it can still be had.
+            # Give it back: a client can still receive it over AMQP.
             self._give_back()
             self._result.set_exception(InternalError("The message cannot be read."))
         else:

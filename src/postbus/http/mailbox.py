@@ -1,7 +1,7 @@
-"""Messages for those who do not speak AMQP: send, receive, settle, one call at a time.
+"""Messages for clients without AMQP: send, receive, settle, one call at a time.
 
-What a link does with transfers and dispositions is done here with plain messages, by the same
-requests to the same runtime: an answer comes after its commit.
+A link uses transfers and dispositions; here the same requests reach the same runtime with plain
+messages. So an answer comes after its commit.
 """
 
 from __future__ import annotations
@@ -90,13 +90,13 @@ class Mailbox:
         self._namespace = namespace
         self._clock = clock
         self._polls: dict[LongPoll, Callable[[], None]] = {}
-        """Each with a check that refuses who may not receive any more."""
+        """Each with a check that raises when its client may no longer receive."""
         self._stopping = False
 
     def room_for(self, address: Address) -> int:
         """How many bytes a message to this entity may have.
 
-        Raises where none can be sent, so that nobody has to read one to refuse it.
+        Raises where no message can be sent, before the message is read.
         """
         entity = self._find(address)
         if address.subqueue is not SubQueue.MAIN or not isinstance(
@@ -110,14 +110,14 @@ class Mailbox:
         return entity.message_size_max
 
     async def send(self, address: Address, messages: list[PlainMessage]) -> None:
-        """Store all of them or none."""
+        """Store all of the messages or none."""
         entity = self._find(address)
         size_max = self._namespace.settings.property_size_max_bytes
         stored = []
         enough = DECODED.units + DECODED_PER_TURN
         for message in messages:
             if DECODED.units > enough:
-                await asyncio.sleep(0)  # others have their turn
+                await asyncio.sleep(0)  # let other work run
                 enough = DECODED.units + DECODED_PER_TURN
             stored.append(to_message(message, size_max))
         size = sum(message.length for message in stored)
@@ -134,9 +134,11 @@ class Mailbox:
         gone: asyncio.Future[None],
         check: Callable[[], None],
     ) -> ReceivedMessage | None:
-        """The next message, locked or removed for good; None when none came in time, or when
-        `gone` is done: then the client is, and nothing was taken from the queue for it. `check`
-        refuses who may not receive any more."""
+        """The next message, locked or removed for good; None where none came in time.
+
+        Also None when `gone` is done: the client has left, and no message was taken for it. `check`
+        raises when the client may no longer receive.
+        """
         if self._stopping:
             raise ConnectionForced(SHUTTING_DOWN)
         check()  # time has passed since the request came
@@ -167,9 +169,9 @@ class Mailbox:
         return received
 
     def review(self) -> None:
-        """Keys were taken away: who waits by one of them waits no longer."""
+        """Keys were taken away: end the waits that depend on them."""
         for poll, check in list(self._polls.items()):
-            if poll.fragment.gone is None:  # that says more than that its keys are gone
+            if poll.fragment.gone is None:  # otherwise the deletion is the better reason
                 try:
                     check()
                 except ServiceBusError as refusal:
@@ -180,22 +182,22 @@ class Mailbox:
         await self._use_lock(address, reference, token, LockUse.COMPLETE)
 
     async def unlock(self, address: Address, reference: str, token: UUID) -> None:
-        """Give it back: the delivery has failed."""
+        """Give a message back: the delivery has failed."""
         await self._use_lock(address, reference, token, LockUse.ABANDON)
 
     async def renew(self, address: Address, reference: str, token: UUID) -> None:
-        """Let the lock last as long as a new one."""
+        """Extend the lock by the time of a new lock."""
         entity = await self._use_lock(address, reference, token, LockUse.RENEW)
         entity.meter.lock_renewals += 1
 
     def refused(self, address: Address, error: ServiceBusError) -> None:
-        """Count a refusal against the entity, if that is there."""
+        """Count a refusal against the entity, if it exists."""
         entity = self._namespace.at(address)
         if entity is not None:
             entity.meter.refused(error.condition)
 
     def stop(self) -> None:
-        """The broker stops: end every wait, and let no new one begin."""
+        """The broker stops: end every wait, and refuse new ones."""
         self._stopping = True
         for poll in self._polls:
             poll.stop()

@@ -31,7 +31,7 @@ from postbus.net.http_protocol import HEADER_NAMES
 Headers = list[tuple[bytes, bytes]]
 
 EMPTY_TYPE: Final = "application/xml; charset=utf-8"
-"""What Azure calls a body of which nobody has said what it is, and one that is not there."""
+"""Azure's content type for a missing body, and for a body without a content type."""
 
 _PRINTABLE: Final = re.compile(r"[\x20-\x7e]+")
 _CODINGS: Final = {"br", "compress", "deflate", "gzip", "zstd"}
@@ -39,7 +39,8 @@ _CODINGS: Final = {"br", "compress", "deflate", "gzip", "zstd"}
 
 
 def headers_of(request: Request) -> Headers:
-    """Names as they were written, where the server has kept them: ASGI wants small letters."""
+    """Headers with the client's spelling of the names, where the server kept it: ASGI has small
+    letters."""
     headers: Headers = request.scope["headers"]
     names: list[bytes] = request.scope.get("state", {}).get(HEADER_NAMES, [])
     if len(names) != len(headers):
@@ -48,7 +49,7 @@ def headers_of(request: Request) -> Headers:
 
 
 def only_header(headers: Iterable[tuple[bytes, bytes]], name: str) -> str | None:
-    """The value of a header that may be there once."""
+    """The value of a header that may occur once."""
     values = [value for each, value in headers if each.lower() == name.lower().encode()]
     if len(values) > 1:
         raise InvalidArgument(f"The HTTP header '{name}' is there twice.")
@@ -56,7 +57,7 @@ def only_header(headers: Iterable[tuple[bytes, bytes]], name: str) -> str | None
 
 
 def read_message(headers: Headers, content_type: str | None) -> PlainMessage:
-    """A message without its body, which is not read before the rest is known to be good."""
+    """A message without its body, which is read only after the headers are accepted."""
     message = PlainMessage(
         content_type=_ascii(content_type, "content-type"),
         content_encoding=_ascii(only_header(headers, "content-encoding"), "content-encoding"),
@@ -106,7 +107,7 @@ def write_message(received: ReceivedMessage, address: Address, base_url: str) ->
 
 
 def _content_type(received: ReceivedMessage) -> str:
-    """The message's own, unless a header cannot hold it."""
+    """The message's own content type, unless a header cannot hold it."""
     own = received.message.content_type
     if own is not None and _PRINTABLE.fullmatch(own):
         return own.strip()

@@ -1,7 +1,7 @@
 """Messages over HTTP: send, receive, settle (semantics A §7, wire §9.6).
 
-Reads what a request asks for, checks the claims, asks the mailbox and writes the reply; decides
-nothing about messages. A message is bounded before it is read, and answered after its commit.
+Reads a request, checks the claims, asks the mailbox and writes the reply; decides nothing about
+messages. A message is bounded before it is read, and answered after its commit.
 """
 
 import asyncio
@@ -33,15 +33,15 @@ from postbus.model.limits import BATCH_SIZE_MAX
 from postbus.model.plain_message import PlainMessage
 
 WAIT_DEFAULT_MS: Final = 60_000
-"""How long a receive waits that does not say."""
+"""The wait of a receive that gives no time-out."""
 BODIES_MAX_BYTES: Final = 128 << 20
-"""Of all requests together that are being read; more than the largest message of any entity."""
+"""Bytes of all requests that are being read; more than the largest message of any entity."""
 
 _TOKEN: Final = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}", re.ASCII)
 
 
 class MessageSelector(Enum):
-    """Which part of an entity's messages a path names."""
+    """Which messages of an entity a path names."""
 
     ALL = auto()
     HEAD = auto()
@@ -49,10 +49,10 @@ class MessageSelector(Enum):
 
 
 class MessagePath(NamedTuple):
-    """What a path below an entity's `/messages` names."""
+    """A path below `/messages` of an entity, in parts."""
 
     path: str
-    """Of the entity or subqueue."""
+    """The path of the entity or subqueue."""
     place: MessageSelector
     reference: str = ""
     """Number or id of a locked message."""
@@ -60,14 +60,15 @@ class MessagePath(NamedTuple):
 
 
 VALUES_PER_TURN: Final = 4_096
-"""Messages and properties of a batch that are read before others have their turn: some 10 ms."""
+"""Messages and properties of a batch that are read in one go, before other work runs: some 10
+ms."""
 
 
 def find_target(method: str, raw_path: str) -> MessagePath | None:
-    """What a path names, percent-encoding and all; None if that is no message.
+    """The parts of a percent-encoded path; None where the path names no message.
 
-    A queue may be called `eu/messages`: only what no request for its management looks like is
-    taken for a message.
+    A queue may be called `eu/messages`. So a path that a management request could have is no
+    message.
     """
     parts = raw_path.strip("/").split("/")
     match [part.lower() for part in parts]:
@@ -96,7 +97,7 @@ class Messages:
     def __init__(
         self, mailbox: Mailbox, review: Callable[[Claims], Claims | None], wait_max_ms: int
     ) -> None:
-        """`review` gives what is left of claims whose keys may be gone by now."""
+        """`review` gives the claims that remain, since keys may be gone by now."""
         self._mailbox = mailbox
         self._review = review
         self._wait_max_ms = wait_max_ms
@@ -109,7 +110,7 @@ class Messages:
         if address.management:
             raise InvalidArgument(f"'{address.path}' holds no messages.")
         right = Right.SEND if target.place is MessageSelector.ALL else Right.LISTEN
-        # Quoted, because claims are about URLs and the id of a message may have a question mark.
+        # Quoted, because claims are about URLs and a message id may have a question mark.
         path, url_path = quote(address.path), quote(request.scope["path"])
 
         def check() -> None:
@@ -137,7 +138,7 @@ class Messages:
         headers = headers_of(request)
         content_type = only_header(headers, "content-type")
         if content_type is not None and is_batch(content_type):
-            # All of it is read at once, so it has the bound that it has over AMQP.
+            # The whole body is read at once, so it has the same bound as over AMQP.
             room = min(room, BATCH_SIZE_MAX)
             messages = await _in_turns(read_batch(await self._read_body(request, room, address)))
         else:
@@ -148,7 +149,7 @@ class Messages:
         return Response(status_code=201, headers={"content-type": EMPTY_TYPE})
 
     async def _read_body(self, request: Request, room: int, address: Address) -> bytes:
-        """The body, within what a message may have; what is larger is not kept."""
+        """The body, within the bound of a message; a larger body is not kept."""
         declared = request.headers.get("content-length", "")
         if declared.isdigit() and int(declared) > room:
             raise _too_large(room, address)
@@ -174,7 +175,7 @@ class Messages:
             raise wrong_method(request.method, "POST, DELETE")
         wait_ms = min(_wait_ms(request.query_params.get("timeout")), self._wait_max_ms)
         async for _ in request.stream():
-            pass  # a receive has no body; whatever comes is not kept
+            pass  # a receive has no body; any data is dropped
         deletes = request.method == "DELETE"
         gone = asyncio.ensure_future(client_gone(request))
         try:
@@ -183,7 +184,8 @@ class Messages:
                 raise ClientDisconnect
         finally:
             gone.cancel()
-        # From here to the first byte of the reply nothing waits: the message is not lost between.
+        # Nothing waits from here to the first byte of the reply, so the message cannot get lost
+        # between.
         if received is None:
             return Response(status_code=204)
         return write_message(received, address, site.base_url)
@@ -205,7 +207,7 @@ class Messages:
 
 
 async def _in_turns(coming: Iterator[PlainMessage]) -> list[PlainMessage]:
-    """Take what is read, and let others have their turn in between."""
+    """Collect the messages, and let other work run in between."""
     messages: list[PlainMessage] = []
     values = 0
     for message in coming:
@@ -218,7 +220,7 @@ async def _in_turns(coming: Iterator[PlainMessage]) -> list[PlainMessage]:
 
 
 async def client_gone(request: Request) -> None:
-    """Comes back when the client has hung up."""
+    """Returns when the client has hung up."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 

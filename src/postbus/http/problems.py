@@ -51,7 +51,7 @@ def missing_topic() -> HttpProblem:
 
 
 class SubordinatePath(NamedTuple):
-    """A subscription or a rule, in the words in which Azure refuses it (semantics A §5.3)."""
+    """A subscription or a rule, in Azure's words for refusing it (semantics A §5.3)."""
 
     namespace: str
     path: tuple[str, ...]
@@ -72,7 +72,7 @@ class SubordinatePath(NamedTuple):
 
 @contextmanager
 def without_sub_code() -> Iterator[None]:
-    """A bad request has none where it is about a subscription or a rule (semantics A §5.3)."""
+    """Drop the sub-code of a bad request for a subscription or a rule (semantics A §5.3)."""
     try:
         yield
     except (InvalidArgument, NotSupported) as error:
@@ -90,7 +90,7 @@ def unknown_path(path: str) -> HttpProblem:
 
 
 def body_too_large(limit_bytes: int) -> HttpProblem:
-    # The rest of the body is not read, so nothing that follows on the connection can be.
+    # The rest of the body is not read, so the connection cannot carry another request.
     return HttpProblem(
         413,
         f"The body of the request is larger than the {limit_bytes} bytes allowed.",
@@ -99,7 +99,7 @@ def body_too_large(limit_bytes: int) -> HttpProblem:
 
 
 def status_of(error: Exception) -> int:
-    """The HTTP status that answers an error; what is no refusal is a fault of ours."""
+    """The HTTP status for an error; any error but a refusal is a fault of ours."""
     match error:
         case HttpProblem():
             return error.status
@@ -116,14 +116,14 @@ def wording_of(error: Exception, host: str) -> str:
         case ServiceBusError():
             sub_code, text = error.sub_code, error.told_at(host)
         case _:
-            # What went wrong inside is in the log, under the tracking id; it is not for strangers.
+            # The log has the details of a fault, under the tracking id; they are not for strangers.
             sub_code = InternalError.sub_code
             text = "The service was unable to process the request."
     return text if sub_code is None else f"SubCode={sub_code}. {text}"
 
 
 def error_response(error: Exception, detail: str) -> Response:
-    """The reply to a request that `error` ended; `detail` is its wording with a tracking id."""
+    """The reply to a request that failed with `error`; `detail` is its text with a tracking id."""
     status = status_of(error)
     headers = dict(error.headers or {}) if isinstance(error, HttpProblem) else {}
     if status == 401:
@@ -133,6 +133,7 @@ def error_response(error: Exception, detail: str) -> Response:
 
 
 def xml_text(text: str) -> str:
-    """Text as the content of an element or a quoted attribute; what XML cannot hold is replaced."""
+    """Text as the content of an element or a quoted attribute, without the characters XML cannot
+    hold."""
     # A bare carriage return would be read back as a line feed (XML 1.0 §2.11).
     return escape(NOT_IN_XML.sub("\ufffd", text), {"\r": "&#xD;", '"': "&quot;"})

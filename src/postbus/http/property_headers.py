@@ -1,11 +1,11 @@
-"""Application properties as HTTP headers: one each, typed by how the value is written.
+"""Application properties as HTTP headers: one header each, typed by the form of its value.
 
-A quoted text is JSON's string; a number, `true`, `false` and `null` are bare; any other text is a
-string as it stands, and a string that is a date is one. So every header can be a property, and each
-comes back as it was sent (semantics A §7).
+A quoted text is a JSON string. A number, `true`, `false` and `null` are bare, and any other bare
+text is a string. A string in the form of an HTTP date is a date. So every header can be a property,
+and each property comes back as it was sent (semantics A §7).
 
-What HTTP keeps for itself is never one. A property of such a name travels in `UserProperties`,
-beside those whose names no header can have.
+Headers with a meaning in HTTP are never properties. A property with such a name travels in
+`UserProperties`, as does a property whose name no header can have.
 """
 
 import json
@@ -28,7 +28,7 @@ _NUMBER: Final = re.compile(
 )
 _LITERALS: Final = {"true": True, "false": False, "null": None}
 
-# What a request says to HTTP, to whatever stands between client and server, or to Azure's own API.
+# Headers of a request that are for HTTP, for a proxy on the way, or for Azure's own API.
 _REQUEST_NAMES: Final = """
     accept accept-charset accept-encoding accept-language access-control-request-headers
     access-control-request-method authorization cache-control connection content-disposition
@@ -42,7 +42,7 @@ _REQUEST_NAMES: Final = """
     brokerproperties userproperties x-ms-retrypolicy servicebusauthorization
     servicebussupplementaryauthorization servicebusdlqsupplementaryauthorization
 """
-# What a reply would say on top of that: a property of this name must not be a header.
+# More headers that a reply may have: a property of this name must not be a header.
 _REPLY_NAMES: Final = """
     accept-ranges access-control-allow-origin age allow alt-svc clear-site-data content-range
     content-security-policy etag expires last-modified link location proxy-authenticate refresh
@@ -53,8 +53,8 @@ NOT_HEADERS: Final = NOT_PROPERTIES | frozenset(_REPLY_NAMES.split())
 
 
 class Spelled(bytes):
-    """A header's name that keeps its case: uvicorn writes names in small letters, and a property's
-    name is more than a header's."""
+    """The name of a header that keeps its case. uvicorn writes names in small letters, but the case
+    of a property's name matters."""
 
     def lower(self) -> Self:
         return self
@@ -64,7 +64,7 @@ class Spelled(bytes):
 
 
 def read_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, PropertyValue]:
-    """The properties among the headers of a request; names as they were written."""
+    """The properties among the headers of a request, in the client's spelling."""
     properties: dict[str, PropertyValue] = {}
     seen: set[str] = set()
     for raw_name, raw_value in headers:
@@ -79,7 +79,7 @@ def read_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, PropertyVa
 
 
 def header_text(value: bytes) -> str:
-    """HTTP names no encoding for a header's value; clients send UTF-8 or Latin-1."""
+    """HTTP names no encoding for the value of a header; clients send UTF-8 or Latin-1."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -87,7 +87,7 @@ def header_text(value: bytes) -> str:
 
 
 def read_value(text: str) -> PropertyValue:
-    """The value that a header means. Every text means one."""
+    """The value of a header. Every text has a value."""
     text = text.strip(" \t")
     if text in _LITERALS:
         return _LITERALS[text]
@@ -115,7 +115,7 @@ def _unquoted(text: str) -> str | None:
 
 
 def _number(text: str) -> PropertyValue:
-    """A number as AMQP has it; as text where it would lose its digits."""
+    """A number in an AMQP type; a text where a number would lose digits."""
     if "." in text or "e" in text.lower():
         number = float(text)
         return number if isfinite(number) else text
@@ -127,7 +127,7 @@ def _number(text: str) -> PropertyValue:
 
 
 def write_headers(properties: Mapping[str, PropertyValue]) -> list[tuple[bytes, bytes]]:
-    """Headers that say the properties; those that cannot be headers share one."""
+    """The headers for the properties; properties that cannot be headers share one header."""
     headers: list[tuple[bytes, bytes]] = []
     others: dict[str, str] = {}
     seen = set(NOT_HEADERS)
@@ -143,7 +143,7 @@ def write_headers(properties: Mapping[str, PropertyValue]) -> list[tuple[bytes, 
 
 
 def write_value(value: PropertyValue) -> str:
-    """A value so that reading it gives the same value, in ASCII."""
+    """A value in ASCII that reads back as the same value."""
     if isinstance(value, Moment):
         return f'"{format_httpdate(value)}"'
     if isinstance(value, float) and not isfinite(value):

@@ -1,4 +1,4 @@
-"""Readers of a change feed over HTTP: what they say of their progress, and how far behind they are.
+"""Readers of a change feed over HTTP: the progress they report, and how far behind they are.
 
 PUT    /{entity}/$feed/readers/{name}    {"offsets": {"0": 123}, "query": "…", "batch": 7}
 GET    /{entity}/$feed/readers
@@ -27,7 +27,7 @@ KEYS: Final = ("offsets", "query", "batch")
 
 
 class ReaderPages:
-    """The readers of feeds, for whoever may read the feed."""
+    """The readers of feeds, for clients that may read the feed."""
 
     __slots__ = ("_feed", "_readers")
 
@@ -88,7 +88,7 @@ class ReaderPages:
     async def _lag_ms(
         self, entity: QueueEntity | TopicEntity, progress: Progress, lag: Mapping[int, int]
     ) -> int:
-        """For how long the oldest record that it has not dealt with has been there."""
+        """The age of the oldest record that the reader has not dealt with."""
         longest = 0
         for fragment in entity.fragments:
             if lag.get(fragment.index):
@@ -129,8 +129,8 @@ def _read_progress(body: bytes, entity: QueueEntity | TopicEntity, now: Instant)
     if query is not None and not (
         isinstance(query, str) and len(query) <= QUERY_LENGTH_MAX and query.isprintable()
     ):
-        # It is shown on the terminals of people: what moves their cursor is refused, as is half
-        # of a surrogate pair, which cannot be shown at all.
+        # People see it on their terminals. So characters that move the cursor are refused, and so
+        # is half of a surrogate pair, which cannot be shown.
         raise InvalidArgument(
             f"'query' must be a text of at most {QUERY_LENGTH_MAX} printable characters."
         )

@@ -1,4 +1,4 @@
-"""What the operations have in common when they answer: entries, pages of a list, versions."""
+"""The common parts of replies: entries, pages of a list, versions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Slice(NamedTuple):
-    """Which part of a list is asked for."""
+    """The requested part of a list."""
 
     skip: int
     top: int
@@ -40,7 +40,7 @@ class Slice(NamedTuple):
 
 
 def slice_of(query: Mapping[str, str]) -> Slice:
-    """What `$skip` and `$top` say. Raises InvalidArgument, and NotSupported for `$filter`."""
+    """The page of `$skip` and `$top`. Raises InvalidArgument, and NotSupported for `$filter`."""
     if "$filter" in query:
         raise NotSupported("The query option '$filter' is not supported: lists come whole.")
     top = min(_count(query, "$top", PAGE_LENGTH_MAX), PAGE_LENGTH_MAX)
@@ -65,7 +65,7 @@ def etag_of(updated_at: Instant) -> str:
 
 
 def require_version(if_match: str, etag: str, what: str) -> None:
-    """Raise 412 where an update wants to replace another version than the one that is there."""
+    """Raise 412 where an update expects another version than the present one."""
     if if_match != "*" and if_match.strip('"') != etag:
         raise HttpProblem(412, f"The {what} was updated after the version in 'If-Match'.")
 

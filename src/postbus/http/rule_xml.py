@@ -34,14 +34,14 @@ _SERIALIZATION: Final = "http://schemas.microsoft.com/2003/10/Serialization/"
 _SQL_ELEMENTS: Final = frozenset(
     {"SqlExpression", "Parameters", "CompatibilityLevel", "RequiresPreprocessing"}
 )
-# The name of each as an element: `reply_to` is `ReplyTo`.
+# The element of each property: `reply_to` is `ReplyTo`.
 _CORRELATION: Final[Mapping[str, str]] = {
     "".join(word.capitalize() for word in name.split("_")): name for name in SYSTEM_FIELDS
 }
 
 
 def read_rule(content: Element, name: str | None, now: Instant) -> RuleDescription:
-    """The rule that a request describes. `name` is that of its path; a default rule has none there.
+    """The rule in a request. `name` is the name in its path, where a default rule has none.
 
     Raises InvalidArgument.
     """
@@ -63,13 +63,13 @@ def read_rule(content: Element, name: str | None, now: Instant) -> RuleDescripti
 
 
 def rule_xml(rule: RuleDescription, *, stored: bool) -> str:
-    """A rule as a reply shows it. One that was only just `stored` leaves out empty lists, as
-    Azure's reply does (semantics A §4)."""
+    """A rule in a reply. After a rule was `stored`, the reply leaves out empty lists, as Azure's
+    does (semantics A §4)."""
     action = rule.action
     return service_bus(
         RULE,
         _filter_xml(rule.filter, stored)
-        # Always there: Python's client looks into it without asking whether it is.
+        # Always there: Python's client reads it without checking that it exists.
         + _typed(
             "Action",
             "EmptyRuleAction" if action is None else "SqlRuleAction",
@@ -164,7 +164,7 @@ def _known(content: Element, what: str, names: frozenset[str] | set[str]) -> dic
 
 
 def _type_of(content: Element) -> str:
-    """The type that an element says it has, without prefix: each client declares its own."""
+    """The type that an element declares, without prefix: each client declares its own prefix."""
     return content.get(f"{{{INSTANCE}}}type", "").rpartition(":")[2]
 
 

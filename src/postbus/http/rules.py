@@ -134,7 +134,7 @@ def _subscription(namespace: Namespace, topic: str, name: str) -> SubscriptionEn
 
 
 def _etag(rule: RuleDescription) -> str:
-    """A number for each content of a rule: nobody keeps when it was last changed."""
+    """A number for each content of a rule, because no time of the last change is kept."""
     return str(int.from_bytes(sha256(rule_xml(rule, stored=False).encode()).digest()[:8]))
 
 

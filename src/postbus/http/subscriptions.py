@@ -61,7 +61,7 @@ class SubscriptionResource:
         name: str,
         now: Instant,
     ) -> None:
-        """`defaults` is what a queue is whose creator says nothing; so are locks here."""
+        """`defaults` are the values of a new queue; their lock duration holds here too."""
         self._namespace = namespace
         self._defaults = SubscriptionDescription(lock_duration_ms=defaults.lock_duration_ms)
         self._topic = topic
@@ -83,7 +83,7 @@ class SubscriptionResource:
             check_subscription_name(self._name)
             content, values = _read(body)
             first = _first_rule(content)
-            # semantics A §4: without one, everything is taken
+            # semantics A §4: without rules, it takes everything
             rule = RuleDescription(created_at=self._now)
             if first is not None:
                 rule = read_rule(first, None, self._now)
@@ -113,7 +113,7 @@ class SubscriptionResource:
             def check(there: SubscriptionEntity) -> None:
                 require_version(etag, etag_of(there.updated_at), "subscription")
 
-            check(subscription)  # at once, before anything else is looked at
+            check(subscription)  # at once, before any other check
             if _first_rule(content) is not None:
                 raise InvalidArgument(
                     f"The element '{DEFAULT_RULE}' is only part of a request that creates a "
@@ -171,7 +171,7 @@ async def _counts(namespace: Namespace, subscription: SubscriptionEntity) -> Que
     try:
         return await namespace.subscriptions.counts(subscription.topic, subscription.name)
     except EntityNotFound:
-        return QueueCounts()  # deleted meanwhile: a page does not get shorter by it
+        return QueueCounts()  # deleted meanwhile: the page must not get shorter
 
 
 def _entry(

@@ -1,4 +1,4 @@
-"""`GET /$usage` and `GET /{entity}/$usage`: what entities have cost since the start (R-COST-01)."""
+"""`GET /$usage` and `GET /{entity}/$usage`: the cost of entities since the start (R-COST-01)."""
 
 from typing import Final
 from urllib.parse import quote, unquote
@@ -16,7 +16,7 @@ _USAGE: Final = "$usage"
 
 
 def find_usage(raw_path: str) -> str | None:
-    """The path of the entity whose usage is asked for, empty for all; None for another request."""
+    """The path of the entity in a usage request, empty for all; None for another request."""
     path, _, last = raw_path.strip("/").rpartition("/")
     return unquote(path) if unquote(last).lower() == _USAGE else None
 

@@ -14,13 +14,13 @@ from postbus.model.limits import BATCH_SIZE_MAX
 
 BATCH_FORMAT: Final = 0x80013700
 BATCH_COUNT_MAX: Final = 4_500
-"""Messages in one batch (semantics B §2)."""
+"""Messages in a batch (semantics B §2)."""
 DECODED_PER_TURN: Final = 131_072
 """Of `DecodeMeter.units`: some 13 ms, and the message that goes beyond it takes as long at most."""
 
 
 class BatchReader:
-    """Several messages of which the first ones have been read. All are taken together, or none."""
+    """Several messages, the first of which have been read. All are taken together, or none."""
 
     __slots__ = ("_header_size_max", "_parts", "_property_size_max", "messages")
 
@@ -33,7 +33,7 @@ class BatchReader:
         self.messages: list[Message] = []
 
     def read(self) -> bool:
-        """Read on; says whether that was all. Raises what `read_message` does."""
+        """Read on; says whether that was all. Raises the errors of `read_message`."""
         parts, messages = self._parts, self.messages
         enough = DECODED.units + DECODED_PER_TURN
         while len(messages) < len(parts):
@@ -50,7 +50,7 @@ def open_batch(
     property_size_max: int,
     header_size_max: int = HEADER_SIZE_MAX,
 ) -> BatchReader:
-    """The messages of a transfer that has several, none of which has been read."""
+    """The messages of a transfer that has several; none has been read."""
     if message_format != BATCH_FORMAT:
         raise InvalidArgument(f"The message format {message_format:#x} is not known.")
     if len(payload) > BATCH_SIZE_MAX:

@@ -1,7 +1,7 @@
-"""Where an AMQP message meets the engine's: what is read on the way in, written on the way out.
+"""Where an AMQP message meets the engine's: reading on the way in, writing on the way out.
 
 The bare message is stored as received. A delivery gets a fresh header and annotations in front of
-it; only where somebody changed properties, or a time to live applies, is a section written anew.
+it. A section is written anew only if somebody changed properties, or a time to live applies.
 """
 
 from functools import lru_cache
@@ -39,16 +39,16 @@ from postbus.model.limits import FEW_HEADER_BYTES, HEADER_VALUES_MAX
 from postbus.model.times import MAX_TICKS, TICKS_PER_MS, Instant
 
 HEADER_SIZE_MAX: Final = 1 << 20
-"""Bytes of headers that are looked at, where whoever asks has no smaller bound."""
+"""Bytes of headers that are looked at, if the caller has no smaller bound."""
 REASON_LENGTH_MAX: Final = 4_096
 """Characters of a dead letter's reason and description; the SDKs refuse more themselves."""
 HEADERS_KEPT: Final = 1_024
-"""Header sections of which the meaning is remembered; each has at most some 40 bytes."""
+"""Header sections with a remembered meaning; each has at most some 40 bytes."""
 
 _TTL_INFINITE: Final = 0xFFFFFFFF
 _TTL_LONGEST: Final = MAX_TICKS // TICKS_PER_MS
 _EXPIRY_MAX: Final = 253_402_243_199_000
-"""The last time at which a message is said to expire, in the year 9999: the SDKs have no later one
+"""The last time at which a message is said to expire, in the year 9999. The SDKs have no later time
 (.NET cannot read it)."""
 _TIMESTAMP: Final = b"\x83"
 _SCHEDULED: Final = "x-opt-scheduled-enqueue-time"
@@ -68,8 +68,8 @@ _SHORT: Final = (type(None), bool, int, float, UUID)
 _NESTED: Final = (list, dict, AmqpArray, Described)
 _EMPTY_PROPERTIES: Final = b"\x00\x53\x73\x45"
 
-# What we write ourselves; whatever a client sent under these names is dropped (wire §4.3:
-# the Python SDK sends back what it received, as other types).
+# Names that we write ourselves. A client's values under these names are dropped (wire §4.3: the
+# Python SDK sends received values back, as other types).
 _OWN: Final = frozenset(
     {
         "x-opt-enqueued-time",
@@ -93,27 +93,26 @@ _LOCKED = AnnotationLayout(
 
 
 class DecodeMeter:
-    """What has been decoded of messages since the process began. Whoever lets clients wait for
-    each other compares it with what it was before."""
+    """The decoding work on messages since the process began. The caller compares two readings to
+    bound how long clients wait for each other."""
 
     __slots__ = ("units",)
 
     def __init__(self) -> None:
         self.units = 0
-        """Bytes of sections, and what a message takes besides: a tenth of a microsecond each, at
-        most."""
+        """Bytes of sections, and a message's fixed cost: a tenth of a microsecond each, at most."""
 
 
 DECODED: Final = DecodeMeter()
 UNITS_OF_A_MESSAGE: Final = 64
 UNITS_OF_TOIL: Final = 10
-"""What is one of `SharedState.toil`."""
+"""Units in one of `SharedState.toil`."""
 
 
 def read_message(
     payload: bytes, property_size_max: int, header_size_max: int = HEADER_SIZE_MAX
 ) -> Message:
-    """The engine's view of one encoded message. Raises DecodeError for what is not one."""
+    """The engine's view of an encoded message. Raises DecodeError if the bytes are no message."""
     payload, sections = _tidied(payload)
     _check_size(payload, sections, header_size_max)
     ttl = _stated_ttl(payload[: sections.delivery_annotations])
@@ -126,7 +125,7 @@ def read_message(
     if symbols is not None:
         payload, sections = _with_text_names(payload, sections, symbols)
     if message_id is None:
-        # The Node SDK cannot settle a message without one, and does not give one itself.
+        # The Node SDK cannot settle a message without an id, and does not set an id itself.
         message_id = token_hex(16)
         payload, sections = _with_message_id(payload, sections, message_id)
     scheduled_at: Instant = 0
@@ -137,7 +136,7 @@ def read_message(
             scheduled_at = _instant(when)
         partition_key = annotations.get(_PARTITION_KEY)
         if isinstance(partition_key, bytes):
-            # As the Python SDK sends back what it has received.
+            # The Python SDK sends back received keys as bytes.
             partition_key = partition_key.decode(errors="replace")
         if partition_key and session_id and partition_key != session_id:
             # R-PART-12; Azure checks it on every entity (semantics B §9). An empty text is a
@@ -147,7 +146,7 @@ def read_message(
             )
     message = Message(
         payload,
-        # One character for each byte, so that the limit on its length means the same.
+        # A character for each byte, so that the limit on its length means the same.
         message_id.decode("latin-1") if isinstance(message_id, bytes) else str(message_id),
         session_id,
         ttl,
@@ -166,21 +165,21 @@ def _stated_ttl(header: bytes) -> int:
 
 
 def _long_ttl(properties: Properties) -> int:
-    """A time to live that the header has no bits for: the SDKs for JavaScript and .NET write it as
-    the time between these two, and the largest number in the header; JMS leaves that out."""
+    """A time to live that the header has no bits for. The SDKs for JavaScript and .NET write it as
+    the time between these two, with the largest number in the header. JMS omits that number."""
     created, expires = properties.creation_time, properties.absolute_expiry_time
     if created is None or expires is None:
         return NO_TTL
     ttl = expires - created
-    # Azure takes no shorter time from them (semantics B §3), and the longest one is for ever.
+    # Azure takes no shorter time from them (semantics B §3), and the longest time is for ever.
     return ttl if _TTL_INFINITE <= ttl < _TTL_LONGEST else NO_TTL
 
 
 @lru_cache(HEADERS_KEPT)
 def _delivered_header(header: bytes, ttl: int, delivery_count: int) -> bytes:
-    """The header of a delivery, in place of the one that its sender wrote."""
+    """The header of a delivery, in place of the header that its sender wrote."""
     stated = read_header(header, scan(header)) if header else Header()
-    # What a sender states comes back as stated, also where it is the default.
+    # Fields that a sender states come back as stated, even if they are the defaults.
     return encode_header(
         stated.durable,
         stated.priority,
@@ -191,7 +190,7 @@ def _delivered_header(header: bytes, ttl: int, delivery_count: int) -> bytes:
 
 
 def _tidied(payload: bytes) -> tuple[bytes, Sections]:
-    """The message in the one form that every client can read."""
+    """The message in the only form that every client can read."""
     try:
         sections = scan(payload)
     except DecodeError:
@@ -203,7 +202,7 @@ def _tidied(payload: bytes) -> tuple[bytes, Sections]:
 
 
 def _check_size(payload: bytes, sections: Sections, size_max: int) -> None:
-    """Refuse what is too large to be decoded before any of it is."""
+    """Refuse a message that is too large to decode, before decoding any of it."""
     given = sections.message_annotations - sections.delivery_annotations
     size = max(sections.body - given + sections.end - sections.footer, given)
     if size > size_max:
@@ -224,15 +223,15 @@ def _check_size(payload: bytes, sections: Sections, size_max: int) -> None:
 def _check_sections(
     payload: bytes, sections: Sections, property_size_max: int
 ) -> dict[Any, Any] | None:
-    """Decode what others will have to decode: a message that nobody can read is refused here,
-    where its sender hears of it, and not by a receiver that stumbles over it. Returns the
-    properties if their names must be written as text."""
+    """Decode the sections that others will have to decode. A message that nobody can read is
+    refused here, where its sender hears of it, and not by a receiver that stumbles over it. Returns
+    the properties if their names must be written as text."""
     symbols: dict[Any, Any] | None = None
     if sections.message_annotations > sections.delivery_annotations:
         read_delivery_annotations(payload, sections)
     if sections.body > sections.application_properties:
         symbols = _check_properties(payload, sections, property_size_max)
-    # A body is for its receiver: it is passed on as it came, whatever is in it.
+    # A body is for its receiver: it is passed on as it came, with any content.
     if sections.end > sections.footer:
         decode(payload, sections.footer)
     return symbols
@@ -362,7 +361,7 @@ def _footer(raw: bytes, sections: Sections) -> bytes:
 
 
 def _delivery_annotations(token: bytes, raw: bytes, sections: Sections) -> bytes:
-    """The lock token, and what the sender gave there: Azure passes that on."""
+    """The lock token, and the sender's own annotations: Azure passes them on."""
     # As a uuid in network order, where the delivery tag has .NET's (wire §4.4).
     uuid = token[3::-1] + token[5:3:-1] + token[7:5:-1] + token[8:]
     if sections.message_annotations == sections.delivery_annotations:
@@ -411,14 +410,14 @@ def change_properties(
     properties = read_application_properties(stored, scan(stored)) if stored else {}
     properties.update(changes)
     section = encode_application_properties(properties)
-    # The size of a message that an older version changed does not have its properties in it.
+    # A message that an older version changed has a size without its properties.
     header_size = max(message.header_size - len(stored), 0) + len(section)
     simple = not any(isinstance(value, _NESTED) for value in properties.values())
     return NewProperties(section, header_size, len(properties) if simple else len(section))
 
 
 class Changes(NamedTuple):
-    """What a receiver wants done with a message, other than to complete or release it."""
+    """The wish of a receiver for a message, other than to complete or release it."""
 
     dead_letter: bool = False
     defer: bool = False
@@ -453,8 +452,8 @@ def text_keys(changes: dict[Any, Any] | None) -> dict[str, Any]:
 
 
 def symbol_keys(given: dict[Any, Any]) -> dict[Any, Any]:
-    """Annotations and footers have symbols for keys (AMQP 3.2.10). Rhea and Java send strings in
-    a footer, and Java cannot read them. What no symbol can hold stays a string."""
+    """Annotations and footers have symbols for keys (AMQP 3.2.10). Rhea and Java send strings in a
+    footer, and Java cannot read them. A key that no symbol can hold stays a string."""
     return {
         Symbol(key) if type(key) is str and key.isascii() else key: value
         for key, value in given.items()

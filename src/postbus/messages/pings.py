@@ -1,5 +1,7 @@
-"""Messages that only ask whether an entity takes any (R-PAIR-07): they are told apart in what an
-entity costs (R-COST-01)."""
+"""Messages that only ask whether an entity takes messages (R-PAIR-07).
+
+The cost of an entity counts them apart (R-COST-01).
+"""
 
 from collections.abc import Sequence
 from typing import Final
@@ -10,7 +12,7 @@ from postbus.broker.message import Message
 PING: Final = "application/vnd.ms-servicebus-ping"
 """Their content type."""
 PING_TTL_MS: Final = 1_000
-"""They live for a second, and few other messages do: so few have to be looked into."""
+"""Pings live for a second. Few other messages do, so few others must be decoded to tell."""
 
 
 def count_pings(messages: Sequence[Message]) -> int:

@@ -1,7 +1,7 @@
 """Values of AMQP's types without the types: bodies, properties and ids as plain values and texts.
 
-For everything that is not AMQP: HTTP, JSON lines, data frames. Nothing is refused: what has no
-plain form gets a text.
+For everything that is not AMQP: HTTP, JSON lines, data frames. Nothing is refused: a value without
+a plain form gets a text.
 """
 
 import json
@@ -33,15 +33,15 @@ JSON: Final = "application/json"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DATA: Final = 0x75
 _SEQUENCE: Final = 0x76
-# What .NET's types are on the wire (wire §4.5).
+# The names of .NET's types on the wire (wire §4.5).
 _TIME_SPAN: Final = "com.microsoft:timespan"
 BODY_VALUES_MAX: Final = 16_384
-"""Values of a body that are put into words. To build more takes longer than others can wait."""
+"""Values of a body that are written as text. Building more takes longer than others can wait."""
 _DATE_TIME_OFFSET: Final = "com.microsoft:datetime-offset"
 
 
 def read_body(payload: bytes, sections: Sections) -> tuple[bytes, str | None]:
-    """The body as bytes, and what they are where the body was a value and not bytes."""
+    """The body as bytes, and their type if the body was a value and not bytes."""
     offset = sections.body
     if offset == sections.footer:
         return b"", None
@@ -53,7 +53,7 @@ def read_body(payload: bytes, sections: Sections) -> tuple[bytes, str | None]:
     except DecodeError:
         values = None
     if values is None:
-        # As it came: nobody has looked into it, and it may not be what it says.
+        # As it came: nobody has looked into it, and its content may be wrong.
         return payload[offset : sections.footer], None
     if code == _SEQUENCE:
         items = [item for value in values if isinstance(value, list) for item in value]
@@ -67,7 +67,7 @@ def read_body(payload: bytes, sections: Sections) -> tuple[bytes, str | None]:
 
 
 def _values(payload: bytes, offset: int, end: int) -> list[object] | None:
-    """What the sections of a body hold; None where that is too much to be built."""
+    """The values in the sections of a body; None if that is too much to be built."""
     if has_more_values(payload, offset, end, BODY_VALUES_MAX):
         return None
     values: list[object] = []

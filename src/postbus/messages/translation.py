@@ -1,7 +1,7 @@
-"""AMQP messages to plain ones and back, for protocols that are not AMQP.
+"""AMQP messages to plain messages and back, for protocols that are not AMQP.
 
-On the way in every value has one AMQP type, so that filters and SDKs see what they would see of a
-message sent over AMQP. On the way out nothing is refused: what has no plain form gets a text.
+On the way in every value has a single AMQP type, so filters and SDKs see it as if it were sent over
+AMQP. On the way out nothing is refused: a value without a plain form gets a text.
 """
 
 from typing import Any, Final
@@ -46,7 +46,7 @@ _INT_MAX: Final = 0x7FFF_FFFF
 
 
 def to_message(plain: PlainMessage, property_size_max: int) -> Message:
-    """The engine's view of a plain message. Raises ServiceBusError for what cannot be one."""
+    """The engine's view of a plain message. Raises ServiceBusError if it makes no message."""
     encoded = encode_plain(plain)
     DECODED.units += len(encoded) - len(plain.body)  # written first, then read
     message = read_message(encoded, property_size_max)
@@ -57,7 +57,7 @@ def to_message(plain: PlainMessage, property_size_max: int) -> Message:
 
 
 def encode_plain(plain: PlainMessage) -> bytes:
-    """The message in AMQP's form, its body one data section."""
+    """The message in AMQP's form; its body is a data section."""
     parts = []
     if plain.force_persistence:
         parts.append(encode_header(durable=True))
@@ -93,7 +93,7 @@ def _typed(value: PropertyValue) -> object:
     if isinstance(value, Moment):
         return Timestamp(value)
     if isinstance(value, int) and not isinstance(value, bool) and -_INT_MAX <= value <= _INT_MAX:
-        # As .NET has it, whose `int` has 32 bits: a filter may ask for the type.
+        # As in .NET, whose `int` has 32 bits: a filter may ask for the type.
         return Int(value)
     return value
 
@@ -102,7 +102,7 @@ def _typed(value: PropertyValue) -> object:
 
 
 def to_received(message: Message, raw: bytes) -> ReceivedMessage:
-    """What a receiver is given, as things are now."""
+    """The message for a receiver, as things are now."""
     # Through the delivery that a link would make of it: changed properties, reasons and all.
     payload = b"".join(write_delivery(message, raw, with_lock=False))
     sections = scan(payload)

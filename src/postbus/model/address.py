@@ -14,8 +14,8 @@ from postbus.errors import InvalidArgument
 
 ENTITY_NAME_LENGTH_MAX: Final = 260
 SUBSCRIPTION_NAME_LENGTH_MAX: Final = 50
-# Longer than any address that can name something, even with every character percent-encoded
-# behind a long host name; what is longer is not taken apart.
+# Longer than any address that can name something, even percent-encoded and behind a long host name.
+# A longer text is not parsed.
 ADDRESS_LENGTH_MAX: Final = 4_096
 
 CBS: Final = "$cbs"
@@ -29,7 +29,7 @@ _AUTHORITY: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^/?#]*", re.ASCII)
 _HOST_AND_PORT: Final = re.compile(
     r"([A-Za-z0-9._\-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::\d+)?", re.ASCII
 )
-# What a message is called over HTTP (wire §9.6).
+# The part of a path that names messages over HTTP (wire §9.6).
 _MESSAGE: Final = re.compile(
     r".+/messages/(?:head|[^/]+/[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})",
     re.ASCII | re.IGNORECASE,
@@ -38,7 +38,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._\-]+(?:/[A-Za-z0-9._\-]+)*", re.ASCII)
 
 
 class SubQueue(Enum):
-    """Which of an entity's queues a path leads to."""
+    """Which queue of an entity a path leads to."""
 
     MAIN = ""
     DEAD_LETTER = "/$DeadLetterQueue"
@@ -47,7 +47,7 @@ class SubQueue(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What a path names. Names are as the client wrote them; they compare case-insensitively."""
+    """The parts of a path. Names are in the client's spelling; they compare case-insensitively."""
 
     entity: str
     subscription: str | None = None
@@ -63,16 +63,16 @@ class Address:
 
     @property
     def path(self) -> str:
-        """The whole path in Azure's own spelling of the fixed parts."""
+        """The whole path, with the fixed parts in Azure's spelling."""
         subscription = "" if self.subscription is None else f"/Subscriptions/{self.subscription}"
         management = _MANAGEMENT if self.management else ""
         return f"{self.entity}{subscription}{self.subqueue.value}{management}"
 
 
 def resolve_address(text: str) -> Address:
-    """Take apart an AMQP address: bare, with a leading slash, or a whole URI (wire §3.1).
+    """Parse an AMQP address: bare, with a leading slash, or a whole URI (wire §3.1).
 
-    Says nothing about whether the entity exists. Raises InvalidArgument for what names nothing.
+    Does not check that the entity exists. Raises InvalidArgument for an address that names nothing.
     """
     if len(text) > ADDRESS_LENGTH_MAX:
         raise InvalidArgument(
@@ -82,7 +82,7 @@ def resolve_address(text: str) -> Address:
 
 
 def resolve_path(path: str) -> Address:
-    """As resolve_address, for a path whose scheme, host and percent-encoding are gone already."""
+    """As resolve_address, for a path without scheme, host and percent-encoding."""
     rest = path.strip("/")
     management = _ends_with(rest, _MANAGEMENT)
     if management:
@@ -105,13 +105,13 @@ def strip_authority(uri: str) -> str:
 
 
 def host_without_port(authority: str) -> str:
-    """The host that a URI's authority names; empty for what cannot be an authority."""
+    """The host in a URI's authority; empty for an invalid authority."""
     found = _HOST_AND_PORT.fullmatch(authority)
     return "" if found is None else found[1]
 
 
 def check_entity_name(name: str) -> None:
-    """Raise InvalidArgument where `name` cannot be that of a queue (semantics A §5.2)."""
+    """Raise InvalidArgument where `name` cannot be the name of a queue (semantics A §5.2)."""
     if not name:
         raise InvalidArgument("The entity name is empty ('URI_PATH').")
     if len(name) > ENTITY_NAME_LENGTH_MAX:
@@ -124,7 +124,7 @@ def check_entity_name(name: str) -> None:
             f"'URI_PATH' contains disallowed characters: '{name}'. An entity name has letters, "
             "digits, '.', '-' and '_', in parts separated by single slashes."
         )
-    # HTTP clients take dots out of a path before they send it, so such a part is out of reach.
+    # HTTP clients remove dots from a path before they send it, so such a part is out of reach.
     parts = name.lower().split("/")
     if "." in parts or ".." in parts:
         raise InvalidArgument(f"The entity name '{name}' has a part that is only dots.")
@@ -140,7 +140,7 @@ def check_entity_name(name: str) -> None:
 
 
 def check_subscription_name(name: str) -> None:
-    """Raise InvalidArgument where no subscription can be called that (semantics A §5.2)."""
+    """Raise InvalidArgument where no subscription can have this name (semantics A §5.2)."""
     if len(name) > SUBSCRIPTION_NAME_LENGTH_MAX:
         raise InvalidArgument(
             f"The name of the subscription has {len(name)} characters; "
@@ -166,21 +166,21 @@ def _split_subscription(path: str) -> tuple[str, str | None]:
 
 
 class Destination(NamedTuple):
-    """A queue or topic that messages are forwarded to, as a client wrote it.
+    """The queue or topic that messages are forwarded to, as a client wrote it.
 
     Azure returns a URL as it came, with its scheme and its case. The SDKs' own tests compare both.
     """
 
     name: str | None
-    """What names it; None where there is none."""
+    """Its name; None where the text is empty."""
     sent: str | None
-    """The URL in which it was named; None where it was named without."""
+    """The client's URL; None where the client gave a bare name."""
 
 
 def read_destination(element: str, text: str) -> Destination:
-    """What `sb://host/name`, or a bare `name`, says. Raises InvalidArgument.
+    """The destination in `sb://host/name`, or in a bare `name`. Raises InvalidArgument.
 
-    The host is not looked at: a broker is reached by more names than it knows of.
+    The host is ignored: clients reach a broker by more names than it knows.
     """
     if not text:
         return Destination(None, None)
@@ -197,11 +197,11 @@ def read_destination(element: str, text: str) -> Destination:
 
 
 def written(name: str, sent: str | None, url_of_host: str) -> str:
-    """The URL that a client is given back for what it sent, a URL or a name in the client's case.
+    """The URL that replies give back for a destination, in the client's spelling.
 
     `url_of_host` goes in front of a name, and ends with a slash.
     """
-    # A copy that forwards elsewhere leaves the old spelling behind.
+    # A changed copy of a description may still hold the spelling of an earlier destination.
     if sent is None or resolve_address(sent).entity.lower() != name.lower():
         sent = name
     return sent if _is_url(sent) else f"{url_of_host}{sent}"

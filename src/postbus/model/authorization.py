@@ -1,7 +1,7 @@
-"""Shared access rules: keys that open one entity, or the whole namespace, and what each allows.
+"""Shared access rules: keys for one entity or the whole namespace, and the rights of each key.
 
-A queue and a topic have up to twelve of them (semantics A §5.2). A rule that a client writes
-may leave out its keys and never says when it was made; `settle_rules` fills that in.
+A queue or a topic has up to twelve of them (semantics A §5.2). A client's rule may lack its keys,
+and never has its times; `settle_rules` fills these in.
 """
 
 import re
@@ -17,14 +17,14 @@ from postbus.model.times import Instant
 RULES_MAX: Final = 12
 KEY_NAME_LENGTH_MAX: Final = 256
 
-# The characters that URL encoding leaves alone: .NET's client refuses to write any other, and a
-# token carries the name in a URL's form.
+# The characters that URL encoding leaves alone. .NET's client refuses to write any other, and a
+# token carries the name URL-encoded.
 _KEY_NAME: Final = re.compile(r"[A-Za-z0-9\-_.!*()]+", re.ASCII)
 _KEY: Final = re.compile(r"[A-Za-z0-9+/]{42}(?:[A-Za-z0-9+/]{2}|[A-Za-z0-9+/]=|==)", re.ASCII)
 
 
 class Right(Flag):
-    """What a key allows on the entities it is good for."""
+    """The rights of a key on the entities that it opens."""
 
     LISTEN = auto()
     SEND = auto()
@@ -40,12 +40,12 @@ _BY_NAME: Final = {str(right.name).capitalize(): right for right in Right}
 class AuthorizationRule:
     """A named pair of keys. Either value serves, so that one can be replaced while the other works.
 
-    An empty key is one that is still to be made; a time of 0 one that is still to be known.
+    An empty key is still to be made; a time of 0 is not known yet.
     """
 
     key_name: str
     rights: tuple[Right, ...]
-    """In the order they were given, which is the order in which they are given back."""
+    """In the client's order, which replies keep."""
     primary_key: str = ""
     secondary_key: str = ""
     created_at: Instant = 0
@@ -68,7 +68,7 @@ class AuthorizationRule:
         return tuple(key for key in (self.primary_key, self.secondary_key) if key)
 
     def validate(self) -> None:
-        """Raise InvalidArgument for the first thing that is wrong with it."""
+        """Raise InvalidArgument for the first mistake in the rule."""
         self._validate_name()
         if not self.rights:
             raise InvalidArgument(f"The authorization rule '{self.key_name}' has no rights.")
@@ -116,7 +116,7 @@ class AuthorizationRule:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """The rule that to_json() wrote. Raises ValueError for what no version has written."""
+        """The rule that to_json() wrote. Raises ValueError for text that no version has written."""
         rule = cls(
             _member(values, "key_name", str),
             tuple(read_right(name) for name in _member(values, "rights", list)),
@@ -152,17 +152,17 @@ def validate_rules(rules: Sequence[AuthorizationRule]) -> None:
     seen: set[str] = set()
     for rule in rules:
         rule.validate()
-        # .NET's own comparison of two rules takes their names so.
+        # .NET compares the names of two rules in the same way.
         if rule.key_name.lower() in seen:
             raise InvalidArgument(f"Two authorization rules have the KeyName '{rule.key_name}'.")
         seen.add(rule.key_name.lower())
 
 
 def settle_rules(rules: Rules, previous: Rules, now: Instant, new_key: Callable[[], str]) -> Rules:
-    """The rules as they are kept: with keys and times, of which the client gave some or none.
+    """The rules to keep, with the keys and times that the client left out.
 
-    A key left out is that of the rule's predecessor of the same name, or a new one. So a client
-    that was shown no keys, and writes back what it saw, changes none.
+    A missing key comes from the previous rule of the same name, or is new. So a client that writes
+    back rules without keys changes no key.
     """
     known = {rule.key_name.lower(): rule for rule in previous}
     return tuple(_settle(rule, known.get(rule.key_name.lower()), now, new_key) for rule in rules)
@@ -207,7 +207,7 @@ _TABLE_KEYS: Final = ("key_name", "rights", "primary_key", "secondary_key")
 
 
 def read_rules(value: object) -> Rules:
-    """Rules as a TOML file has them: a list of tables. Raises ValueError naming place and key."""
+    """Rules from a TOML file: a list of tables. Raises ValueError that names place and key."""
     if not isinstance(value, list):
         raise ValueError(f"must be a list of tables, not {brief(value)}")
     return tuple(_read_rule(each, f"number {index + 1}") for index, each in enumerate(value))
@@ -223,7 +223,7 @@ def _read_rule(table: object, place: str) -> AuthorizationRule:
             )
         wanted = list if key == "rights" else str
         if not isinstance(value, wanted):
-            # Not the value: a key that is not text is a key all the same.
+            # Not the value: a key of the wrong type is a key all the same.
             raise ValueError(f"{place}: '{key}' must be {'a list' if wanted is list else 'text'}")
     try:
         rights = tuple(read_right(name) for name in table.get("rights", []))

@@ -1,8 +1,8 @@
 """Descriptions of queues, topics and subscriptions: the settings that their owners choose.
 
-A field has an effect, with three exceptions: `enable_batched_operations`, `enable_express` and
-`support_ordering` are kept only to be given back (docs/http-api.md says why). The duplicate window
-is also kept where detection is off, because Azure checks and keeps it there.
+Every field has an effect, with three exceptions. `enable_batched_operations`, `enable_express` and
+`support_ordering` are only kept and given back (docs/http-api.md says why). The duplicate window is
+kept even where detection is off, because Azure checks and keeps it there.
 """
 
 import re
@@ -37,7 +37,7 @@ from postbus.model.times import (
 USER_METADATA_LENGTH_MAX: Final = 1_024
 
 NOT_IN_XML: Final = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that no XML document can hold, and so no description that is given back in one."""
+"""Characters that no XML document can hold, and so no description in a reply."""
 
 
 FORWARDING_SPELLINGS: Final = ("forward_to_sent", "forward_dead_letters_to_sent")
@@ -62,7 +62,7 @@ class EntityStatus(Enum):
 
 
 class QueueCounts(NamedTuple):
-    """How many messages a queue, topic or subscription holds, and how large they are together."""
+    """The number of messages in a queue, topic or subscription, and their total size."""
 
     active: int = 0
     """Ready, locked or deferred."""
@@ -85,19 +85,19 @@ class QueueCounts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What the owner of any entity chooses."""
+    """The settings that the owner of any entity chooses."""
 
     WORD: ClassVar[str] = "entity"
-    """What a text calls it."""
+    """The name of the kind of entity in texts."""
     _SPELLINGS: ClassVar[tuple[str, ...]] = ("default_ttl_sent",)
 
     default_ttl_ms: int | None = None
     """None: messages do not expire unless they say so themselves."""
     default_ttl_sent: str | None = None
-    """The same as an ISO 8601 duration, where milliseconds cannot hold what the client sent. Azure
+    """The same as an ISO 8601 duration, where milliseconds cannot hold the client's value. Azure
     gives it back to the digit (semantics A §5.2)."""
     auto_delete_ms: int | None = None
-    """How long it may be idle before it is deleted; None: for ever."""
+    """The idle time after which it is deleted; None: for ever."""
     status: EntityStatus = EntityStatus.ACTIVE
     user_metadata: str | None = None
     enable_batched_operations: bool = True
@@ -106,7 +106,7 @@ class Description:
     def default_ttl_text(self) -> str:
         """The default time to live as an ISO 8601 duration."""
         sent = self.default_ttl_sent
-        # A copy with another time to live leaves the old spelling behind.
+        # A changed copy may still hold the spelling of an earlier time to live.
         if sent is not None and finite_ms(parse_iso(sent)) == self.default_ttl_ms:
             return sent
         if self.default_ttl_ms is None:
@@ -115,7 +115,7 @@ class Description:
 
     @property
     def meaning(self) -> Self:
-        """The same without the spellings that are kept only to be given back."""
+        """The same without the client's spellings."""
         unspelled: dict[str, Any] = dict.fromkeys(self._SPELLINGS)
         return replace(self, **unspelled)
 
@@ -127,7 +127,7 @@ class Description:
             _check_user_metadata(self.user_metadata)
 
     def to_json(self) -> dict[str, Any]:
-        """As the catalog keeps it: one key for each field, absent where it is None."""
+        """The form in the catalog: one key for each field, absent where it is None."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values["status"] = self.status.value
         values["authorization_rules"] = rules_to_json(values.get("authorization_rules", ())) or None
@@ -135,7 +135,7 @@ class Description:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """The description that to_json() wrote. A field that was not known then has its default.
+        """The description that to_json() wrote. A field that was unknown then has its default.
 
         Raises ValueError for a key or a value that no version of this class has written.
         """
@@ -162,7 +162,7 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class QueueDescription(Description):
-    """Everything about a queue that its owner chooses."""
+    """The settings that the owner of a queue chooses."""
 
     WORD: ClassVar[str] = "queue"
     _SPELLINGS: ClassVar[tuple[str, ...]] = ("default_ttl_sent", *FORWARDING_SPELLINGS)
@@ -175,9 +175,9 @@ class QueueDescription(Description):
     max_delivery_count: int = 10
     requires_session: bool = False
     forward_to: str | None = None
-    """The queue or topic that takes what arrives; its name, without scheme and host."""
+    """The queue or topic that gets its messages; a name, without scheme and host."""
     forward_to_sent: str | None = None
-    """The same as the client wrote it, which it is given back (`model.address`)."""
+    """The same in the client's spelling, for replies (`model.address`)."""
     forward_dead_letters_to: str | None = None
     forward_dead_letters_to_sent: str | None = None
     max_message_size_kb: int = 256
@@ -185,7 +185,7 @@ class QueueDescription(Description):
     support_ordering: bool = True
     authorization_rules: Rules = ()
     retention_hours: int | None = None
-    """How long its change feed goes back; None: as the settings say."""
+    """How long its change feed goes back; None: the broker's setting."""
     retention_mb: int | None = None
 
     def validate(self) -> None:
@@ -202,13 +202,13 @@ class QueueDescription(Description):
 
 
 def finite_ms(ticks: int) -> int | None:
-    """A span in milliseconds, or None for one that never ends."""
+    """A span in milliseconds, or None for a span that never ends."""
     return None if is_infinite(ticks) else ticks // TICKS_PER_MS
 
 
 def _is_like(value: object, declared: Any) -> bool:
     kinds = get_args(declared) or (declared,)
-    # JSON's true is no number, though Python's is.
+    # In JSON `true` is no number, though in Python it is.
     return type(value) in kinds and value is not None
 
 
@@ -224,7 +224,7 @@ def _check_user_metadata(text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription(Description):
-    """Everything about a topic that its owner chooses; its subscriptions have their own."""
+    """The settings that the owner of a topic chooses; subscriptions have their own."""
 
     WORD: ClassVar[str] = "topic"
 
@@ -237,7 +237,7 @@ class TopicDescription(Description):
     support_ordering: bool = True
     authorization_rules: Rules = ()
     retention_hours: int | None = None
-    """How long its change feed goes back; None: as the settings say."""
+    """How long its change feed goes back; None: the broker's setting."""
     retention_mb: int | None = None
 
     def validate(self) -> None:
@@ -252,7 +252,7 @@ class TopicDescription(Description):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionDescription(Description):
-    """Everything about a subscription that its owner chooses. Its rules are kept beside it."""
+    """The settings that the owner of a subscription chooses. Its rules are kept beside it."""
 
     WORD: ClassVar[str] = "subscription"
     _SPELLINGS: ClassVar[tuple[str, ...]] = ("default_ttl_sent", *FORWARDING_SPELLINGS)
@@ -260,13 +260,13 @@ class SubscriptionDescription(Description):
     lock_duration_ms: int = 30_000
     dead_lettering_on_expiration: bool = False
     dead_lettering_on_filter_errors: bool = True
-    """Is a message that a rule cannot be evaluated on dead-lettered, or left out?"""
+    """Is a message dead-lettered or left out when a rule fails on it?"""
     max_delivery_count: int = 10
     requires_session: bool = False
     forward_to: str | None = None
-    """The queue or topic that takes what arrives; its name, without scheme and host."""
+    """The queue or topic that gets its messages; a name, without scheme and host."""
     forward_to_sent: str | None = None
-    """The same as the client wrote it, which it is given back (`model.address`)."""
+    """The same in the client's spelling, for replies (`model.address`)."""
     forward_dead_letters_to: str | None = None
     forward_dead_letters_to_sent: str | None = None
 

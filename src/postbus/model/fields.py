@@ -1,8 +1,8 @@
-"""Descriptions as clients and files spell them: names, types, and what is refused.
+"""Descriptions as clients and files spell them: names, types, and refused values.
 
 The management API (XML), the emulator's Config.json and our own TOML describe entities by the same
-fields. These are the tables of them, one form for each kind of entity; each reader turns what it
-read into values by it, and `describe` makes the description.
+fields. This module has their tables, one form for each kind of entity. Each reader converts its
+text to values by these tables, and `describe` makes the description.
 """
 
 import re
@@ -34,7 +34,7 @@ D = TypeVar("D", bound=Description)
 
 
 class FieldType(Enum):
-    """What may be written for a field."""
+    """The type of a field's value."""
 
     BOOLEAN = "true or false"
     INTEGER = "a whole number"
@@ -44,9 +44,9 @@ class FieldType(Enum):
     STATUS = "one of Active, Disabled, SendDisabled, ReceiveDisabled"
     RULES = "a list of authorization rules"
     DEFAULT_RULE = "a rule"
-    """Read by whoever creates the entity, and no part of its description."""
+    """Read when the entity is created, and no part of its description."""
     TOLD = "what only the server knows"
-    """Sent back by clients that change what they were given; not looked at."""
+    """Clients send it back with an update; it is ignored."""
 
 
 class Field(NamedTuple):
@@ -55,13 +55,13 @@ class Field(NamedTuple):
     element: str
     kind: FieldType
     attribute: str | None = None
-    """Where the description keeps it; None where only one value is taken."""
+    """The attribute of the description; None where only one value is allowed."""
     since: str = ""
     """The first version of the API whose replies have it."""
 
     @property
     def sent(self) -> str:
-        """Where the description keeps the text that a client sent, of those kinds it keeps it."""
+        """The attribute that keeps the client's own text, where the kind has one."""
         return f"{self.attribute}_sent"
 
     @property
@@ -72,23 +72,23 @@ class Field(NamedTuple):
 
 @dataclass(frozen=True)
 class Form:
-    """The description of one kind of entity, as it is written."""
+    """The written description of one kind of entity."""
 
     word: str
-    """The kind of entity, as Azure's texts have it."""
+    """The kind of entity in Azure's texts."""
     default: Description
-    """An entity of which nothing is said."""
+    """The default description."""
     order: tuple[Field, ...]
     """Every element, in the order of a reply (wire §9.4)."""
 
     @cached_property
     def fields(self) -> Mapping[str, Field]:
-        """Those elements that a client may set, by name."""
+        """The elements that a client may set, by name."""
         return {each.element: each for each in self.order if each.kind is not FieldType.TOLD}
 
     @cached_property
     def told(self) -> frozenset[str]:
-        """The names of those that only the server knows."""
+        """The names of the elements that only the server sets."""
         return frozenset(each.element for each in self.order if each.kind is FieldType.TOLD)
 
     @property
@@ -192,18 +192,18 @@ UNSUPPORTED: Final[Mapping[str, str]] = {
     "FilteringMessagesBeforePublishing": "refusing messages that no subscription takes",
     "IsAnonymousAccessible": "anonymous access",
 }
-"""Elements that may only say "no" until what they switch on is there, and what that is."""
+"""Elements that must be false until their feature exists, and the name of that feature."""
 
 FIXED: Final = (_SESSION, _DUPLICATES)
 """Chosen when an entity is created, and never again (R-PART-09)."""
 AS_SET: Final = -1
-"""A retention that is the broker's setting again."""
+"""The value that makes a retention the broker's setting again."""
 
 _STATUSES: Final = frozenset(status.value for status in EntityStatus)
 
 
 def read_text(field: Field, text: str) -> Value:
-    """The value of an XML element. Raises InvalidArgument naming it."""
+    """The value of an XML element. Raises InvalidArgument that names the element."""
     if field.kind is FieldType.TEXT:
         return text
     try:
@@ -213,7 +213,7 @@ def read_text(field: Field, text: str) -> Value:
 
 
 def read_value(field: Field, value: object) -> Value:
-    """The value of a JSON or TOML entry. Raises ValueError saying what it should be."""
+    """The value of a JSON or TOML entry. Raises ValueError with the expected type."""
     match field.kind:
         case FieldType.BOOLEAN if isinstance(value, bool):
             return value
@@ -231,11 +231,10 @@ def read_value(field: Field, value: object) -> Value:
 def describe(
     form: Form, values: Mapping[str, Value], defaults: D, present: Description | None = None
 ) -> D:
-    """The description made of `values`, by element name; what they leave out is as in `defaults`.
-    `present` is what an update replaces.
+    """The description with `values`, by element name, and with `defaults` for missing elements.
 
-    Raises NotSupported for a value that asks for what Postbus does not do, and InvalidArgument for
-    one out of range. Neither leaves a trace.
+    `present` is the description that an update replaces. Raises NotSupported for a feature that
+    Postbus lacks, and InvalidArgument for a value out of range. Neither leaves a trace.
     """
     _refuse_unsupported(values)
     changes: dict[str, Any] = {}
@@ -265,7 +264,7 @@ def describe(
 
 
 def refuse_changes(form: Form, values: Mapping[str, Value], present: Description) -> None:
-    """Raise InvalidArgument where an update would change what is fixed at creation (R-PART-09)."""
+    """Raise InvalidArgument where an update would change a field fixed at creation (R-PART-09)."""
     for field in FIXED:
         before = field.attribute is not None and getattr(present, field.attribute, False)
         if values.get(field.element, before) != before:
@@ -275,15 +274,18 @@ def refuse_changes(form: Form, values: Mapping[str, Value], present: Description
 
 
 def fixed_text(form: Form, field: Field) -> str:
-    """What is said of a change of what is fixed at creation."""
+    """The refusal of a change to a field that is fixed at creation."""
     return (
         f"The value for the {field.element} property of an existing {form.word} cannot be changed."
     )
 
 
 def keep_fixed(form: Form, defaults: D, present: Description) -> D:
-    """The defaults of an update: what it leaves out and nobody may change is as it is, and so is
-    what Azure's SDKs do not know of and hence never send back."""
+    """The defaults of an update.
+
+    Fields that are fixed keep their present values. So do fields that Azure's SDKs do not know, and
+    hence never send back.
+    """
     kept = {
         each.attribute: getattr(present, each.attribute)
         for each in (*FIXED, *_RETENTION)

@@ -1,6 +1,6 @@
-"""How far a value of a description may go, and the words in which one beyond that is refused.
+"""The bounds of the values in a description, and the texts that refuse a value beyond them.
 
-The words are Azure's where they are known (semantics A §5.3); the others follow their form.
+The texts are Azure's where they are known (semantics A §5.3); the others follow their form.
 """
 
 from typing import Final
@@ -19,14 +19,14 @@ SIZES_MB: Final = (1_024, 2_048, 3_072, 4_096, 5_120)
 # R-PAIR-02 asks for the largest 32-bit number; R-DLQ-07: it cannot be switched off.
 MAX_DELIVERY_COUNT_MAX: Final = 2**31 - 1
 MESSAGE_SIZE_MIN_KB: Final = 1_024
-"""The least that an entity may be given for itself; the setting for all others may be smaller."""
+"""The least that an entity may choose for itself; the setting for all others may be smaller."""
 MESSAGE_SIZE_MAX_KB: Final = 102_400
 BATCH_SIZE_MAX: Final = 1_024 * 1_024
 """Bytes of a batch, however large one message may be (`com.microsoft:max-message-batch-size`)."""
 FEW_HEADER_BYTES: Final = 65_536
-"""Bytes of a message's headers that may hold whatever there is room for."""
+"""Headers of up to so many bytes may hold any number of values."""
 HEADER_VALUES_MAX: Final = 32_768
-"""Values in headers of more bytes, as a setting may allow: others wait while they are read."""
+"""Values in larger headers, which a setting may allow: reading them holds up other work."""
 RETENTION_MAX_HOURS: Final = 87_600
 RETENTION_MAX_MB: Final = 1_048_576
 
@@ -69,7 +69,7 @@ def check_duplicate_window(window_ms: int) -> None:
 
 
 def check_express(enable_express: bool, finds_duplicates: bool) -> None:
-    # What is not written at once cannot be known to be seen (semantics A §5.3).
+    # A message that is not written at once may be forgotten, and so may its id (semantics A §5.3).
     if enable_express and finds_duplicates:
         raise InvalidArgument(
             "The property 'EnableExpress' (DelayedPersistence) cannot be 'true' where the property "
@@ -86,7 +86,7 @@ def check_size(max_size_mb: int) -> None:
 
 
 def check_retention(hours: int | None, megabytes: int | None) -> None:
-    """None: as the settings say."""
+    """None: the broker's setting."""
     if hours is not None:
         _check_range("RetentionInHours", hours, 0, RETENTION_MAX_HOURS)
     if megabytes is not None:
@@ -102,14 +102,14 @@ def check_message_size(max_message_size_kb: int) -> None:
 
 
 def check_chosen_message_size(size_kb: int, *known_kb: int) -> None:
-    """As Azure's Premium tier takes it, or as it is known to be here already."""
+    """In the range of Azure's Premium tier, or equal to a known size here."""
     if size_kb not in known_kb:
         lowest, highest = MESSAGE_SIZE_MIN_KB, MESSAGE_SIZE_MAX_KB
         _check_range("MaxMessageSizeInKilobytes", size_kb, lowest, highest)
 
 
 def check_session_forward(requires_session: bool, forward_to: str | None) -> None:
-    # Whoever forwards holds no session (semantics A §5.2); dead letters are in none.
+    # Forwarding holds no session (semantics A §5.2); dead letters are in none.
     if requires_session and forward_to is not None:
         raise InvalidArgument(
             "The property 'ForwardTo' cannot be set on an entity whose property 'RequiresSession' "

@@ -14,7 +14,7 @@ from postbus.model.times import Instant
 
 
 class Moment(int):
-    """A point in time among values where a bare `int` is a number."""
+    """A point in time, among values where a bare `int` is a number."""
 
     __slots__ = ()
 
@@ -23,7 +23,7 @@ PropertyValue = None | bool | int | float | str | Moment
 
 
 class MessageState(Enum):
-    """What has become of a message; by the numbers of `x-opt-message-state`."""
+    """The state of a message, by the numbers of `x-opt-message-state`."""
 
     ACTIVE = 0
     DEFERRED = 1
@@ -32,7 +32,7 @@ class MessageState(Enum):
 
 @dataclass(slots=True)
 class PlainMessage:
-    """What its sender says of a message."""
+    """The sender's part of a message."""
 
     body: bytes = b""
     content_type: str | None = None
@@ -55,18 +55,18 @@ class PlainMessage:
 
 @dataclass(slots=True)
 class ReceivedMessage:
-    """A message on its way to a receiver, with what the broker says of it."""
+    """A message on its way to a receiver, with the broker's facts about it."""
 
     message: PlainMessage
     number: int
     enqueue_number: int
-    """Its number where it was first enqueued: the same, unless it has come from elsewhere."""
+    """Its number in the entity that first enqueued it; the same, unless it was forwarded."""
     enqueued_at: Instant
     failures: int
-    """Deliveries before this one that came to nothing."""
+    """Earlier deliveries that failed."""
     state: MessageState
     body_type: str | None = None
-    """What the body is when its sender has not said, where that is known."""
+    """The content type of the body where its sender gave none, if it is known."""
     dead_letter_source: str | None = None
     token: UUID | None = None
     """Its lock; None if it was removed for good."""
@@ -88,14 +88,14 @@ TEXT_FIELDS: Final = frozenset(
     }
 )
 TIME_FIELDS: Final = frozenset({"scheduledEnqueueTime", "timeToLive"})
-"""In milliseconds: since the Unix epoch, and as long as."""
+"""In milliseconds: a time since the Unix epoch, and a duration."""
 
 EditedValue = bool | int | float | str
 
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """A field that is not named stays as it was. None removes the value."""
+    """A field that is missing here stays. None removes the value."""
 
     body: bytes | None = None
     """None keeps the body. A message always has one."""

@@ -1,11 +1,11 @@
-"""How a message lies in a store's index: the words that engine and store share."""
+"""The form of a message in a store's index: the types that engine and store share."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 
 class Row(NamedTuple):
-    """One message as the index keeps it. Only the engine knows what is in `data`."""
+    """One message in the index. Only the engine reads `data`."""
 
     subqueue: int
     lane: int
@@ -13,7 +13,7 @@ class Row(NamedTuple):
     number: int
     """Sequence number; unique in a lane of a subqueue."""
     wake_at: int | None
-    """When the engine wants to see this row again by itself (due or expired); None for never."""
+    """When the engine must see this row again by itself (due or expired); None for never."""
     base: int
     """Offset of the record batch that holds the body."""
     position: int
@@ -21,7 +21,8 @@ class Row(NamedTuple):
     length: int
     data: bytes
     group: bytes | None = None
-    """The message's session, as bytes of UTF-8; None without one (the empty id is one)."""
+    """The message's session, as bytes of UTF-8; None without a session (the empty id is a
+    session)."""
 
 
 class RowKey(NamedTuple):
@@ -31,7 +32,7 @@ class RowKey(NamedTuple):
 
 
 class SeenIds(NamedTuple):
-    """Ids that an entity has seen, by their digests: they go into one part of its history."""
+    """Digests of message ids that an entity has seen, for one part of its history."""
 
     part: int
     digests: Sequence[bytes]
@@ -42,8 +43,8 @@ class SeenIds(NamedTuple):
 class Checkpoint(NamedTuple):
     """Brings the index from the last checkpoint's offset to `offset`.
 
-    Rows and removals are the net change; `state` is the engine's own summary (counts, next
-    number), returned verbatim when the fragment is acquired.
+    Rows and removals are the net change. `state` is the engine's own summary (counts, next number).
+    It comes back unchanged when the fragment is acquired.
     """
 
     offset: int
@@ -52,4 +53,4 @@ class Checkpoint(NamedTuple):
     removed: Sequence[RowKey]
     state: bytes
     seen: SeenIds | None = None
-    """Ids seen since the last one; those that are there already get the new time."""
+    """Ids seen since the last checkpoint; an id that is there already gets the new time."""

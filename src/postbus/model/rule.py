@@ -1,6 +1,6 @@
-"""What a rule of a subscription is told to be: its name, its filter, its action.
+"""The description of a subscription's rule: its name, its filter, its action.
 
-Whether an SQL text makes sense is not known here: `postbus.rules` compiles it and refuses it there.
+SQL texts are not checked here: `postbus.rules` compiles them, and refuses bad ones.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,12 +17,12 @@ RULE_NAME_LENGTH_MAX: Final = 50
 EXPRESSION_LENGTH_MAX: Final = 1_024
 """Characters of a filter's and of an action's SQL text (semantics A §1.5)."""
 VALUES_LENGTH_MAX: Final = 65_536
-"""Characters of all names and values in one filter or action together: those of the largest
-header that a message can have, so a longer filter could match nothing."""
+"""Characters of all names and values in one filter or action together. The largest header of a
+message has as many, so a longer filter could match nothing."""
 
 TRUE_EXPRESSION: Final = "1=1"
 FALSE_EXPRESSION: Final = "1=0"
-"""How TRUE and FALSE filters are written where every filter has an SQL text (semantics A §4)."""
+"""TRUE and FALSE filters where every filter has an SQL text (semantics A §4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class SqlFilter:
 
     expression: str
     parameters: Mapping[str, TypedValue] = field(default_factory=dict)
-    """By name, with the `@` where the client wrote one."""
+    """By name, with the `@` if the client wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class CorrelationFilter:
     properties: Mapping[str, TypedValue] = field(default_factory=dict)
 
     def system(self) -> Iterator[tuple[str, str]]:
-        """The system properties that are asked for: field and value."""
+        """The system properties to compare: field and value."""
         for name in SYSTEM_FIELDS:
             value = getattr(self, name)
             if value is not None:
@@ -92,7 +92,7 @@ _MAPS: Final = ("parameters", "properties")
 
 @dataclass(frozen=True, slots=True)
 class RuleDescription:
-    """Everything about a rule. Without filter it selects all, without action it changes nothing."""
+    """A whole rule. Without filter it selects all, without action it changes nothing."""
 
     name: str = DEFAULT_RULE_NAME
     filter: Filter = TrueFilter()
@@ -111,7 +111,7 @@ class RuleDescription:
             _check_sql("action", self.action)
 
     def to_json(self) -> dict[str, Any]:
-        """As the catalog keeps it: what has its default is absent."""
+        """The form in the catalog, without values that are the default."""
         written: dict[str, Any] = {"name": self.name, "created_at": self.created_at}
         written["filter"] = {"kind": _KIND_OF[type(self.filter)], **_to_json(self.filter)}
         if self.action is not None:
@@ -143,8 +143,8 @@ class RuleDescription:
 
 
 def check_rule_name(name: str) -> None:
-    """Raise InvalidArgument where no rule can be called that."""
-    # Azure's text (semantics A §4). Clients take "." and ".." out of a path before they send it.
+    """Raise InvalidArgument where `name` cannot be the name of a rule."""
+    # Azure's text (semantics A §4). Clients remove "." and ".." from a path before they send it.
     if not name.strip() or "/" in name or name in (".", "..") or NOT_IN_XML.search(name):
         raise InvalidArgument(f'The specified name ("{name[:64]}") is not valid.')
     if len(name) > RULE_NAME_LENGTH_MAX:

@@ -1,8 +1,8 @@
 """Points in time and spans of time, and their spellings on the wire.
 
-An Instant is an `int` of milliseconds since the Unix epoch, the resolution of an AMQP timestamp.
-A span is an `int` of .NET ticks. A tick is 100 ns. Azure keeps every duration as a .NET TimeSpan, a
-signed 64-bit count of ticks, so a count of ticks keeps an ISO 8601 text without loss. The largest
+An Instant is an `int` of milliseconds since the Unix epoch, the resolution of an AMQP timestamp. A
+span is an `int` of .NET ticks. A tick is 100 ns. Azure keeps every duration as a .NET TimeSpan, a
+signed 64-bit count of ticks. So a count of ticks keeps an ISO 8601 text without loss. The largest
 TimeSpan means "for ever".
 """
 
@@ -24,11 +24,11 @@ TICKS_PER_DAY: Final = 24 * TICKS_PER_HOUR
 
 MAX_TICKS: Final = 2**63 - 1
 INFINITE: Final = "P10675199DT2H48M5.4775807S"
-"""TimeSpan.MaxValue, which is how "for ever" is written."""
+"""TimeSpan.MaxValue, which means "for ever"."""
 
 UNIX_EPOCH_TICKS: Final = 621_355_968_000_000_000
-# Python's SDK reads INFINITE in microseconds and sends back ...5.477539S (semantics A §5.2),
-# so every TimeSpan that is within a day of the largest one means the same.
+# Python's SDK reads INFINITE in microseconds and sends back ...5.477539S (semantics A §5.2). So
+# every TimeSpan within a day of the largest means the same.
 _INFINITE_FROM: Final = MAX_TICKS // TICKS_PER_DAY * TICKS_PER_DAY
 
 _ISO: Final = re.compile(
@@ -124,7 +124,7 @@ def ticks_of_instant(instant: Instant) -> int:
 
 
 def instant_of_ticks(ticks: int) -> Instant:
-    """The point in time of .NET DateTime ticks; what is below a millisecond is cut off."""
+    """The point in time of .NET DateTime ticks; the part below a millisecond is cut off."""
     return (ticks - UNIX_EPOCH_TICKS) // TICKS_PER_MS
 
 
@@ -191,12 +191,12 @@ def parse_httpdate(text: str) -> Instant:
 
 
 def is_httpdate(instant: Instant) -> bool:
-    """Can it be written so?"""
+    """Can this instant be written in this form?"""
     return EARLIEST <= instant <= NEVER
 
 
 def format_httpdate(instant: Instant) -> str:
-    """In whole seconds, which is all the form has: the rest is cut off."""
+    """The text in whole seconds, because the form has no more; the rest is cut off."""
     when = _EPOCH + timedelta(milliseconds=instant)
     return (
         f"{_DAYS[when.weekday()]}, {when.day:02d} {_MONTHS[when.month - 1]} {when.year:04d} "

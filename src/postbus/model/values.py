@@ -1,7 +1,7 @@
 """Values with a type, as rules hold them in parameters and in correlation filters.
 
-A value is kept as the text it was sent as, beside the name of its type: what a client reads back is
-what it wrote, to the digit.
+A value is kept as the client's text, beside the name of its type. So a client reads back its own
+text, to the digit.
 """
 
 import re
@@ -61,7 +61,7 @@ class TimeSpan:
 
 
 class ValueType(Enum):
-    """The types that a rule's values can have; their names are those of XML Schema."""
+    """The types that a rule's values can have, with their names in XML Schema."""
 
     STRING = "string"
     INT = "int"
@@ -74,7 +74,7 @@ class ValueType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TypedValue:
-    """A value as a client wrote it. Raises InvalidArgument where the text is none of its type."""
+    """A value as a client wrote it. Raises InvalidArgument where the text does not fit the type."""
 
     type: ValueType
     text: str
@@ -89,7 +89,7 @@ class TypedValue:
 
     @property
     def value(self) -> str | int | bool | float | DateTime | TimeSpan:
-        """What the text stands for."""
+        """The value of the text."""
         return _parse(self.type, self.text)
 
     def to_json(self) -> dict[str, str]:
@@ -97,7 +97,7 @@ class TypedValue:
 
     @classmethod
     def from_json(cls, values: Any) -> Self:
-        """What to_json() wrote. Raises ValueError for anything else."""
+        """The value that to_json() wrote. Raises ValueError for any other text."""
         text = values.get("text") if isinstance(values, dict) and len(values) == 2 else None
         if not isinstance(text, str):
             raise ValueError(f"a value of a rule cannot be {values!r:.200}")
@@ -120,7 +120,7 @@ def typed_value(type_name: str, text: str) -> TypedValue:
 
 
 def parse_date_time(text: str) -> int:
-    """Ticks of an ISO 8601 date and time; one without a zone is taken to be UTC.
+    """Ticks of an ISO 8601 date and time; without a zone, it is UTC.
 
     Digits below a tick are cut off. Raises ValueError.
     """

@@ -1,8 +1,8 @@
 """Memory that peers make the broker keep, over all connections.
 
-Every buffer of a connection has a bound of its own; thousands of connections that fill theirs were
-a gigabyte. So each kind of thing that is kept for a peer has a budget for the whole process, and
-past it those are given up first who have kept the most for the longest.
+Every buffer of a connection has a bound of its own, but thousands of full buffers were a gigabyte.
+So each kind of memory that the broker keeps for peers has a budget for the whole process. Past the
+budget, the broker first closes the connections that have kept the most for the longest.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from postbus.net.places import Place
 
 HELD_MIN: Final = 4_096
-"""Less than that on a connection is not worth an account."""
+"""An account is not worth keeping for fewer bytes than this."""
 _FREED_PART: Final = 8
-"""This part of a budget is free when it has been relieved, so that it seldom is."""
+"""Relief frees this part of a budget, so that relief is seldom needed."""
 
 
 class Account:
-    """What one connection has of one budget. It does not refer to its place, which refers to it."""
+    """The bytes of one connection in one budget. The place refers to its account, never the
+    reverse."""
 
     __slots__ = ("_budget", "since", "size")
 
@@ -32,16 +33,17 @@ class Account:
         self._budget = budget
         self.size = 0
         self.since: Instant = 0
-        """When it was last empty."""
+        """When the account was last empty."""
 
     def hold(self, place: Place, size: int) -> None:
-        """It is this much now. Whoever calls may be given up before this returns."""
+        """Set the size of the account. The budget may close the caller's connection before this
+        returns."""
         if size != self.size:
             self._budget.move(place, self, size)
 
 
 class Budget:
-    """Bytes of one kind that all connections together may have."""
+    """The bytes of one kind that all connections together may hold."""
 
     def __init__(self, meter: BudgetMeter, what: str, clock: Callable[[], Instant]) -> None:
         self.meter = meter
@@ -67,7 +69,7 @@ class Budget:
                 self._relieving = False
 
     def _relieve(self) -> None:
-        # A peer takes what was written without anybody being told, so all are looked at again.
+        # Nothing tells the broker when a peer reads its data, so every account is measured again.
         for place in list(self._accounts):
             place.weigh()
         meter = self.meter

@@ -1,8 +1,8 @@
 """TLS for a connection whose first bytes have been read already.
 
-`loop.start_tls` expects them still to be in the socket. They are fed to its protocol by the calls
-with which a transport feeds it, at the one moment when that is in order: after it has been told of
-the connection, and before anything more is read.
+`loop.start_tls` expects these bytes still to be in the socket. So they go to its protocol by the
+calls that a transport uses. There is one right moment: after `connection_made`, and before the loop
+reads anything more.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import ssl
 from typing import Final, cast
 
 SHUTDOWN_S: Final = 2.0
-"""How long a peer may take to answer the end of the layer (RFC 8446 6.1) before it is cut off."""
+"""How long a peer may take to answer the end of TLS (RFC 8446 6.1) before it is cut off."""
 
 
 async def encrypt(
@@ -22,8 +22,8 @@ async def encrypt(
 ) -> asyncio.Transport:
     """Do the server's side of the handshake; returns the transport inside it.
 
-    `protocol` is told neither of the connection nor, where the handshake fails, of its loss. It may
-    be given data before this returns. Raises OSError, of which every TLS fault is one.
+    `protocol` hears of no new connection, and of no loss where the handshake fails. It may get data
+    before this returns. Raises OSError, the base of every TLS fault.
     """
     transport.pause_reading()
     loop = asyncio.get_running_loop()
@@ -37,8 +37,8 @@ async def encrypt(
             ssl_shutdown_timeout=SHUTDOWN_S,
         )
     )
-    # Its first step sets the protocol and puts two calls in line: connection_made, and
-    # resume_reading. Ours comes third, and only then does the loop look at the socket again.
+    # The first step of `start_tls` sets the protocol and queues two calls: connection_made and
+    # resume_reading. Our call is the third, and only then does the loop look at the socket again.
     await asyncio.sleep(0)
     loop.call_soon(_feed, transport, first)
     encrypted = await starting

@@ -1,10 +1,10 @@
 """HTTP on a connection of ours: uvicorn's protocol, with the bounds that it leaves to its owner.
 
-uvicorn caps neither headers nor bodies, nor the time of a request that never ends. Here whatever
-goes past a bound is refused once, in the form HTTP errors have everywhere in Postbus, and the
-connection is cut off. `Host` is checked on loopback: a web page must not reach the well-known key
-by pointing a name of its own at this machine. A request may turn its connection into a WebSocket,
-which is AMQP's from then on.
+uvicorn limits neither headers nor bodies, nor the time of a request that never ends. Here a
+request past a bound gets one refusal, in the form of all HTTP errors of Postbus, and the
+connection is cut off. `Host` is checked on loopback: otherwise a web page could point its own name
+at this machine and use the well-known key. A request may turn its connection into a WebSocket,
+which carries AMQP from then on.
 """
 
 import asyncio
@@ -35,42 +35,42 @@ from postbus.observe.meters import ConnectionMeter
 from postbus.settings import is_loopback
 
 _log = get_logger("http")
-# Of uvicorn's lines only its errors, an application's exceptions: what strangers can cause we
-# count, and log through a valve.
+# uvicorn logs its errors only: exceptions of the application. Events that strangers can cause are
+# counted here, and logged through a valve.
 _uvicorn_log = logging.getLogger("uvicorn.error.connection")
 _uvicorn_log.setLevel(logging.ERROR)
 
 HEADER_NAMES: Final = "postbus.header_names"
-"""In a request's state: the names of its headers as they were written. Over HTTP a message's
-properties are headers, and their names have a case."""
+"""In a request's state: the names of its headers as the client wrote them. Over HTTP the properties
+of a message are headers, and their names have a case."""
 
 LOG_IN: Final = "postbus.log_in"
-"""In a request's state: to be called when its token was found to be good."""
+"""In a request's state: the function to call when its token is good."""
 
-# The parser gets a read in pieces, so that a bound is passed by one piece at most.
+# The parser gets data in pieces, so that a request passes a bound by at most one piece.
 _PIECE_BYTES: Final = 8_192
-# Requests sent ahead on one connection. Hardly a client does that; a hostile one could fit
+# Requests sent ahead on one connection. Hardly any client does that, and a hostile one could fit
 # thousands into one read.
 _PIPELINE_MAX: Final = 16
-# How long a refused peer may go on sending before it is cut off. Closing at once would reset the
-# connection, and the client would never see why.
+# How long a refused peer may go on sending before it is cut off. An immediate close would reset the
+# connection, and the client would never see the reason.
 _LINGER_S: Final = 1.0
 PROGRESS_BYTES: Final = 1_048_576
-"""A body that has brought as much has its time anew: a large one may come by a slow line."""
+"""Each time this much of a body has come, its time starts anew: a large body may be slow."""
 
 
 class HttpLimits(NamedTuple):
     header_max_bytes: int
-    """All of a request that is not its body: head, chunk sizes, trailers."""
+    """Everything of a request but its body: head, chunk sizes, trailers."""
     body_max_bytes: int
     request_timeout_ms: int
-    """For the request to arrive whole, and for a reply that waits for its reader."""
+    """The time for a request to arrive whole, and for a reply to be read."""
     keep_alive_timeout_ms: int
     websocket_frame_max_bytes: int
 
 
 Upgraded = Callable[[], asyncio.Protocol]
-"""Gives the protocol that the connection has over a WebSocket, and its place to that one."""
+"""Makes the protocol that the connection has over a WebSocket, and hands it the place."""
 
 
 class HttpHost:
@@ -87,8 +87,8 @@ class HttpHost:
         known_as: Callable[[], Collection[str]] = tuple,
         message_size_max: Callable[[], int] = int,
     ) -> None:
-        """`known_as` are names of this machine besides those that always are: with `check_host`
-        requests for others are refused. A body may be as large as any message may be."""
+        """`known_as` gives more names of this machine. `check_host` refuses requests for other
+        names. A body may be as large as the largest message."""
         self.limits = limits
         self.check_host = check_host
         self.known_as = known_as
@@ -97,8 +97,8 @@ class HttpHost:
         self.meter = meter
         self.state = ServerState()
         self._valve = Valve()
-        # Nothing of uvicorn's own server is used: no signals, no lifespan, no log set-up; and no
-        # trust in X-Forwarded-For, for there is no proxy in front of us that we know of.
+        # uvicorn's own server is not used: no signals, no lifespan, no log set-up. X-Forwarded-For
+        # is not trusted, because we know of no proxy in front of us.
         self.config = Config(
             app,
             ws="none",
@@ -115,11 +115,11 @@ class HttpHost:
         return max(self.limits.body_max_bytes, self._message_size_max())
 
     def protocol(self, place: Place, upgraded: Upgraded) -> asyncio.Protocol:
-        """A protocol for one connection."""
+        """Make the protocol for one connection."""
         return BoundedHttpProtocol(self, place, upgraded)
 
     def refused(self, reason: str, tracking: Tracking, peer: object, **facts: object) -> None:
-        """Count a refusal, and log it unless one for the same reason was logged just now."""
+        """Count a refusal, and log it unless the same reason was logged just now."""
         self.meter.turned_away(reason)
         held = self._valve.passes(reason, tracking.at)
         if held is not None:
@@ -133,11 +133,11 @@ class HttpHost:
             )
 
     def frame_refused(self, peer: object, reason: str, text: str) -> None:
-        """The same for a connection that has become a WebSocket."""
+        """Count and log the refusal of a frame, on a connection that has become a WebSocket."""
         self.refused(reason, self.tracking.track(), peer, error=text)
 
     async def drain(self, grace_s: float) -> None:
-        """Finish the requests in hand, and cut off those still there after the grace time."""
+        """Finish the requests in hand, and cut off the rest after the grace time."""
         for connection in list(self.state.connections):
             connection.shutdown()
         if self.state.tasks:
@@ -154,35 +154,35 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def __init__(self, host: HttpHost, place: Place, upgraded: Upgraded) -> None:
         super().__init__(host.config, host.state, {})
         self.logger = _uvicorn_log
-        # uvicorn counts whole seconds, but only passes them on to the loop, which does not.
+        # uvicorn declares whole seconds, but only passes the number on to the loop.
         self.timeout_keep_alive = host.limits.keep_alive_timeout_ms / 1000  # type: ignore[assignment]
         self._host = host
         self._limits = host.limits
         self._place = place
         self._upgraded = upgraded
         self._held_bytes = 0
-        """Of requests that are not answered."""
+        """Bytes of the requests that have no answer yet."""
         self._upgrade_reply: bytes | None = None
         """For the request whose headers are complete; None when it asked for no WebSocket."""
         self._framing_bytes = 0
         self._body_bytes = 0
         self._timed_bytes = 0
-        """How much of the body had come when its time was last counted anew."""
+        """How much of the body had come when its time last started anew."""
         self._refusal: tuple[HTTPStatus, str, str] | None = None
         self._deaf = False
-        """Whatever still arrives is dropped."""
+        """All further data is dropped."""
         self._deadline: asyncio.TimerHandle | None = None
         self._write_deadline: asyncio.TimerHandle | None = None
         self._answering: RequestResponseCycle | None = None
-        """The request that the application has; `cycle` is the one that was parsed last."""
+        """The request in the application's hands; `cycle` is the request that was parsed last."""
 
-    # What the transport calls
+    # Called by the transport
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timers()
         self._give_up_requests()
         super().connection_lost(exc)
-        self._unset_keepalive_if_required()  # uvicorn leaves it where the connection broke
+        self._unset_keepalive_if_required()  # uvicorn keeps it where the connection broke
         self._forget_requests()
         self._place.release()
 
@@ -214,18 +214,18 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.weigh()
 
     def weigh(self) -> None:
-        """Requests are held until they are answered, and answers until they are taken."""
+        """Requests are held until they are answered, and answers until the peer reads them."""
         self._place.hold(self._held_bytes, self._place.unwritten_bytes(self.transport))
 
     def give_up(self, error: ServiceBusError, reason: str) -> None:
-        """The broker needs what the connection takes."""
+        """The broker needs the memory or the place of this connection."""
         if self._deadline is None and (self.cycle is None or self.cycle.response_complete):
             self._deaf = True
             self.timeout_keep_alive_handler()  # nobody waits for an answer
             return
         self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, str(error), reason)
         if not self._place.known:
-            # Strangers must not take places for as long as they like to read.
+            # A stranger must not keep its place for as long as it cares to read.
             self.transport.close()
 
     def pause_writing(self) -> None:
@@ -241,26 +241,26 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._write_deadline = None
 
     def _parse(self, piece: bytes) -> int | None:
-        """Give a piece to the parser; returns where in it a request to upgrade ended."""
+        """Give a piece to the parser; returns where in the piece an upgrade request ended."""
         self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(piece)
         except HttpParserUpgrade as upgrade:
             if self._upgrade_reply is not None:
                 return int(upgrade.args[0])
-            # To a protocol we do not speak: the request is answered as if it had not asked, and
-            # what follows it is in no protocol we know.
+            # The request asks for a protocol that we do not speak. It gets its answer as if it had
+            # not asked, and the bytes behind it are dropped.
             self._deaf = True
             if self.cycle is not None:
                 self.cycle.keep_alive = False
         except HttpParserError:
-            # Or a callback below has refused, and the parser stumbled over that.
+            # Or a callback below refused the request, and the parser failed over that.
             malformed = (HTTPStatus.BAD_REQUEST, "The request is not HTTP.", "http_malformed")
             self._refusal = self._refusal or malformed
         return None
 
-    # What the parser calls; nothing may be raised through it, so a refusal is noted and acted
-    # upon by data_received.
+    # Called by the parser. Nothing may be raised through it, so a callback notes its refusal, and
+    # data_received acts upon it.
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -278,8 +278,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.server_state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
             super().on_headers_complete()
             if 0 < len(self.pipeline) < _PIPELINE_MAX:
-                # uvicorn reads no further, and would not see that the client hangs up. A message
-                # that was received for it would be lost.
+                # uvicorn would stop reading, and not see the client hang up. A message that was
+                # received for that client would then be lost.
                 self.flow.resume_reading()
 
     def on_body(self, body: bytes) -> None:
@@ -299,7 +299,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._refusal is None:
             super().on_message_complete()
 
-    # What uvicorn calls
+    # Called by uvicorn
 
     def on_response_complete(self) -> None:
         self._host.meter.http_requests += 1
@@ -319,7 +319,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         return self._upgrade_reply is not None
 
     def timeout_keep_alive_handler(self) -> None:
-        # With bytes still to be read by the peer, close() would wait for it forever.
+        # With unread bytes in the buffer, close() would wait for the peer forever.
         if self.transport.get_write_buffer_size():
             self.transport.abort()
         else:
@@ -328,7 +328,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     # Becoming a WebSocket
 
     def _unacceptable_upgrade(self) -> tuple[HTTPStatus, str, str] | None:
-        """Why the request does not get the WebSocket it asks for; None also when it asks not."""
+        """Why the request gets no WebSocket; None also when it asks for none."""
         self._upgrade_reply = None
         if not asks_for_websocket(self.url, self.headers):
             return None
@@ -347,7 +347,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         return None
 
     def _upgrade(self, rest: bytes) -> None:
-        """Hand the connection over; nothing of it comes here any more."""
+        """Hand the connection over; this object gets no more of its data."""
         assert self._upgrade_reply is not None
         self._stop_timers()
         self.connections.discard(self)
@@ -359,7 +359,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._upgraded(),
             self._place,
             self._limits.websocket_frame_max_bytes,
-            # Of the host, for nothing should keep this object, which is done.
+            # A method of the host: the callback must not keep this finished object.
             partial(self._host.frame_refused, self.client),
         )
         websocket.begin(rest)
@@ -367,7 +367,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     # Refusing
 
     def _unacceptable(self) -> tuple[HTTPStatus, str, str] | None:
-        """Why the request whose headers are complete is not given to the application."""
+        """Why the application does not get the request whose headers are complete."""
         hosts = [value for name, value in self.headers if name == b"host"]
         if len(hosts) != 1:
             return HTTPStatus.BAD_REQUEST, "A request has exactly one Host.", "http_malformed"
@@ -406,7 +406,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._refuse(HTTPStatus.REQUEST_TIMEOUT, text, "http_timeout")
 
     def _refuse(self, status: HTTPStatus, text: str, reason: str) -> None:
-        """Say why, once, and cut the connection off."""
+        """Give the reason, once, and cut the connection off."""
         if self.transport.is_closing():
             return
         self._deaf = True
@@ -417,23 +417,23 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         finished = cycle is None or cycle.response_complete
         self._give_up_requests()
         if answering and not finished:
-            self.transport.abort()  # a second reply in the middle of the first would be garbage
+            self.transport.abort()  # a second reply inside the first would be garbage
             return
         self._unset_keepalive_if_required()
         self.transport.write(error_reply(status, tracking.describe(text)))
-        if self.transport.can_write_eof():  # TLS has no such half
+        if self.transport.can_write_eof():  # TLS cannot close one direction alone
             self.transport.write_eof()
         self.loop.call_later(_LINGER_S, self.transport.abort)
 
     def _give_up_requests(self) -> None:
-        """Nobody is there any more for their replies; uvicorn tells the last of them only."""
+        """End the requests that have lost their client; uvicorn tells only the last of them."""
         for cycle in (self._answering, self.cycle, *(waiting for waiting, _ in self.pipeline)):
             if cycle is not None and not cycle.response_complete:
                 cycle.disconnected = True
                 cycle.message_event.set()
 
     def _forget_requests(self) -> None:
-        """What refers to this object: it goes when the last of its requests does."""
+        """Drop the references to this object, so that it goes with the last of its requests."""
         self.pipeline.clear()
         self.cycle = self._answering = None  # type: ignore[assignment]
         self.scope = None  # type: ignore[assignment]
@@ -451,14 +451,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
 
 def error_reply(status: HTTPStatus, text: str) -> bytes:
-    """A whole reply that refuses, after which the connection is closed."""
+    """A whole reply with a refusal; the connection is closed after it."""
     # Admin clients read XML only (wire §9.5).
     body = f"<Error><Code>{status.value}</Code><Detail>{escape(text)}</Detail></Error>".encode()
     return b"".join(
         (
             STATUS_LINE[status.value],
             b"content-type: application/xml; charset=utf-8\r\n",
-            # RFC 9110 15.5.22: this one has to say what to upgrade to.
+            # RFC 9110 15.5.22: this status must name the protocol to upgrade to.
             b"upgrade: websocket\r\n" if status is HTTPStatus.UPGRADE_REQUIRED else b"",
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode(),
             body,

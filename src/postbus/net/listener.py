@@ -1,8 +1,8 @@
 """One port for every protocol.
 
-A connection first belongs to a sniffing protocol, which looks at its first bytes and hands it, with
-those bytes, to AMQP or HTTP. From then on it costs nothing: the transport calls the real protocol.
-Where the first bytes begin TLS, the sniffer looks again at what comes out of it.
+A connection first belongs to a sniffer, which looks at its first bytes. The sniffer hands the
+connection, with these bytes, to AMQP or HTTP. From then on it costs nothing: the transport calls
+the real protocol. Where the first bytes begin TLS, the sniffer looks again at the decrypted bytes.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ _BACKLOG: Final = 1_024
 # Files other than connections: stores, their journals, standard streams, the loop's own.
 OTHER_FILES: Final = 256
 TLS_BYTES: Final = 65_536
-"""What a layer of TLS takes until it is there: 62 KB were measured, and 29 KB when it was there."""
-# AMQP 2.2: a peer that opens with anything else is told what we speak, and closed.
+"""Memory of TLS during its handshake: 62 KB were measured, and 29 KB afterwards."""
+# AMQP 2.2: a peer that opens with anything else is told which protocol we speak, and closed.
 _AMQP_HEADER: Final = b"AMQP\x03\x01\x00\x00"
 _TLS_HINT: Final = (
     "TLS is not served here: is UseDevelopmentEmulator=true missing, "
@@ -46,7 +46,7 @@ class Ports(NamedTuple):
 
 
 class Listener:
-    """Accepts connections, within a bound, and finds out what they speak."""
+    """Accepts connections, within a bound, and finds out which protocol they speak."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Listener:
         certificates: Certificates,
         allow_plaintext: bool,
     ) -> None:
-        """Without `allow_plaintext` only peers on this machine are answered without TLS."""
+        """Without `allow_plaintext`, a peer on another machine must use TLS."""
         self.places = places
         self.first_bytes_timeout_s = first_bytes_timeout_ms / 1000
         self._amqp = amqp
@@ -98,8 +98,8 @@ class Listener:
     async def listen_as_set(self, settings: Settings) -> Ports:
         """Open both ports that the settings name.
 
-        The second one is a convenience: where nobody asked for it and it is taken, which happens
-        with every second broker on a machine, it is left out.
+        The second port is a convenience, and every second broker on a machine finds it taken. It is
+        left out where it is taken and nobody asked for it.
         """
         port = await self.listen(settings.host, settings.port)
         if settings.admin_port == 0:
@@ -113,7 +113,7 @@ class Listener:
             return Ports(port, None)
 
     def stop(self) -> None:
-        """Accept nothing more, and drop connections that have not said what they are."""
+        """Accept nothing more, and drop the connections whose protocol is not known yet."""
         for server in self._servers:
             server.close()
         self._servers.clear()
@@ -121,13 +121,13 @@ class Listener:
             place.below.abort()
 
     async def drain(self, grace_s: float) -> None:
-        """Let HTTP requests in hand be answered. AMQP connections are their gateway's to close."""
+        """Let the HTTP requests in hand be answered. The gateway closes AMQP connections."""
         await self._http.drain(grace_s)
 
-    # What sniffers call
+    # Called by sniffers
 
     def admit(self, transport: asyncio.Transport, sniffer: Tenant) -> Place | None:
-        """A place for one more connection; where there is none, it is closed."""
+        """Find a place for a new connection; without a free place, close it."""
         place = self.places.take(transport, sniffer)
         if place is None:
             self._refuse_place(transport)
@@ -136,7 +136,7 @@ class Listener:
         return place
 
     def gone(self, place: Place) -> None:
-        """It never got as far as to be known."""
+        """The connection ended before its protocol was known."""
         self._undecided.discard(place)
         place.release()
 
@@ -144,19 +144,19 @@ class Listener:
         return self._certificates.context()
 
     def shake_hands(self, handshake: Coroutine[Any, Any, None]) -> None:
-        """Let a TLS handshake go on; the connection stays undecided, and counted, meanwhile."""
+        """Run a TLS handshake; meanwhile the connection stays undecided, and counted."""
         task = asyncio.get_running_loop().create_task(handshake)
         self._handshakes.add(task)
         task.add_done_callback(self._handshakes.discard)
 
     def lets_in_plain(self, peer: object) -> bool:
-        """Whether this peer may go on without TLS."""
+        """May this peer go on without TLS?"""
         if self._allow_plaintext:
             return True
         return isinstance(peer, tuple) and is_loopback(str(peer[0]))
 
     def refuse_plain(self, transport: asyncio.Transport, wire: Wire) -> None:
-        """Turn a peer away that should have come by TLS; AMQP has no words for it this early."""
+        """Refuse a peer that must use TLS; AMQP has no words for it this early."""
         if wire is Wire.HTTP:
             text = self._http.tracking.track().describe("Other machines are answered by TLS only.")
             transport.write(error_reply(HTTPStatus.FORBIDDEN, text))
@@ -165,8 +165,8 @@ class Listener:
     def hand_over(
         self, place: Place, transport: asyncio.Transport, wire: Wire, first: bytes
     ) -> bool:
-        """Make it the connection of the protocol it speaks, first bytes included; say whether it
-        is, for in some places there is HTTP alone."""
+        """Give the connection, with its first bytes, to its protocol. False where it was refused:
+        the spare places are for HTTP alone."""
         carrier = "tls" if place.encrypted else "tcp"
         protocol: asyncio.Protocol
         if wire is Wire.AMQP:
@@ -188,19 +188,19 @@ class Listener:
         self.turn_away(transport, "limit", connections_max=self.places.connections_max)
 
     def turn_away(self, transport: asyncio.Transport, reason: str, **facts: object) -> None:
-        """Close a connection that gets no further, and say so."""
+        """Close a refused connection, and log the reason."""
         self.note_refusal(reason, transport.get_extra_info("peername"), **facts)
         transport.abort() if reason == "limit" else transport.close()
 
     def note_refusal(self, reason: str, peer: object, **facts: object) -> None:
-        """Count a connection that got no further, and log it unless another was just now."""
+        """Count a refused connection, and log it unless the same reason was logged just now."""
         self.places.meter.turned_away(reason)
         held = self._valve.passes(reason, self._clock())
         if held is not None:
             _log.warning("connection refused", reason=reason, peer=str(peer), **facts, more=held)
 
     def _upgraded(self, place: Place) -> asyncio.Protocol:
-        """An HTTP connection has become a WebSocket: AMQP takes its place."""
+        """An HTTP connection has become a WebSocket: AMQP takes over its place."""
         protocol = self._amqp(place)
         carrier = "websocket_tls" if place.encrypted else "websocket"
         place.become("amqp", carrier, cast("Tenant", protocol))
@@ -208,10 +208,10 @@ class Listener:
 
 
 class _Sniffer(asyncio.Protocol):
-    """Holds a connection until its first bytes have told what it speaks.
+    """Holds a connection until its first bytes tell its protocol.
 
-    With TLS it is asked twice: it is the protocol of the TCP connection first, and of the
-    connection inside TLS afterwards.
+    With TLS it decides twice. It is the protocol of the TCP connection first, and then of the
+    connection inside TLS.
     """
 
     __slots__ = ("_first", "_listener", "_loop", "_place", "_timer", "_transport")
@@ -221,9 +221,9 @@ class _Sniffer(asyncio.Protocol):
         self._loop = loop
         self._first = b""
         self._place: Place | None = None
-        """While the connection is undecided."""
+        """Until the protocol of the connection is known."""
         self._transport: asyncio.Transport | None = None
-        """Whose bytes are looked at; none during the TLS handshake."""
+        """The transport whose bytes it reads; None during the TLS handshake."""
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -235,9 +235,9 @@ class _Sniffer(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._transport is not None and self._transport.is_closing():
-            return  # turned away; what it had sent before it noticed still arrives
+            return  # refused already; data that was on its way still arrives
         self._first += data
-        if self._transport is not None:  # else it was quicker than the word that TLS is there
+        if self._transport is not None:  # otherwise the data came before the news that TLS is there
             self._decide(self._transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -303,7 +303,7 @@ class _Sniffer(asyncio.Protocol):
         except OSError as error:
             why = str(error) or "the peer hung up: does it trust the certificate?"
             self._listener.note_refusal("tls_handshake", peer, error=why)
-            error.__traceback__ = None  # its frames have it, and all of this would stay
+            error.__traceback__ = None  # its frames hold the error, and the cycle would stay
             self._leave()
             return
         self._look_at(encrypted)
@@ -311,7 +311,7 @@ class _Sniffer(asyncio.Protocol):
             self._decide(encrypted)
 
     def _leave(self) -> None:
-        """The connection is no longer undecided: known now, or gone."""
+        """The connection is no longer undecided: its protocol is known, or it is gone."""
         if self._timer is not None:
             self._timer.cancel()
         if self._place is not None:
@@ -324,10 +324,10 @@ class _Sniffer(asyncio.Protocol):
 
 
 def allow_open_files(connections_max: int) -> int:
-    """Raise this process's limit of open files as far as the system lets it, and return how many
-    connections there may be: fewer than asked for where the system allows less.
+    """Raise this process's limit of open files as far as the system allows.
 
-    Past the limit accept() fails for everybody, so the bound on connections has to come first.
+    Returns how many connections there may be, which can be fewer than `connections_max`. Past the
+    limit accept() fails for everybody, so the bound on connections has to come first.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections_max + OTHER_FILES

@@ -1,8 +1,8 @@
-"""Who may connect, and who has to go when there is no room.
+"""Which peers may connect, and which connections must go when there is no room.
 
-A connection has a place from its first byte to its last, whatever protocol turns out to speak on
-it. A peer that has proven who it is keeps its place; one that has not gives it up, the oldest
-first, to whoever comes when all are taken: strangers cannot keep others out by staying.
+A connection has a place from its first byte to its last, whatever its protocol. A peer that has
+proven its identity keeps its place. Where all places are taken, a new connection gets the place of
+the oldest stranger. So strangers cannot keep others out by staying.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from postbus.observe.logs import Valve, get_logger
 from postbus.observe.meters import ConnectionMeter
 
 HTTP_PLACES: Final = 64
-"""Places beyond the bound that are for HTTP alone: where every place is taken by peers that have
-proven who they are, health can still be asked for, and entities be looked at."""
+"""Places beyond the bound, for HTTP alone. Where known peers take every other place, an operator
+can still ask for health and look at entities."""
 LEAVING_MAX: Final = 128
-"""Connections that were given up for their places and are not gone yet."""
+"""Connections that were closed for their places and are not gone yet."""
 
 _log = get_logger("places")
 
 
 class Tenant(Protocol):
-    """The protocol that a connection has at the moment."""
+    """The current protocol of a connection."""
 
     def weigh(self) -> None:
-        """Tell the place what is held for the peer now."""
+        """Tell the place how much is held for the peer now."""
 
     def give_up(self, error: ServiceBusError, reason: str) -> None:
-        """Let go of the connection and of all that is held for it, with words where its protocol
-        has any."""
+        """Close the connection, and drop all that is held for it. A protocol that can give a reason
+        gives it."""
 
 
 class Place:
@@ -68,28 +68,28 @@ class Place:
         self._protocol = "undecided"
         self._carrier: str | None = None
         self.below = below
-        """The TCP connection, whatever is on top of it."""
+        """The TCP connection below all other layers."""
         self.encrypted = False
         self.tenant: Tenant | None = tenant
         self.known = False
-        """The peer has proven who it is."""
+        """The peer has proven its identity."""
         self.spare = spare
-        """It is one of those for HTTP alone."""
+        """It is one of the places for HTTP alone."""
         self.leaving = False
         self.holds = False
-        """There is something on its accounts."""
+        """Its accounts are not empty."""
         self.framed_bytes = 0
-        """What came of WebSocket frames that are not whole."""
+        """Bytes of WebSocket frames that are not whole."""
 
     def become(self, protocol: str, carrier: str, tenant: Tenant) -> None:
-        """It is known what the peer speaks now, and what carries it."""
+        """The protocol of the peer is known now, and the carrier below it."""
         self._places.count(self._protocol, self._carrier, -1)
         self._protocol, self._carrier = protocol, carrier
         self._places.count(protocol, carrier, 1)
         self.tenant = tenant
 
     def log_in(self) -> None:
-        """The peer has proven who it is."""
+        """The peer has proven its identity."""
         if not self.known:
             self.known = True
             self._places.strangers.pop(self, None)
@@ -97,15 +97,16 @@ class Place:
             self.weigh()
 
     def unwritten_bytes(self, transport: asyncio.Transport) -> int:
-        """What was written to the peer and has not left; `transport` is the topmost."""
+        """Bytes that were written and have not left; `transport` is the topmost one."""
         size = transport.get_write_buffer_size()
-        # A layer of TLS does not tell of what it has passed on.
+        # TLS does not count the bytes that it has passed on to the TCP connection.
         return size + self.below.get_write_buffer_size() if self.encrypted else size
 
     def hold(self, incoming: int, outgoing: int) -> None:
-        """This is kept of what the peer has not finished to say, and of what it has not taken.
+        """Set how many bytes are held: `incoming` of unfinished requests, `outgoing` of unread
+        answers.
 
-        The connection may be given up before this returns.
+        The broker may close the connection before this returns.
         """
         if self.tenant is None:
             return
@@ -118,7 +119,7 @@ class Place:
             self._strange.hold(self, incoming + outgoing)
 
     def weigh(self) -> None:
-        """Have it told what is held now."""
+        """Have the protocol report how much is held now."""
         if self.tenant is not None:
             self.tenant.weigh()
 
@@ -146,7 +147,7 @@ class Place:
 
 
 class Places:
-    """All places there are."""
+    """All places of the process."""
 
     def __init__(
         self,
@@ -160,7 +161,7 @@ class Places:
         self.meter = meter
         meter.budgets = budgets.meters
         self.strangers: dict[Place, None] = {}
-        """Those whose peers have proven nothing, the oldest first."""
+        """The places whose peers have proven nothing, the oldest first."""
         self._clock = clock
         self._valve = Valve()
         self._leaving = 0
@@ -170,7 +171,7 @@ class Places:
         return self.meter.open_count >= self.connections_max + self._leaving
 
     def take(self, below: asyncio.Transport, tenant: Tenant) -> Place | None:
-        """A place for a new connection; None when there is none."""
+        """A place for a new connection; None where all are taken."""
         spare = False
         if self.full:
             oldest = next((each for each in self.strangers if not each.spare), None)
@@ -192,7 +193,7 @@ class Places:
         return place
 
     def count(self, protocol: str, carrier: str | None, step: int) -> None:
-        """Keep the meter: a connection has come by this protocol, or it has left it."""
+        """Update the meter: a connection has taken up this protocol, or left it."""
         self.meter.open[protocol] += step
         if carrier is not None:
             self.meter.carried[carrier] += step

@@ -1,4 +1,4 @@
-"""Which protocol a connection speaks, told from its first bytes. Pure."""
+"""The protocol of a connection, told from its first bytes. Pure."""
 
 from enum import Enum
 
@@ -15,7 +15,7 @@ NEEDED_BYTES = 4
 _TLS_HANDSHAKE = b"\x16"
 _OPENINGS = {
     b"AMQP": Wire.AMQP,
-    # The methods of HTTP/1.1, and the preface of HTTP/2, which the parser refuses in words.
+    # The methods of HTTP/1.1, and the preface of HTTP/2, which the HTTP parser refuses in words.
     **dict.fromkeys(
         (b"GET ", b"PUT ", b"POST", b"HEAD", b"DELE", b"OPTI", b"PATC", b"TRAC", b"CONN", b"PRI "),
         Wire.HTTP,
@@ -24,7 +24,7 @@ _OPENINGS = {
 
 
 def sniff(first: bytes) -> Wire | None:
-    """What these first bytes begin; None while more than one answer is possible."""
+    """The protocol that these bytes begin; None while several are possible."""
     if first.startswith(_TLS_HANDSHAKE):
         return Wire.TLS
     if len(first) >= NEEDED_BYTES:

@@ -1,7 +1,7 @@
-"""Whether a request may turn its connection into a WebSocket, and the words that do so. Pure.
+"""Whether a request may turn its connection into a WebSocket, and the reply that does so. Pure.
 
-Only AMQP runs over WebSockets here, at one path and under the names that the SDKs give it
-(wire §1.4). Extensions are declined: compression would let a few bytes become very many.
+Only AMQP runs over WebSockets here, at one path and under the SDKs' names for it (wire §1.4).
+Extensions are declined: compression would let a few bytes become very many.
 """
 
 import logging
@@ -19,7 +19,8 @@ WEBSOCKET_PATH: Final = "/$servicebus/websocket"
 SUBPROTOCOLS: Final = (Subprotocol("AMQPWSB10"), Subprotocol("amqp"))
 
 _PATH: Final = WEBSOCKET_PATH.encode()
-# What went wrong is told by the refusal; the library's own log lines would be strangers' to cause.
+# The refusal tells the reason. The library's own log lines are off, because strangers could cause
+# them at will.
 _log = logging.getLogger("websockets.upgrading")
 _log.setLevel(logging.CRITICAL)
 
@@ -28,7 +29,7 @@ RawHeaders = Sequence[tuple[bytes, bytes]]
 
 
 class UpgradeRefused(Exception):
-    """The connection stays what it is; status and text say why."""
+    """The connection stays HTTP; status and text say why."""
 
     def __init__(self, status: HTTPStatus, text: str) -> None:
         super().__init__(text)
@@ -36,7 +37,7 @@ class UpgradeRefused(Exception):
 
 
 def asks_for_websocket(target: bytes, headers: RawHeaders) -> bool:
-    """Whether a request is about WebSockets at all: by what it wants, or by where it goes."""
+    """Does the request ask for a WebSocket, by its headers or by its path?"""
     return _is_at_path(target) or any(
         name == b"upgrade" and value.strip().lower() == b"websocket" for name, value in headers
     )
@@ -59,7 +60,7 @@ def answer_upgrade(method: str, target: bytes, version: str, headers: RawHeaders
         f"HTTP/{version}",
     )
     response = handshake.accept(request)
-    handshake.parser.close()  # or its two parts would keep each other
+    handshake.parser.close()  # otherwise its two parts would keep each other alive
     if handshake.handshake_exc is not None:
         raise UpgradeRefused(
             HTTPStatus(response.status_code),
@@ -70,7 +71,7 @@ def answer_upgrade(method: str, target: bytes, version: str, headers: RawHeaders
 
 def _is_at_path(target: bytes) -> bool:
     path = unquote_to_bytes(target.partition(b"?")[0]).lower()
-    return path.removesuffix(b"/") == _PATH  # .NET has the slash
+    return path.removesuffix(b"/") == _PATH  # .NET's path ends with a slash
 
 
 def _is_length(name: bytes, value: bytes) -> bool:
@@ -78,10 +79,11 @@ def _is_length(name: bytes, value: bytes) -> bool:
 
 
 def _check_origin(headers: RawHeaders) -> None:
-    """A browser says which page asks, and lets any page ask: the page must be from here.
+    """Refuse a page of another site.
 
-    Otherwise every web page could speak to a broker on loopback, whose key everybody knows. Among
-    the SDKs only Python's sync client sends an Origin, and it names the host it connects to.
+    A browser names the page that asks, and lets any page ask. Otherwise every web page could reach
+    a broker on loopback, where everybody knows the key. Among the SDKs only Python's sync client
+    sends an Origin, and it names the host it connects to.
     """
     host = next((value for name, value in headers if name == b"host"), b"")
     for name, value in headers:
@@ -92,7 +94,7 @@ def _check_origin(headers: RawHeaders) -> None:
 
 
 def _chain(error: BaseException | None) -> str:
-    """All that is said along the causes of an error."""
+    """The texts of an error and of all its causes."""
     said = []
     while error is not None:
         said.append(str(error))

@@ -1,9 +1,9 @@
 """A WebSocket as the transport of an AMQP connection.
 
-To the connection below, TCP or TLS, it is the protocol; to the gateway above it is the transport.
-The frames are the business of the `websockets` library; here they become a stream of bytes again,
-for a frame may hold many AMQP frames or a part of one. Nothing waits here: the bounds and pauses of
-the two neighbours apply as if there were no WebSocket in between.
+To the TCP or TLS connection below, it is the protocol; to the gateway above, it is the transport.
+The `websockets` library reads and writes the frames. Here they become a stream of bytes again,
+because a frame may hold many AMQP frames or a part of one. Nothing waits here: the bounds and
+pauses of the two neighbours apply as if there were no WebSocket.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from websockets.server import ServerProtocol
 from postbus.net.budgets import HELD_MIN
 from postbus.net.places import Place
 
-# The parser makes an object of every frame, and a frame can be as short as six bytes: a read is
-# taken in pieces, and a peer that sends very many lets the others have their turn in between.
+# The parser makes an object of every frame, and a frame can be as short as six bytes. So data is
+# parsed in pieces, and after very many frames the other connections get their turn.
 _PIECE_BYTES: Final = 4_096
 _FRAMES_AT_ONCE: Final = 512
-# Python's async client refuses frames of more than 4 MiB; Azure's own are of this size at most.
+# Python's async client refuses frames of more than 4 MiB; Azure sends frames of at most this size.
 _FRAME_BYTES: Final = 65_536
 STRANGER_BYTES: Final = 65_536
-"""Largest frame of a peer that has not proven who it is."""
+"""The largest frame of a peer that has not proven its identity."""
 _HEAD_BYTES: Final = 14  # RFC 6455 5.2: of a frame, with its mask
 _REASON_CHARS: Final = 120  # RFC 6455 5.5
 LINGER_S: Final = 2.0
@@ -36,7 +36,7 @@ _log = logging.getLogger("websockets.frames")
 _log.setLevel(logging.CRITICAL)
 
 Refused = Callable[[str, str], None]
-"""Called with a reason for the meter and the words that the peer was told."""
+"""Called with a reason for the meter and the text that the peer was told."""
 
 
 class WebSocket(asyncio.Transport, asyncio.Protocol):
@@ -55,26 +55,26 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
         self._above = above
         self._place = place
         self._refused = refused
-        # A message may have any number of fragments: each is passed on as it comes.
+        # A message may have any number of fragments: each is passed on when it comes.
         self._frames = ServerProtocol(
             state=State.OPEN, max_size=(None, frame_max_bytes), logger=_log
         )
         self._rest = b""
-        """Read, but not looked at yet."""
+        """Bytes that were read and not parsed yet."""
         self._paused = False
-        """The one above wants no more."""
+        """The gateway above has paused reading."""
         self._closing = False
         self._hung_up = False
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, rest: bytes) -> None:
-        """Take over the connection; `rest` came right behind the request."""
+        """Take over the connection; `rest` are the bytes right behind the request."""
         self._below.set_protocol(self)
         self._above.connection_made(self)
         if rest:
             self.data_received(rest)
 
-    # What the connection below calls
+    # Called by the connection below
 
     def data_received(self, data: bytes) -> None:
         payload: list[Any] = []
@@ -90,7 +90,7 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
                 self._below.pause_reading()
                 asyncio.get_running_loop().call_soon(self._go_on)
                 break
-        # One call, as from a connection without frames: whoever pauses in it gets nothing more.
+        # One call, as without frames: if the gateway pauses in this call, it gets nothing more.
         if payload and not self._closing:
             self._above.data_received(b"".join(payload))
         if self._hung_up and not self._closing:
@@ -99,14 +99,14 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
         self._weigh()
 
     def _weigh(self) -> None:
-        """What is not passed on yet is on the connection's account."""
+        """Bytes that are not passed on yet count on the connection's account."""
         place = self._place
         place.framed_bytes = len(self._frames.reader.buffer) + len(self._rest)
         if place.framed_bytes > HELD_MIN or place.holds:
             place.weigh()
 
     def _go_on(self) -> None:
-        """Look at the rest of what was read, and read on when that is done."""
+        """Parse the rest of the data, then resume reading."""
         if self._paused or self._below.is_closing():
             return
         rest, self._rest = self._rest, b""
@@ -129,7 +129,7 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
         self._above.connection_lost(exc)
 
     def _forget(self) -> None:
-        """Nothing more is looked at. The parser refers to what it is part of until it ends."""
+        """Drop the rest of the data. Until the parser is closed, it keeps this connection alive."""
         self._hung_up = True
         self._rest = b""
         self._frames.parser.close()
@@ -141,7 +141,7 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
     def resume_writing(self) -> None:
         self._above.resume_writing()
 
-    # What the gateway above calls
+    # Called by the gateway above
 
     def write(self, data: Any) -> None:
         if self._closing or self._hung_up:
@@ -155,7 +155,7 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
         self._below.write(b"".join(self._frames.data_to_send()))
 
     def close(self) -> None:
-        """Say so, and wait for the peer's word; everything else that it still says is dropped."""
+        """Send a close, and wait for the peer's; all other data from the peer is dropped."""
         if self._closing or self._hung_up:
             self._closing = True
             return
@@ -167,8 +167,7 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
         self._go_on()
 
     def turn_away(self, text: str) -> None:
-        """Close with the word that another time would be better, and keep nothing of what still
-        comes."""
+        """Close with "try again later", and drop all further data."""
         if not (self._closing or self._hung_up):
             self._frames.send_close(CloseCode.TRY_AGAIN_LATER, text[:_REASON_CHARS])
             self._below.write(b"".join(self._frames.data_to_send()))
@@ -213,7 +212,7 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
     # Frames
 
     def _take(self, payload: list[Any]) -> int:
-        """Add what the frames that are whole now carry; returns how many there were."""
+        """Add the payload of the frames that are whole now; returns how many frames there were."""
         frames = self._frames.events_received()
         for frame in frames:
             assert isinstance(frame, Frame)
@@ -230,7 +229,7 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
         return len(frames)
 
     def _check_stranger(self) -> None:
-        # Not by the library's own bound: the next frame's is fixed before the peer logs in.
+        # Not by the library's own bound, which it fixes for the next frame before the peer logs in.
         if self._place.known or len(self._frames.reader.buffer) <= STRANGER_BYTES + _HEAD_BYTES:
             return
         text = f"before login a frame may have {STRANGER_BYTES} bytes"
@@ -238,19 +237,20 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
         self._refused("websocket_frame", text)
 
     def _write_out(self) -> None:
-        """Write pongs and closes, and hang up where the closing handshake says so."""
+        """Write pongs and closes, and hang up when the closing handshake is over."""
         pieces = self._frames.data_to_send()
         if pieces and not self._closing:
-            # After our own close there is nothing to say; least of all to a peer that sends
-            # pings without end and reads nothing.
+            # After our own close there is nothing to say. Least of all to a peer that sends pings
+            # without end and reads nothing.
             self._below.write(b"".join(pieces))
         if SEND_EOF in pieces:
             self._hung_up = True
             self._hang_up()
 
     def _hang_up(self) -> None:
-        # With bytes of the peer unread, close() would reset the connection, and it might never see
-        # why. TLS has no such half: there the shutdown of the layer does as much.
+        # With bytes of the peer unread, close() would reset the connection, and the peer might
+        # never see the reason. TLS cannot close one direction alone; there the shutdown of TLS has
+        # the same effect.
         if self._below.can_write_eof():
             self._below.write_eof()
         else:
@@ -264,8 +264,11 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
 
 
 def part_from(transport: asyncio.Transport, last_words: bytes, text: str, *, lingers: bool) -> None:
-    """Close a connection that is given up, whatever it is. With `lingers` its peer has a moment to
-    read why: with bytes of the peer unread, close() would reset the connection."""
+    """Close any connection that the broker gives up.
+
+    With `lingers` the peer has a moment to read the reason. With bytes of the peer unread, close()
+    would reset the connection.
+    """
     if last_words:
         transport.write(last_words)
     if isinstance(transport, WebSocket):

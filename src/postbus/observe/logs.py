@@ -33,7 +33,8 @@ def configure(
     form: Literal["console", "json"] = "console",
     stream: TextIO | None = None,
 ) -> None:
-    """Set up logging for the process; to standard error, for standard output has the ready line."""
+    """Set up logging for the process; to standard error, because standard output has the ready
+    line."""
     out = stream if stream is not None else sys.stderr
     renderer: structlog.typing.Processor
     if form == "json":
@@ -62,7 +63,7 @@ def configure(
 
 
 def get_logger(part: str) -> Logger:
-    """The logger of one part of the program; each line says which."""
+    """The logger of one part of the program; each line names the part."""
     logger: Logger = structlog.get_logger(part=part)
     return logger
 
@@ -82,7 +83,7 @@ class Valve:
         self._held: dict[str, int] = {}
 
     def passes(self, event: str, now: Instant) -> int | None:
-        """How many lines of this event were held back since the last, or None: hold this one."""
+        """How many lines of this event were held back since the last; None: hold this one back."""
         if now < self._until.get(event, 0):
             self._held[event] = self._held.get(event, 0) + 1
             return None
@@ -93,8 +94,8 @@ class Valve:
 def _one_line_each(
     logger: object, method: str, event: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
-    # Names and addresses come from peers: a line break or an escape code in one must not forge
-    # a line or paint the operator's terminal.
+    # Names and addresses come from peers. A line break or an escape code in them must not forge a
+    # line or paint the operator's terminal.
     for key, value in event.items():
         if isinstance(value, str):
             event[key] = _bounded(value if value.isprintable() else ascii(value)[1:-1])
@@ -106,7 +107,7 @@ def _bounded(text: str) -> str:
 
 
 class _Adopted(logging.Handler):
-    """Writes what libraries log in our form."""
+    """Writes the log lines of libraries in our form."""
 
     def emit(self, record: logging.LogRecord) -> None:
         log = get_logger(record.name).bind(text=record.getMessage())
@@ -122,7 +123,7 @@ def _adopt_libraries(level: int) -> None:
     root.setLevel(max(level, logging.WARNING))
 
 
-# An address in a refusal is the client's own text: it is quoted back, but not without end.
+# An address in a refusal is the client's own text: it is quoted back, up to a bound.
 _TEXT_LENGTH_MAX = 2_048
 
 
@@ -142,7 +143,7 @@ class Tracking:
     at: Instant
 
     def describe(self, error: BaseException | str) -> str:
-        """The words of a refusal with Azure's suffix (wire §7.2)."""
+        """The text of a refusal with Azure's suffix (wire §7.2)."""
         text = str(error)
         if len(text) > _TEXT_LENGTH_MAX:
             text = text[: _TEXT_LENGTH_MAX - 1] + "…"
@@ -166,7 +167,7 @@ class TrackingIds:
         self._new_id = new_id
 
     def track(self, entity: str | None = None) -> Tracking:
-        """An id for what happened on `entity`, or on the namespace where no entity is known."""
+        """An id for a refusal on `entity`, or on the namespace where no entity is known."""
         # "_G0": gateway 0, the part that speaks to clients (semantics A §6).
         system = f"{self.namespace}:{entity}" if entity else self.namespace
         return Tracking(f"{self._new_id()}_G0", system, self._clock())

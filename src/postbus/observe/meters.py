@@ -1,7 +1,7 @@
 """Plain integers that the hot path counts in.
 
-A Prometheus counter costs a lock and a method call for each message; these cost an addition. They
-are read when somebody scrapes (`postbus.observe.metrics`), which also says what each one means.
+A Prometheus counter costs a lock and a method call for each message; a field costs an addition. A
+scrape reads the fields (`postbus.observe.metrics`), and its declarations explain each.
 """
 
 from bisect import bisect_left
@@ -10,8 +10,8 @@ from typing import Final
 
 from postbus.observe.turns import TurnMeter
 
-# Reasons the broker itself gives (R-DLQ-05). An application may write any text as a reason; were
-# those labels too, one client could make series without end.
+# Reasons that the broker itself gives (R-DLQ-05). An application may write any text as a reason;
+# with such labels, a client could make series without end.
 BROKER_REASONS: Final = frozenset(
     {
         "HeaderSizeExceeded",
@@ -53,7 +53,7 @@ COUNT_BOUNDS: Final[tuple[float, ...]] = (
 
 
 class EntityMeter:
-    """What happened on one entity since the process started. Add to the fields directly."""
+    """The counts of one entity since the process started. Add to the fields directly."""
 
     __slots__ = (
         "abandons",
@@ -125,7 +125,7 @@ class EntityMeter:
         self.dead_letters[label] = self.dead_letters.get(label, 0) + 1
 
     def refused(self, condition: str) -> None:
-        """`condition` is one of those in postbus.errors, so there are few."""
+        """`condition` is one from postbus.errors, so there are few."""
         self.refusals[condition] = self.refusals.get(condition, 0) + 1
 
 
@@ -165,14 +165,14 @@ class StoreMeter:
         self.has_room = True
 
     def committed(self, seconds: float, records: int, size: int) -> None:
-        """One commit came back: how long it took, and what was in it."""
+        """Count a finished commit: its time and its contents."""
         self.commit_seconds.observe(seconds)
         self.commit_records.observe(records)
         self.bytes_written += size
 
 
 class BudgetMeter:
-    """Bytes of one kind that are kept for all connections together."""
+    """Bytes of one kind that the broker holds for all connections together."""
 
     __slots__ = ("closings", "max_bytes", "name", "used_bytes")
 
@@ -184,8 +184,7 @@ class BudgetMeter:
 
 
 class ConnectionMeter:
-    """Connections of the process, by the protocol that their first bytes told and by what carries
-    it."""
+    """The connections of the process, by protocol and by carrier."""
 
     __slots__ = (
         "accepted",

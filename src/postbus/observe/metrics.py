@@ -1,4 +1,4 @@
-"""What `/metrics` shows: every family declared once, filled from the meters when scraped.
+"""The metrics of `/metrics`: every family declared once, filled from the meters by a scrape.
 
 docs/metrics.md is written from these declarations, and tests/tidy compares the two.
 """
@@ -30,7 +30,7 @@ class Family(NamedTuple):
     labels: tuple[str, ...]
     text: str
     source: str = ""
-    """The meter's field that it shows, where it is nothing but that field."""
+    """The field of the meter that it shows, where it shows only that field."""
 
 
 class EntityReading(NamedTuple):
@@ -44,9 +44,9 @@ class EntityReading(NamedTuple):
     receivers: int
     prefetch_lock_ratio: float
     sessions_held: int | None = None
-    """None for an entity that has none."""
+    """None for an entity without sessions."""
     feed_lags: Mapping[str, int] = {}
-    """Of the readers of its feed, by name."""
+    """By name of the feed's reader."""
 
 
 _ENTITY = ("entity",)
@@ -259,14 +259,14 @@ class Metrics:
         return self._stores.setdefault(name, StoreMeter(self.turns))
 
     def watch(self, entities: Callable[[], Iterable[EntityReading]]) -> None:
-        """Ask for the entities there are at each scrape, on the event loop."""
+        """Set the source of the entities. Each scrape calls it, on the event loop."""
         self._entities = entities
 
     async def scrape(self, accept: str = "") -> tuple[bytes, str]:
         """The text for a scraper that sent this `Accept`, and its content type.
 
-        State is looked at here, on the event loop; a namespace of ten thousand entities takes
-        more than a second to put into words, which is done on a thread.
+        State is read here, on the event loop. The text is written on a thread, because ten thousand
+        entities take more than a second.
         """
         readings = list(self._entities())
         return await asyncio.to_thread(self._text, readings, accept)
@@ -293,15 +293,15 @@ class Metrics:
 
 
 def encoder_for(accept: str) -> tuple[Callable[[Collector], bytes], str]:
-    """What puts a scrape into the form that an `Accept` asks for, and its content type."""
+    """The encoder for the form that an `Accept` asks for, and its content type."""
     try:
         return choose_encoder(accept)
-    except ValueError:  # a version that is no version: what everybody reads will do
+    except ValueError:  # an invalid version: use the form that every scraper reads
         return choose_encoder("")
 
 
 class _Scrape:
-    """One scrape's families, as a registry wants to be given them."""
+    """The families of one scrape, in the form of a registry's collector."""
 
     def __init__(self, families: Iterator[Metric]) -> None:
         self._families = families

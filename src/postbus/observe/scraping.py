@@ -1,4 +1,4 @@
-"""`/metrics` is open to all, so asking often must not cost more than asking once a second."""
+"""`/metrics` is open to all, so many requests must not cost more than one request a second."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,7 +15,7 @@ Page = tuple[bytes, str]
 
 
 class Scraping:
-    """Scrapes one at a time; who asks within a second of another is given the same text."""
+    """One scrape at a time; all requests within a second get the same text."""
 
     def __init__(self, scrape: Callable[[str], Awaitable[Page]], kept_s: float = KEPT_S) -> None:
         self._scrape = scrape
@@ -37,5 +37,5 @@ class Scraping:
         if len(self._kept) >= FORMS_MAX:
             return
         self._kept[form] = page
-        # Of ten thousand entities it has megabytes, which nobody may want again.
+        # Ten thousand entities make megabytes of text, which nobody may want again.
         asyncio.get_running_loop().call_later(self._kept_s, self._kept.pop, form, None)

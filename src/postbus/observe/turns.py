@@ -1,7 +1,7 @@
-"""How long one thing keeps the event loop: while it does, everybody waits.
+"""How long one piece of work keeps the event loop, while everything else waits.
 
-Turns of the engines and bytes of clients are measured one by one. All else, whatever it is, is seen
-by a tick that comes late.
+Turns of the engines and data from clients are measured one by one. All other work shows as a tick
+that comes late.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ OTHER: Final = "other"
 KINDS: Final = (ENGINE, CLIENT, OTHER)
 
 LONG_S: Final = 0.05
-"""What takes longer is said in the log."""
+"""Longer work is logged."""
 KEPT_S: Final = 60.0
 TICK_S: Final = 0.1
 
@@ -25,8 +25,8 @@ log = structlog.get_logger("turns")
 
 
 class TurnMeter:
-    """The longest turn of each kind, of this minute and the one before: a scraper that comes once
-    in a minute sees each, and so does a second one."""
+    """The longest turn of each kind, in this minute and the one before. So every scraper that comes
+    once a minute sees each long turn."""
 
     __slots__ = ("_before", "_now")
 
@@ -53,7 +53,7 @@ class TurnMeter:
 
 
 class Ticking:
-    """Ticks on the event loop. A tick that comes late was kept waiting by something."""
+    """Ticks on the event loop. Other work held up a tick that comes late."""
 
     def __init__(self, meter: TurnMeter, loop: asyncio.AbstractEventLoop) -> None:
         self._meter = meter

@@ -12,11 +12,11 @@ from postbus.namespace.namespace import Namespace
 
 
 class StepFailed(Exception):
-    """A step could not be taken; those before it are done, those behind it are not."""
+    """A step failed; the steps before it are done, the steps behind it are not."""
 
     def __init__(self, step: Step, done: int, error: Exception) -> None:
         self.expected = isinstance(error, ServiceBusError)
-        """It was refused; otherwise something is wrong with the broker, or with its disk."""
+        """The namespace refused it; otherwise something is wrong with the broker or its disk."""
         text = " ".join(str(error).split())
         super().__init__(text if self.expected else f"{type(error).__name__}: {text}")
         self.step = step
@@ -26,7 +26,7 @@ class StepFailed(Exception):
 async def carry_out(
     namespace: Namespace, steps: Sequence[Step], tell: Callable[[Step], None]
 ) -> None:
-    """Take the steps in their order, and `tell` of each that is done. Raises StepFailed."""
+    """Take the steps in order, and call `tell` after each. Raises StepFailed."""
     circular: list[Step] = []
     for done, step in enumerate(steps):
         try:
@@ -34,7 +34,7 @@ async def carry_out(
                 await _close_circles(namespace, circular)
             if await _take(namespace, step):
                 circular.append(step)
-        except Exception as error:  # whatever it is, whoever asked is told how far it went
+        except Exception as error:  # any error: the caller must learn how far it went
             raise StepFailed(step, done, error) from error
         tell(step)
     if circular:
@@ -49,7 +49,7 @@ def _is_new_entity(step: Step) -> bool:
 
 
 async def _close_circles(namespace: Namespace, waiting: list[Step]) -> None:
-    """Let those forward that were created before their destinations were there."""
+    """Set the destinations of queues that were created before their destinations."""
     while waiting:
         step = waiting[0]
         assert isinstance(step.description, QueueDescription)
@@ -68,8 +68,11 @@ def _aimed(wanted: QueueDescription, present: QueueDescription) -> QueueDescript
 
 
 async def _take(namespace: Namespace, step: Step) -> bool:
-    """Take one step. True for a queue that does not forward yet as it should: what arrived there
-    meanwhile would be forwarded to nowhere."""
+    """Take one step.
+
+    True for a queue whose destination does not exist yet. The queue must not forward until then, or
+    its messages would go nowhere.
+    """
     if step.kind == "rule":
         await _take_rule(namespace, step)
         return False

@@ -1,4 +1,4 @@
-"""Copy a data folder into one that opens as a folder of its own.
+"""Copy a data folder into a new folder that opens by itself.
 
 The server that uses a folder copies it, in slices between commits. No other process could copy it
 without holding up the server's writes (`postbus.store.sqlite.database`). A folder at rest is copied
@@ -28,7 +28,7 @@ from postbus.store.ports.namespace_data import (
 BACKUP: Final = "backup"
 """The name of the request to a running server."""
 SECRETS: Final = (KEY_FILE, str(MADE_CERTIFICATE.parent))
-"""Clients of the copy have the key of the original, and trust the same certificate."""
+"""Clients of the copy use the key of the original, and trust the same certificate."""
 
 _REFUSALS = (BackupFailed, ControlError, DataDamaged, FormatUnknown, ServiceBusError, OSError)
 
@@ -38,12 +38,12 @@ class BackupRefused(Exception):
 
 
 def back_up(source: Path, target: Path) -> None:
-    """Copy `source`, in use or not, to `target`, which must not be there yet."""
+    """Copy `source`, in use or not, to `target`, which must not exist yet."""
     if not holds_data(source):
         raise BackupRefused(f"{source} is not a data folder")
     try:
         try:
-            # In the format it has: before an upgrade is when a copy is wanted most.
+            # In its present format: operators want a copy most of all before an upgrade.
             data = open_at_rest(source, time.time_ns() // 1_000_000)
         except DataInUse:
             ask(source, BACKUP, str(target.absolute()))
@@ -57,7 +57,7 @@ def back_up(source: Path, target: Path) -> None:
 
 
 def copy_data(data: NamespaceData, target: Path) -> None:
-    """Copy data that nobody else uses, at once."""
+    """Copy data that no other process uses, at once."""
     backup = data.begin_backup(target)
     try:
         for number in range(len(data.stores)):
@@ -81,7 +81,7 @@ async def back_up_running(
                 while await thread.run(partial(_step, steps)):
                     pass
             finally:
-                # On its thread too: ending a copy half-way closes its connections.
+                # On the same thread: ending a copy half-way closes its connections.
                 await thread.run(steps.close)
         await catalog.run(partial(backup.finish, SECRETS))
     except BaseException:

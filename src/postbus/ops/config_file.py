@@ -1,8 +1,8 @@
-"""The file that `--config` names: the emulator's Config.json, or our own TOML.
+"""The file of `--config`: the emulator's Config.json, or our own TOML.
 
-A wrong key or value is an error that names it and its place; nothing is skipped in silence. The
-`[settings]` table of a TOML file is read by `postbus.settings` and only handed through here;
-entities are read by `postbus.config`.
+A wrong key or value is an error that names it and its place; nothing is skipped in silence.
+`postbus.config` reads the entities. `postbus.settings` reads the `[settings]` table of a TOML file,
+which only passes through here.
 """
 
 import json
@@ -22,27 +22,27 @@ from postbus.model.authorization import Rules, read_rules, validate_rules
 from postbus.model.description import QueueDescription
 
 FILE_MAX_BYTES: Final = 64 * 1024 * 1024
-"""Ten thousand queues, as an export for the emulator writes them, are six million bytes."""
+"""An export of ten thousand queues for the emulator has six million bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceConfig:
-    """What a file says about a namespace."""
+    """The contents of a file about a namespace."""
 
     name: str | None = None
     content: Content = field(default_factory=Content)
     settings: Mapping[str, object] = field(default_factory=dict)
-    """The `[settings]` table, as it is."""
+    """The unread `[settings]` table."""
     default_lock_duration_ms: int | None = None
-    """For queues created later, where the file decides it: under an emulator's Config.json."""
+    """For queues created later, where the file decides it: in an emulator's Config.json."""
     authorization_rules: Rules = ()
-    """Keys of the whole namespace, beside the one that is always there."""
+    """Keys of the whole namespace, beside the permanent one."""
     named: Content = field(default_factory=Content)
     """Entities that options of `serve` name. They are no part of the file."""
 
     @property
     def has_keys(self) -> bool:
-        """Does it say any key, of the namespace or of an entity?"""
+        """Does the file hold any key, of the namespace or of an entity?"""
         rules = [*self.authorization_rules]
         for entity in self.content.entities():
             rules += entity.description.authorization_rules
@@ -50,7 +50,7 @@ class NamespaceConfig:
 
 
 def load_config(path: Path, defaults: QueueDescription | None = None) -> NamespaceConfig:
-    """Read a file by its form. `defaults` is what a queue is of which the file says nothing.
+    """Read a file in either format. `defaults` are the values of a queue's missing fields.
 
     Raises ConfigError.
     """
@@ -65,7 +65,7 @@ def load_config(path: Path, defaults: QueueDescription | None = None) -> Namespa
 
 
 def is_exposed(path: Path) -> bool:
-    """May everybody on this machine read the file? One that is not there is nobody's."""
+    """May everybody on this machine read the file? False for a missing file."""
     try:
         return bool(path.stat().st_mode & stat.S_IROTH)
     except OSError:
@@ -155,6 +155,6 @@ def _namespace_rules(value: object) -> Rules:
         if rule.key_name.lower() == KEY_NAME.lower():
             raise ConfigMistake(place, f"'{KEY_NAME}' is there always, with the keys of {KEY_FILE}")
         if not rule.primary_key:
-            # Nobody could be told of one that is made here: it would be another at each start.
+            # A key made here would never reach a client, and change with each start.
             raise ConfigMistake(place, f"'{rule.key_name}' has no primary_key")
     return rules

@@ -1,7 +1,7 @@
 """A way to ask the server that holds a data folder: a socket inside the folder.
 
-The folder is its owner's alone, and so is the socket: whoever can open it could read the files as
-well, so no token is needed. One line of JSON asks, one line answers.
+Folder and socket belong to their owner alone. A process that can open the socket could read the
+files as well, so no token is needed. One line of JSON asks, one line answers.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ _ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
 _REQUEST_TIMEOUT_S: Final = 10.0
 
 Handler = Callable[[str], Awaitable[object]]
-"""Does what is asked with its one argument and returns what JSON can hold, or raises; then the text
-of the exception is the answer."""
+"""Carries out a request with its one argument, and returns a value for JSON. The text of an
+exception is the answer too."""
 
 
 class ControlError(Exception):
-    """The server did not do what it was asked to; the text says why."""
+    """The server did not carry out the request; the text says why."""
 
 
 class Control:
@@ -42,7 +42,8 @@ class Control:
         self._answering: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """Listen. The caller holds the folder's lock, so a socket that is there is a dead one's."""
+        """Listen. The caller holds the folder's lock, so an existing socket is that of a dead
+        process."""
         with _address(self._folder) as path, _bound(path) as sock:
             self._server = await asyncio.start_unix_server(
                 self._answer, sock=sock, limit=_LINE_BYTES_MAX
@@ -80,7 +81,7 @@ class Control:
         except (TimeoutError, ValueError, LookupError, TypeError):
             return {"error": "The request is not one that this server understands."}
         work = asyncio.ensure_future(handler(str(argument)))
-        # Whoever asked and left does not want it any more.
+        # A caller that has left does not want the answer any more.
         left = asyncio.ensure_future(reader.read(1))
         try:
             await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
@@ -99,7 +100,7 @@ class Control:
 
 
 def ask(folder: Path, name: str, argument: str) -> Any:
-    """Ask the server that holds this folder, wait until it is done, and return what it answers.
+    """Ask the server that holds this folder, wait, and return its answer.
 
     Raises ControlError.
     """
@@ -118,7 +119,7 @@ def ask(folder: Path, name: str, argument: str) -> Any:
 
 @contextmanager
 def _address(folder: Path) -> Iterator[str]:
-    """The socket's path. Through a descriptor: the name of a socket may have 108 bytes only."""
+    """The path of the socket, through a descriptor: its name may have only 108 bytes."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{descriptor}/{SOCKET}"

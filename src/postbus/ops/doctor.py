@@ -1,7 +1,7 @@
-"""What an operator asks first: which code runs here, on what, and is anything in its way?
+"""An operator's first questions: which code runs here, on what, and is anything in its way?
 
-Facts, each with a verdict. Nothing is changed and no broker is started; a data folder that is in
-use is looked at from outside.
+Facts, each with a verdict. Nothing is changed and no broker is started. A data folder in use is
+examined from outside.
 """
 
 import os
@@ -27,21 +27,21 @@ from postbus.tls.pem import load_certificate
 SYNCS: Final = 5
 SYNC_BYTES: Final = 4_096
 SYNC_SLOW_MS: Final = 20.0
-"""From there on every unpipelined client waits for the disk more than for anything else."""
+"""Above this, every unpipelined client waits for the disk more than for anything else."""
 FREE_BYTES_MIN: Final = 1 << 30
 
 
 class Finding(NamedTuple):
-    """One thing looked at."""
+    """One fact, with its verdict."""
 
     name: str
     fact: str
     trouble: str = ""
-    """What to do about it; empty when all is well."""
+    """The remedy; empty when all is well."""
 
 
 def examine(settings: Settings) -> list[Finding]:
-    """Look at everything."""
+    """Examine everything."""
     found = [
         Finding("postbus", version("postbus")),
         Finding("python", f"{platform.python_implementation()} {platform.python_version()}"),
@@ -124,7 +124,7 @@ def _data(folder: Path) -> Iterator[Finding]:
 
 
 def _sync_ms(place: Path) -> float:
-    """What a commit waits for, at the least."""
+    """The least time that a commit waits for the disk."""
     times = []
     with TemporaryFile(dir=place) as file:
         for _ in range(SYNCS):

@@ -35,11 +35,11 @@ class ExportRefused(Exception):
 class Exported(NamedTuple):
     text: str
     lost: list[str]
-    """What the text does not hold, one line for each."""
+    """One line for each thing that the text cannot hold."""
 
 
 def export_folder(source: Path, name: str, form: str, *, keys: bool) -> Exported:
-    """Write what a folder holds. `name` is the namespace's where no server says another.
+    """Write the entities of a folder. `name` is the namespace's where no server gives another.
 
     Raises ExportRefused.
     """
@@ -65,7 +65,7 @@ async def export_running(catalog: Catalog, thread: StoreThread, name: str, argum
     """The same inside the server that holds the folder."""
     options = json.loads(argument)
     content = await thread.run(partial(content_of, catalog))
-    # On another thread: megabytes of text must not hold up messages.
+    # On another thread: writing megabytes of text must not hold up messages.
     exported = await asyncio.to_thread(
         _write, content, name, options["format"], keys=options["keys"]
     )

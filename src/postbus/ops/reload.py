@@ -1,8 +1,8 @@
-"""The file that a server was started with: carried out at the start, and read again when asked.
+"""The file of a server: applied at the start, and read again on request.
 
-A start creates what is missing and leaves the rest as it is: a restart must not undo a change made
-since. When the file is read again, somebody asked for it to be carried out. Entities that options
-of `serve` name are created in the same way. They are never changed, and `--prune` keeps them.
+A start creates missing entities and leaves the rest: a restart must not undo a change made since.
+When the file is read again, somebody asked for its changes, so they are made. Options of `serve`
+create entities in the same way. Such entities are never changed, and `--prune` keeps them.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class Reload:
         self._running: set[asyncio.Task[Outcome]] = set()
 
     async def begin(self) -> None:
-        """Create what is missing, and say where the namespace and the file differ.
+        """Create missing entities, and log where the namespace and the file differ.
 
         Raises ConfigError.
         """
@@ -88,7 +88,7 @@ class Reload:
                 )
 
     async def asked(self, argument: str) -> object:
-        """A request through the control socket."""
+        """Answer a request through the control socket."""
         options = json.loads(argument)
         outcome = await self.reload(
             dry_run=options["dry_run"] is not False, prune=options["prune"] is True
@@ -96,19 +96,19 @@ class Reload:
         return outcome.to_json()
 
     def signalled(self) -> None:
-        """SIGHUP: read it again and carry it out; what comes of it is in the log."""
+        """SIGHUP: read the file again and carry it out; the log has the result."""
         self._start(self._reload_and_log())
 
     async def reload(self, *, dry_run: bool, prune: bool) -> Outcome:
         """Read the file again and, unless it is a `dry_run`, make the namespace like it.
 
-        Raises ConfigError where nothing was begun. Whoever asked may leave: a step is not broken
-        off in the middle, and those behind it are taken too.
+        Raises ConfigError where nothing was begun. The caller may leave: the running step and all
+        later steps are still carried out.
         """
         return await asyncio.shield(self._start(self._reload(dry_run, prune)))
 
     async def close(self, grace_s: float) -> None:
-        """Let a reload that is under way end."""
+        """Let a running reload end."""
         if self._running:
             await asyncio.wait(self._running, timeout=grace_s)
 
@@ -126,7 +126,7 @@ class Reload:
             # Here and for the plan, on another thread: a large file must not hold up messages.
             config = await asyncio.to_thread(self._load, path)
             if prune and not any(config.content.entities()):
-                # More likely a file cut short than a wish.
+                # Such a file was probably cut short.
                 raise ConfigError(f"{path}: has no entities, so --prune would delete every one")
             self._warn_of_keys(config)
             notes = self._notes(config)
@@ -172,12 +172,12 @@ class Reload:
             raise self._error(str(wrong)) from None
 
     def _error(self, text: str) -> ConfigError:
-        """With the name of the file, unless the place is an option or there is no file."""
+        """An error with the name of the file, unless the place is an option or there is no file."""
         path = self._settings.config
         return ConfigError(text if path is None or text.startswith("--") else f"{path}: {text}")
 
     def _warn_of_keys(self, config: NamespaceConfig) -> None:
-        """Once: whoever keeps it so has read it in the log."""
+        """Warn once: an operator who keeps the file so has read the warning."""
         path = self._settings.config
         if path is None or self._warned_of_keys or not config.has_keys or not is_exposed(path):
             return
@@ -189,9 +189,9 @@ class Reload:
         )
 
     def _notes(self, config: NamespaceConfig) -> tuple[str, ...]:
-        """What the file says otherwise than at the start and only a start can do."""
+        """Changes of the file since the start that only another start can carry out."""
         running, before, after = self._settings, self._config.settings, config.settings
-        # Flags and variables are given again with the next start, and win again.
+        # The next start gets the same flags and variables again, and they win again.
         given = {
             name: getattr(running, name)
             for name in running.model_fields_set

@@ -1,4 +1,4 @@
-"""Asks the server that holds a data folder to read its file again, and tells what came of it."""
+"""Asks the server that holds a data folder to read its file again, and shows the result."""
 
 import json
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ _STYLES: Final = {
 
 
 def ask_reload(folder: Path, *, dry_run: bool, prune: bool) -> Outcome:
-    """Raises ControlError, also where nothing was changed because something is wrong."""
+    """Raises ControlError, also where a mistake kept everything unchanged."""
     try:
         options = json.dumps({"dry_run": dry_run, "prune": prune})
         return Outcome.from_json(ask(folder, RELOAD, options))

@@ -1,7 +1,7 @@
-"""What an action does: SET and REMOVE, one statement after the other (semantics A §2).
+"""Actions: SET and REMOVE, statement after statement (semantics A §2).
 
-The message itself is not touched. What comes out says how the copy differs, and whoever writes
-the copy carries it out.
+The message itself is not touched. An action returns how the copy differs, and the code that writes
+the copy applies the difference.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ _LIMITED: Final = (MESSAGE_ID, PARTITION_KEY, SESSION_ID)
 
 
 class TooLarge(Exception):
-    """What an action makes of the headers of a message is larger than they may be."""
+    """The headers that an action makes are larger than the limit."""
 
 
 class ChangedProperty(NamedTuple):
@@ -55,14 +55,14 @@ class Changes(NamedTuple):
     removed: frozenset[str]
     """Application properties to take away first, by folded name."""
     user: Mapping[str, tuple[str, Value]]
-    """Application properties to set then, by folded name: the name for one that is not there, for
-    one that is there keeps its own; and the value."""
+    """Application properties to set then, by folded name: name and value. An existing property
+    keeps its own name."""
     system: Mapping[str, Value]
-    """System properties by canonical name; None takes one away."""
+    """System properties by canonical name; None removes the property."""
 
 
 class Action:
-    """A compiled action of one rule."""
+    """The compiled action of a rule."""
 
     __slots__ = ("_rule_name", "_statements")
 
@@ -71,10 +71,10 @@ class Action:
         self._statements = statements
 
     def apply(self, facts: Facts, size_max: int) -> Changes:
-        """The changes it makes to this message, the name of the rule among them.
+        """The changes it makes to this message, including the name of the rule.
 
-        Raises ActionFailed, and then there is no copy; TooLarge where what it sets alone takes more
-        bytes than `size_max`, before there is much of it.
+        Raises ActionFailed, and then there is no copy. Raises TooLarge before much is built, if the
+        set values alone take more bytes than `size_max`.
         """
         draft = _Draft(facts, size_max)
         try:
@@ -90,7 +90,7 @@ class Action:
 
 
 class _Draft:
-    """The message as the statements so far have left it: each sees what those before it did."""
+    """The message as the statements so far have left it: each statement sees earlier results."""
 
     def __init__(self, facts: Facts, size_max: int) -> None:
         self._facts = facts
@@ -123,7 +123,7 @@ class _Draft:
         if slot.system:
             self._set_system(slot.name, value)
         elif value is None:
-            # Nothing says what SET to an unknown value does; there is no such value to keep.
+            # Nothing defines SET to an unknown value, and there is no value to keep.
             self.user.pop(slot.name, None)
             self.changed.pop(slot.name, None)
             self.removed.add(slot.name)

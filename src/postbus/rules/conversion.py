@@ -1,5 +1,5 @@
-"""Values made into another type, where that loses nothing: what SET does to keep the type of a
-property that is there already (semantics A §2)."""
+"""Conversion of values to another type without loss: SET keeps the type of an existing property
+(semantics A §2)."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ _PARSERS: Final[Mapping[type, Callable[[str], Value]]] = {
 
 
 def converted(value: Value, wanted: type) -> Value:
-    """The value as one of the type `wanted`; None where there is none."""
+    """The value in the type `wanted`; None if there is none."""
     kind = type(value)
     if kind is wanted:
         return value
@@ -44,7 +44,7 @@ def converted(value: Value, wanted: type) -> Value:
 
 
 def text_of(value: Value) -> str | None:
-    """A value as .NET writes it; None for what has no text."""
+    """A value as .NET writes it; None for a value without a text."""
     if isinstance(value, float):
         return _text_of_double(value)
     if isinstance(value, bool | int | str | UUID | DateTime | TimeSpan):

@@ -1,9 +1,8 @@
-"""Correlation filters: a message is selected where it equals all that the filter names
-(semantics A §3).
+"""Correlation filters select a message that equals everything the filter names (semantics A §3).
 
 They compare as SQL filters do: texts by their characters, numbers across widths, and a text never
-equals a number. A topic may have 100,000 of them, so one is a few values and no function of its
-own.
+equals a number. A topic may have 100,000 of them, so a filter is a few values and no function of
+its own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +38,7 @@ class Correlation:
 
     @property
     def alternatives(self) -> Sequence[Sequence[Key]]:
-        """Each condition by itself; one that nothing equals is an empty one."""
+        """Each condition by itself; a condition that nothing equals is empty."""
         return [
             () if (key := key_of(value)) is None else (Key(slot, key),)
             for slot, value in self._conditions

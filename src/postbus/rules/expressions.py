@@ -1,7 +1,7 @@
 """Expressions of the filter language, compiled: constants, properties, calculations.
 
-Each is built once, from the bottom up, and holds a function from a message to a value. What does
-not depend on the message is calculated at once.
+Each is built once, from the bottom up, and holds a function from a message to a value. Parts that
+do not depend on the message are calculated at once.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ DEPTH_MAX: Final = 100
 """How deep calculations may nest. Each level is a call, and Python's stack has an end."""
 
 TEXT_IN_A_STEP: Final = 8
-"""Bits of the number of characters that are compared, copied or folded in the time of one step."""
+"""Bits of the number of characters that are compared, copied or folded in the time of a step."""
 _NEW_ID_STEPS: Final = 8
 
 NewId = Callable[[], UUID]
@@ -37,7 +37,7 @@ class Slot(NamedTuple):
 
 
 class Expression:
-    """One compiled expression."""
+    """A compiled expression."""
 
     __slots__ = ("can_fail", "constant", "depth", "evaluate", "size", "slot", "value")
 
@@ -56,7 +56,7 @@ class Expression:
         self.can_fail = can_fail
         self.slot = slot
         self.size = size
-        """Steps that it takes, but for those that depend on the message."""
+        """Steps that it takes, except for steps that depend on the message."""
         self.constant = False
         self.value: Value = None
 
@@ -156,8 +156,8 @@ def signed(sign: str, operand: Expression) -> Expression:
 
 
 def _folded(made: Expression, is_constant: bool) -> Expression:
-    """The value itself, where it is the same for every message. A calculation that fails stays:
-    it fails for each message, not for who wrote the rule."""
+    """The value itself, if it is the same for every message. A calculation that fails stays: it
+    fails for each message, not for the author of the rule."""
     if not is_constant:
         return made
     try:

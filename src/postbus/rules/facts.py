@@ -1,4 +1,4 @@
-"""What a rule can see of a message."""
+"""The view that a rule has of a message."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -15,7 +15,7 @@ class Facts(Protocol):
         that differ in nothing else, the first counts."""
 
     def spend(self, steps: int) -> None:
-        """Rules take so many steps; raises TooMuchWork (`postbus.rules.work`)."""
+        """Count steps of rules; raises TooMuchWork (`postbus.rules.work`)."""
 
     def system(self, name: str) -> Value:
         """A system property by its name in postbus.rules.system; None where it is not set."""

@@ -1,5 +1,7 @@
-"""The grammar of filters and actions (semantics A §1.1, §1.2, §2), and Azure's words for a text
-that does not follow it (semantics A §1.5)."""
+"""The grammar of filters and actions (semantics A §1.1, §1.2, §2).
+
+For a text that does not follow it, Azure's words (semantics A §1.5).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ KEYWORDS: Final = frozenset(
         *("NOT", "NULL", "OR", "REMOVE", "SET", "TRUE"),
     }
 )
-"""Reserved in any case; a property of such a name is written in brackets."""
+"""Reserved in any case; a property with a reserved name is written in brackets."""
 
 GRAMMAR: Final = r"""
 filter: predicate
@@ -82,7 +84,7 @@ MODULO: "%"
 %ignore /\s+/
 """  # noqa: E501 - a terminal is one line
 
-# How an error text calls what is not a word of its own.
+# Names in error texts for tokens that are no words.
 _SHOWN: Final = {
     "$END": "EOF",
     "LPAR": "'('",
@@ -99,7 +101,7 @@ _SHOWN: Final = {
     "DELIMITED": "IDENTIFIER",
 }
 _EXPECTED_SHOWN_MAX: Final = 6
-"""Azure's parser names what it would have taken only where that is a short list."""
+"""Azure's parser names the tokens it expected only if the list is short."""
 
 
 def parse(text: str, start: Literal["filter", "action"]) -> Tree[Token]:
@@ -121,13 +123,13 @@ def parse(text: str, start: Literal["filter", "action"]) -> Tree[Token]:
 
 
 def prepare() -> None:
-    """Make ready for the first text. That takes longer than others can wait for a rule, so it is
-    done by a thread of its own where topics are."""
+    """Make ready for the first text. That takes longer than other clients can wait for a rule. So a
+    namespace with topics does it on a thread of its own."""
     _parser()
 
 
 def refused_token(token: Token, details: str) -> InvalidArgument:
-    """A refusal for what this token says."""
+    """A refusal for the content of this token."""
     return refusal(str(token), token.line or 1, (token.column or 1) - 1, details)
 
 
@@ -142,7 +144,7 @@ def refusal(token: str, line: int, column: int, details: str) -> InvalidArgument
 
 @cache
 def _parser() -> Lark:
-    # With the first SQL text and not with the module: a start is to take less than a second.
+    # Imported with the first SQL text, not with the module: a start must take less than a second.
     from lark import Lark
 
     declared = " ".join(f"_{word}" for word in sorted(KEYWORDS))
@@ -159,7 +161,7 @@ def _keyword_or_name(token: Token) -> Token:
     word = token.upper()
     if word in KEYWORDS:
         return token.update(type=f"_{word}")
-    # `\w` also takes numbers that are no digits, such as "²".
+    # `\w` also takes numbers that are no digits, like "²".
     if not all(one == "_" or one.isalpha() or one.isdecimal() for one in token):
         raise refused_token(token, "syntax error, unexpected character")
     return token
@@ -170,7 +172,7 @@ def _shown(terminal: str) -> str:
 
 
 def _expecting(accepted: set[str]) -> str:
-    # Backwards, because SET comes before REMOVE in the one text of Azure's that is known.
+    # Backwards: in the only known text of Azure's, SET comes before REMOVE.
     names = sorted({_shown(terminal) for terminal in accepted}, reverse=True)
     if not names or len(names) > _EXPECTED_SHOWN_MAX:
         return ""

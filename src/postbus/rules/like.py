@@ -1,8 +1,9 @@
-"""LIKE patterns: `%` is any run of characters, `_` any single one, all else stands for itself.
+"""LIKE patterns: `%` is any run of characters, `_` any single character, all else stands for
+itself.
 
-A pattern is cut at its `%` signs. The first part and the last have their places; for each part
-between them the first place where it fits is taken, and never given back: that leaves the most for
-the parts after it. So a text is gone through once, and each step is paid for.
+A pattern is cut at its `%` signs. The first part and the last have fixed positions. Each part
+between them takes the first position where it fits, and never gives it back: that leaves the most
+for the parts after it. So a text is gone through once, and each step is paid for.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,19 +13,19 @@ from typing import Final
 from postbus.model.rule import EXPRESSION_LENGTH_MAX
 
 PATTERN_LENGTH_MAX: Final = EXPRESSION_LENGTH_MAX
-"""Characters of a pattern; only one that comes from a message can be longer."""
+"""Characters of a pattern; only a pattern that comes from a message can be longer."""
 _FOUND_IN_A_STEP: Final = 8
-"""Bits of the number of characters that are searched in the time of one step."""
+"""Bits of the number of characters that are searched in the time of a step."""
 _COMPARED_IN_A_STEP: Final = 11
-"""The same for characters that are compared. Where a text almost fits at each place, Python's
-search compares all of it at each."""
+"""The same for characters that are compared. If a text almost fits at each position, Python's
+search compares all of it at each position."""
 
 Spend = Callable[[int], None]
 """Told of each step; raises when there have been too many."""
 
 
 class _Part:
-    """What stands between two `%`: texts that must be at their places, and anything elsewhere."""
+    """The pattern between two `%`: texts that must be at their positions, anything elsewhere."""
 
     __slots__ = ("_anchor", "_others", "length")
 
@@ -148,7 +149,7 @@ _WILD: Final = {"_": _ANY, "%": _RUN}
 
 
 def _characters(pattern: str, escape: str | None) -> Iterator[tuple[int, str]]:
-    """Each character, and what it stands for."""
+    """Each character, and its meaning."""
     characters = iter(pattern)
     for character in characters:
         if character == escape:

@@ -1,9 +1,9 @@
 """Which subscriptions of a topic a message goes to.
 
-Thousands of rules must not be thousands of evaluations. Most filters ask for some property to have
-some value, so rules lie in an index by such an equality, and a message looks up the few that its
-own properties lead to. Only these are evaluated, and the rules for which no equality is known. What
-comes out is what asking every rule would have said (tests/property/test_rule_matching.py).
+Thousands of rules must not be thousands of evaluations. Most filters ask for a property to have a
+value, so rules lie in an index by this equality. A message looks up the few rules that its own
+properties lead to. Only these are evaluated, and the rules without a known equality. The result is
+the same as if every rule were evaluated (tests/property/test_rule_matching.py).
 """
 
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
@@ -21,23 +21,23 @@ from postbus.rules.work import TooMuchWork
 
 SQL_FILTERS_MAX: Final = 2_000
 CORRELATION_FILTERS_MAX: Final = 100_000
-"""Filters of one topic, over all its subscriptions (semantics A §1.5); the caller keeps them."""
+"""Filters of a topic, over all its subscriptions (semantics A §1.5); the caller enforces it."""
 
 
 class Match(NamedTuple):
-    """What one subscription gets of a message."""
+    """The copies of a message for one subscription."""
 
     owner: int
     plain: bool
-    """One unchanged copy, for all rules without action that selected it."""
+    """An unchanged copy, for all rules without action that selected it."""
     actions: Sequence[tuple[str, Action]]
-    """One copy for each rule with an action that selected it: the rule's name, and the action."""
+    """A copy for each rule with an action that selected it: the rule's name, and the action."""
     failure: EvaluationFailed | None
-    """The first rule that could not be evaluated said this."""
+    """The failure of the first rule that could not be evaluated."""
 
 
 class _Entry:
-    """One rule in the index."""
+    """A rule in the index."""
 
     __slots__ = ("alone", "key", "keys", "owner", "rule")
 
@@ -49,7 +49,7 @@ class _Entry:
         self.keys: Collection[Key] | None = None
         """Where it lies in the index; None if every message asks it, or none does."""
         self.alone: Match | None = None
-        """The whole match, where its subscription has no other rule and this one no action."""
+        """The whole match, if this is the only rule of its subscription and has no action."""
 
 
 # Ordered sets: an entry leaves as cheaply as it came.
@@ -57,16 +57,16 @@ _Bucket = dict[_Entry, None]
 
 
 class _Owned:
-    """The rules of one subscription. As long as each of them is always true or never, what it gets
-    is fixed, and none of them lies in the index."""
+    """The rules of one subscription. While each rule is always true or always false, the match is
+    fixed, and no rule lies in the index."""
 
     __slots__ = ("conditional", "entries", "plain", "with_action")
 
     def __init__(self) -> None:
         self.entries: dict[str, _Entry] = {}
         self.conditional = 0
-        """Rules that depend on the message; of those that are always true: how many have no action,
-        and the others."""
+        """The number of rules that depend on the message. Rules that are always true are in `plain`
+        (their number without an action) and `with_action`."""
         self.plain = 0
         self.with_action: dict[str, _Entry] = {}
 
@@ -83,7 +83,7 @@ class _Owned:
             del self.with_action[entry.key]
 
     def fixed(self, owner: int) -> Match | None:
-        """What every message gets; None for nothing."""
+        """The match of every message; None if no message matches."""
         if self.conditional or not (self.plain or self.with_action):
             return None
         entries = [entry for _, entry in sorted(self.with_action.items())]
@@ -97,8 +97,8 @@ class _Owned:
 
 
 class RuleSet:
-    """The rules of all subscriptions of one topic. A subscription is a number, its owner. Rules of
-    one are told apart by their names, whatever their case."""
+    """The rules of all subscriptions of one topic. A subscription is a number, its owner. Names
+    tell the rules of a subscription apart, without regard to case."""
 
     def __init__(self) -> None:
         self.sql_count = 0
@@ -107,7 +107,7 @@ class RuleSet:
         self._index: dict[Slot, dict[Hashable, _Bucket]] = {}
         self._system_slots: dict[str, Slot] = {}
         self._asked: _Bucket = {}
-        # What every message gets, and the one answer there is if no other rule exists.
+        # The fixed matches of every message, and the only answer if no other rule exists.
         self._fixed: dict[int, Match] = {}
         self._answer: tuple[Match, ...] | None = ()
 
@@ -118,7 +118,7 @@ class RuleSet:
 
     @property
     def asked_count(self) -> int:
-        """Rules that every message has to be tried on."""
+        """Rules that are evaluated for every message."""
         return len(self._asked)
 
     def set_rules(self, owner: int, rules: Sequence[Rule]) -> None:
@@ -130,14 +130,14 @@ class RuleSet:
         self._summarize(owner)
 
     def put_rule(self, owner: int, rule: Rule) -> None:
-        """Add a rule, or replace the one of its name. The others are not touched: there may be
-        thousands, and each came by itself."""
+        """Add a rule, or replace the rule of this name. The other rules are not touched: there may
+        be thousands, and each came by itself."""
         self._drop(owner, rule.name)
         self._add(owner, rule)
         self._summarize(owner)
 
     def remove_rule(self, owner: int, name: str) -> None:
-        """One that is not known is no error."""
+        """An unknown name is no error."""
         self._drop(owner, name)
         self._summarize(owner)
 
@@ -147,7 +147,7 @@ class RuleSet:
         return None if entry is None else entry.rule
 
     def remove(self, owner: int) -> None:
-        """Forget a subscription; one that is not known is no error."""
+        """Forget a subscription; an unknown owner is no error."""
         self._take_out(owner)
         self._summarize(owner)
 
@@ -253,7 +253,7 @@ class RuleSet:
         if not alternatives:
             self._asked[entry] = None
             return
-        # The equality that the fewest rules share tells this one apart best.
+        # The equality that the fewest rules share distinguishes this rule best.
         entry.keys = min(alternatives, key=self._crowd)
         for slot, value in entry.keys:
             if slot.system:
@@ -301,7 +301,7 @@ class RuleSet:
 
 
 def _find_alone(owned: _Owned) -> None:
-    """See which of the first two rules is the only one: there is no third that could be."""
+    """See whether a rule is the only rule. Two rules are enough to look at."""
     only = len(owned.entries) == 1
     for entry in islice(owned.entries.values(), 2):
         plain = only and entry.rule.action is None
@@ -316,7 +316,7 @@ def _bucket_of(values: Mapping[Hashable, _Bucket], value: Value) -> _Bucket | No
 def _gathered(
     found: Sequence[_Entry], failures: Mapping[_Entry, EvaluationFailed]
 ) -> Iterator[Match]:
-    """What several rules of a subscription come to together."""
+    """The matches of several rules, joined for each subscription."""
     for owner, entries in groupby(sorted(found, key=_PLACE), key=_OWNER_OF_ENTRY):
         plain = False
         actions: list[tuple[str, Action]] = []

@@ -1,12 +1,12 @@
 """Predicates of the filter language, compiled.
 
-SQL knows three outcomes: true, false, unknown. A predicate here is two functions, one that says
-whether it is true and one that says whether it is false; where neither does, it is unknown. Nothing
-else is needed: NOT exchanges the two, and AND and OR ask each side one of the two questions. Sides
-are asked from left to right, and no more of them than settle the answer.
+SQL knows three outcomes: true, false, unknown. A predicate here is two functions: the first says
+whether it is true, the second whether it is false. If neither does, it is unknown. Nothing else is
+needed: NOT exchanges the two functions, and AND and OR call the first or the second of each side.
+Sides are asked from left to right, and no more of them than settle the answer.
 
-What goes beyond a single short comparison is paid for in steps (`postbus.rules.work`). That these
-run out is no failure of a predicate: what need not be asked is not.
+Everything beyond a short comparison is paid for in steps (`postbus.rules.work`). Running out of
+steps is no failure of a predicate: a side that is not needed is not asked.
 """
 
 import operator
@@ -42,7 +42,7 @@ class Key(NamedTuple):
 
 
 class Selector(Protocol):
-    """What a topic asks of a filter, whatever kind it is."""
+    """The demands of a topic on a filter of any kind."""
 
     @property
     def constant(self) -> bool | None:
@@ -50,8 +50,8 @@ class Selector(Protocol):
 
     @property
     def alternatives(self) -> Sequence[Collection[Key]]:
-        """Sets of equalities. Of each set it holds: where a message has none of its equalities, the
-        filter does not select it, and finding that out does not fail. So it can be left unasked."""
+        """Sets of equalities. If a message has none of the equalities of a set, the filter does not
+        select the message, and does not fail. So the filter need not be evaluated."""
 
     @property
     def is_true(self) -> Test:
@@ -59,7 +59,7 @@ class Selector(Protocol):
 
 
 class Predicate:
-    """One compiled predicate; a Selector."""
+    """A compiled predicate; a Selector."""
 
     __slots__ = ("alternatives", "can_fail", "constant", "depth", "is_false", "is_true")
 
@@ -174,7 +174,7 @@ def _property_is(slot: Slot, read: Expression, wanted: Value) -> Predicate:
 
 
 def membership(left: Expression, items: Sequence[Expression]) -> Predicate:
-    """`e IN (…)`: equal to any of them. As in SQL, one that is unknown makes "equal to none"
+    """`e IN (…)`: equal to any of them. As in SQL, an unknown item makes "equal to none"
     unknown."""
     first = left.evaluate
     parts = [_right_of(left, item) for item in items]
@@ -251,7 +251,7 @@ def _calculated_likeness(
 
 
 def always_unknown(parts: Sequence[Expression]) -> Predicate:
-    """What has NULL for an operand. Its other parts are evaluated all the same: they may fail."""
+    """A predicate with NULL for an operand. Its other parts are still evaluated: they may fail."""
 
     def evaluated(facts: Facts) -> bool:
         for part in parts:
@@ -295,7 +295,7 @@ def existence(slot: Slot) -> Predicate:
 
 def negation(part: Predicate) -> Predicate:
     made = Predicate(part.is_false, part.is_true, part.depth, part.can_fail)
-    # True for every message means false for none; what is not true may still be unknown.
+    # True for every message means false for none; a part that is not true may still be unknown.
     made.constant = _settled(made) if part.constant is not None else None
     return made
 
@@ -303,8 +303,8 @@ def negation(part: Predicate) -> Predicate:
 def all_of(parts: Sequence[Predicate]) -> Predicate:
     """AND of two or more."""
     trues, falses = [part.is_true for part in parts], [part.is_false for part in parts]
-    # A side is asked only when all before it are true. So it can stand for the whole, if none of
-    # those before it can fail.
+    # A side is asked only when all sides before it are true. So it can stand for the whole, if no
+    # side before it can fail.
     alternatives: list[Collection[Key]] = []
     for part in parts:
         alternatives += part.alternatives
@@ -392,6 +392,6 @@ def _settled(made: Predicate) -> bool:
 
 
 def _keys(slot: Slot, values: Iterable[Value]) -> frozenset[Key]:
-    """The equalities of which one must hold; NULL and NaN equal nothing."""
+    """The equalities, at least one of which must hold; NULL and NaN equal nothing."""
     keys = (key_of(value) for value in values)
     return frozenset(Key(slot, key) for key in keys if key is not None)

@@ -1,4 +1,4 @@
-"""A rule, compiled: what it selects, and what it does to its copy."""
+"""A rule, compiled: its selection, and its action on the copy."""
 
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ class Rule(NamedTuple):
 
 
 def compile_rule(description: RuleDescription, new_id: NewId) -> Rule:
-    """Compile a rule once. Raises InvalidArgument for one that cannot be."""
+    """Compile a rule once. Raises InvalidArgument for a rule that does not compile."""
     description.validate()
     action = description.action
     return Rule(

@@ -78,13 +78,13 @@ class _Name:
 
 
 class _Builder:
-    """Builds from the leaves up. Each method is a rule of the grammar, and takes what its parts
-    became."""
+    """Builds from the leaves up. Each method is a rule of the grammar, and takes its parts'
+    results."""
 
     def __init__(self, parameters: Mapping[str, TypedValue], new_id_source: NewId) -> None:
         self._parameters = {_parameter_key(name): one for name, one in parameters.items()}
         self._new_id_source = new_id_source
-        # The one number that is out of range unless a minus stands before it.
+        # The only number that is out of range unless a minus stands before it.
         self._too_large: dict[int, Token] = {}
 
     def build(self, tree: Tree[Token]) -> Any:
@@ -240,7 +240,7 @@ class _Builder:
                 spelled = _name(token)
                 known = system_property(spelled)
                 if known is None:
-                    # Azure says so when it evaluates; names are fixed, so it can be said now.
+                    # Azure says so when it evaluates. Names are fixed, so we say it now.
                     raise refused_token(token, f"there is no system property '{spelled}'")
                 return _Name(Slot(True, known.name), spelled, token)
         raise refused_token(scope, f"there is no scope '{scope}', only 'sys' and 'user'")

@@ -1,4 +1,4 @@
-"""The system properties that rules can name as `sys.X`, and what an action may set
+"""The system properties that rules can name as `sys.X`, and the properties that an action may set
 (semantics A §1.3, §2)."""
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ ID_LENGTH_MAX: Final = 128
 class SystemProperty(NamedTuple):
     name: str
     type: type
-    """What its values are, where it is set."""
+    """The type of its values, when it is set."""
     settable: bool = False
 
 
@@ -69,5 +69,5 @@ _BY_FOLDED: Final = {one.name.lower(): one for one in _ALL} | {
 
 
 def system_property(name: str) -> SystemProperty | None:
-    """The property that a rule calls by this name, whatever its case."""
+    """The property that a rule calls by this name, in any case."""
     return _BY_FOLDED.get(name.lower())

@@ -1,9 +1,9 @@
-"""What the filter language calculates with, and how.
+"""The values of the filter language, and calculation with them.
 
 Values are plain Python values of exactly these types: None stands for both null and unknown, which
-no operator tells apart. Where Azure says "as C# does" (semantics A §1.4) this module says what that
-is: numbers are promoted, everything else only meets its own kind. Operands that do not go together
-have an unknown result; only a calculation that C# would break off with an exception fails.
+no operator tells apart. Azure says "as C# does" (semantics A §1.4), and this module implements it:
+numbers are promoted, everything else only meets its own kind. Operands that do not go together have
+an unknown result. Only a calculation that C# would break off with an exception fails.
 """
 
 import math
@@ -16,7 +16,7 @@ from postbus.model.values import DATE_TIME_MAX_TICKS, DateTime, TimeSpan
 INT64_MIN: Final = -(1 << 63)
 INT64_MAX: Final = (1 << 63) - 1
 TEXT_LENGTH_MAX: Final = 65_536
-"""Characters that `+` may make of strings: those of a whole header. 32 statements that double a
+"""Characters that `+` may make of strings: as many as a whole header. 32 statements that double a
 property would make four billion otherwise."""
 
 
@@ -76,7 +76,7 @@ def orderable(left: Value, right: Value) -> bool:
 
 
 def key_of(value: Value) -> Hashable | None:
-    """What equal values have in common and others do not; None where nothing is equal to it."""
+    """The key that equal values share and other values do not; None if nothing equals the value."""
     if type(value) is bool:
         return (bool, value)  # in Python, True is 1
     if type(value) not in _KINDS or (type(value) is float and math.isnan(value)):

@@ -1,8 +1,8 @@
-"""How much the rules of a topic may do for one message.
+"""How much work the rules of a topic may do for a message.
 
-Counted in steps, of which each is about a third of a microsecond: a test of a filter, a few hundred
-characters that are searched or put together. No clock is asked, so the same rules come to the same
-end for the same message everywhere, in a replay and in a test.
+Work is counted in steps. A step is about a third of a microsecond: a test of a filter, a few
+hundred characters that are searched or put together. No clock is asked, so the same rules come to
+the same end for the same message everywhere, in a replay and in a test.
 """
 
 from typing import Final
@@ -10,10 +10,10 @@ from typing import Final
 from postbus.rules.values import EvaluationFailed
 
 STEPS_MAX: Final = 80_000
-"""For one message: some 25 ms. Two thousand filters with ten tests each have room in it, and the
+"""For a message: some 25 ms. Two thousand filters with ten tests each have room in it, and the
 largest properties that a message can have."""
 STEPS_OF_A_PROPERTY: Final = 4
-"""To read a property and look up the filters that ask for it."""
+"""Steps to read a property and look up the filters that ask for it."""
 
 
 class TooMuchWork(EvaluationFailed):
@@ -21,7 +21,7 @@ class TooMuchWork(EvaluationFailed):
 
 
 class Work:
-    """The steps that are left for one message."""
+    """The steps that are left for a message."""
 
     __slots__ = ("left",)
 
@@ -33,7 +33,7 @@ class Work:
         return STEPS_MAX - self.left
 
     def spend(self, steps: int) -> None:
-        """Take so many steps; raises TooMuchWork where they are not left."""
+        """Take steps; raises TooMuchWork if too few are left."""
         self.left -= steps
         if self.left < 0:
             raise TooMuchWork(

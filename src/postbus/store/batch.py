@@ -72,9 +72,9 @@ def pack(
     pieces[1] = fields
     pieces[2::2] = map(_SIZE.pack, lengths)
     pieces[3::2] = records
-    # The checksum stands before what it covers, and is summed over the pieces: joining them for it
-    # would hold the batch twice, and above 5 KB `crc32` lets go of the interpreter's lock, which
-    # takes longer to come back than a record takes to be summed.
+    # The checksum stands before the bytes it covers, and is summed over the pieces. Joining them
+    # first would hold the batch twice. And above 5 KB `crc32` releases the interpreter's lock,
+    # which takes longer to get back than summing a record.
     checksum = 0
     for piece in pieces:
         checksum = crc32(piece, checksum)
@@ -106,8 +106,8 @@ def unpack_at(data: bytes, at: int) -> Header:
 
 
 def header_at(data: bytes, at: int) -> Header:
-    """The header alone, of a known format. For who hands batches on: whether all bytes are behind
-    it, and the right ones, is left to others."""
+    """The header alone, of a known format. For code that hands batches on: it does not check that
+    all bytes follow, nor their checksum."""
     left = len(data) - at
     if left < HEADER_SIZE:
         raise BatchCorrupt(f"a record batch of {left} bytes is shorter than its header")
@@ -124,8 +124,8 @@ def _wrong_length(header: Header, there: int) -> BatchCorrupt:
 
 
 def starts_of(data: bytes, at: int, header: Header) -> list[int]:
-    """Where each record of the batch at a position begins. For who reads many of them: nothing is
-    cut out. Does not look at the checksum, either."""
+    """Where each record of the batch at a position begins. For code that reads many records: it
+    copies none, and does not check the checksum."""
     position = at + HEADER_SIZE
     end = position + header.length
     starts: list[int] = []

@@ -1,5 +1,4 @@
-"""What every store demands of what it is asked to write, and to read. A breach is a fault of the
-caller."""
+"""The demands of every store on calls that write and read. A breach is a fault of the caller."""
 
 from postbus.store.ports.journal import Part
 

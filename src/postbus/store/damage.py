@@ -1,8 +1,8 @@
-"""What a store reads is held against what it can have written.
+"""Checks that a store could have written the values it reads.
 
-SQLite keeps no checksum, so a page that rotted may still be a page: a number where a blob was, a
-blob cut short, nothing at all. Such a value must not reach the engine, nor come out as a TypeError
-of whoever trips over it first: it is the store that has failed.
+SQLite keeps no checksum, so a page that rotted may still be a page: a number instead of a blob, a
+blob cut short, nothing at all. A damaged value must not reach the engine, nor surface as a
+TypeError in code that uses it: the store has failed, and says so.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from postbus.store import batch
 
 
 class Damaged(Exception):
-    """This was not written here. `Database` stops the store for it."""
+    """No store wrote this value. `Database` stops the store for it."""
 
 
 def check_numbers(values: Iterable[Any], what: str) -> None:
@@ -38,8 +38,8 @@ def check_batch(fragment: int, base: int, count: Any, data: Any) -> None:
 
 
 def check_header(fragment: int, base: int, count: Any, data: bytes, size: int) -> None:
-    """The same but for its records, which are left to whoever decodes them: of `data`, the header
-    is looked at alone, and `size` is that of the whole batch."""
+    """Check all but the records, which are left to the decoder. Only the header of `data` is looked
+    at; `size` is the size of the whole batch."""
     what = f"the batch at {base} of fragment {fragment}"
     try:
         header = batch.header_at(data, 0)

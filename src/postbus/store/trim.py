@@ -10,9 +10,9 @@ class TrimRule(NamedTuple):
     """Where a trim ends."""
 
     checkpoint: int
-    """What is not below it is replayed after a crash."""
+    """Records from here on are replayed after a crash."""
     tail: int
-    """What is below it was out of retention before, and stays so when retention gets longer."""
+    """Batches below it left retention before, and stay out when retention gets longer."""
     older_than: int
     bytes_max: int
 
@@ -24,11 +24,11 @@ class TrimRule(NamedTuple):
 
 
 class TrimCursor:
-    """Keeps a trim from looking at every batch that a live body holds in place, every time.
+    """Spares each trim a look at every batch that a live body holds in place.
 
-    Batches below `scanned` were looked at and were gone or pinned then. A pinned one is worth
-    another look once a body in it was let go. Held in memory only: after a start the scan begins
-    at the oldest batch again, in slices.
+    Batches below `scanned` were looked at, and were gone or pinned then. A pinned batch is worth
+    another look once a body in it was let go. Held in memory only: after a start the scan begins at
+    the oldest batch again, in slices.
     """
 
     __slots__ = ("_candidates", "pinned", "scanned")
@@ -57,11 +57,11 @@ class TrimCursor:
         return bool(self._candidates)
 
     def looked_again(self, candidates: Sequence[int], dropped: int) -> None:
-        """The candidates were checked, and so many of them dropped."""
+        """The candidates were checked, and `dropped` of them are gone."""
         self._candidates.difference_update(candidates)
         self.pinned -= dropped
 
     def advance(self, scanned: int, pinned: int) -> None:
-        """The scan went on to an offset, past so many pinned batches."""
+        """The scan went on to the offset `scanned`, past `pinned` batches that stay."""
         self.scanned = scanned
         self.pinned += pinned

@@ -1,8 +1,7 @@
-"""Which certificate TLS is served with, and the context of the next handshake.
+"""The certificate that TLS serves, and the context of the next handshake.
 
-The files are looked at again while the server runs: a certificate that was renewed, or made for the
-first time, is used from the next handshake on. One that cannot be used is reported, and the one
-before it kept.
+The server checks the files while it runs. A renewed or new certificate serves the next handshake.
+An unusable certificate is reported, and the one before it stays in use.
 """
 
 import ssl
@@ -22,18 +21,18 @@ _log = get_logger("tls")
 
 
 class CertificateError(Exception):
-    """Certificate and key cannot be used as they are; the text names the file."""
+    """Certificate and key cannot be used; the text names the file."""
 
 
 class CertificateFiles(NamedTuple):
     certificate: Path
     key: Path
     required: bool = True
-    """Named by a setting: going on without them would not be what was asked for."""
+    """Named by a setting, so the server must not go on without them."""
 
 
 class Certificate(NamedTuple):
-    """A certificate that can be served."""
+    """A certificate that TLS can serve."""
 
     context: ssl.SSLContext
     names: tuple[str, ...]
@@ -46,7 +45,7 @@ class Certificate(NamedTuple):
 
 
 def certificate_files(settings: Settings) -> CertificateFiles | None:
-    """Where certificate and key are looked for."""
+    """The paths of certificate and key."""
     if settings.tls_certificate is not None and settings.tls_key is not None:
         return CertificateFiles(settings.tls_certificate, settings.tls_key)
     if settings.ephemeral:
@@ -64,7 +63,7 @@ class Certificates:
         changed: Callable[[Certificate], None] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`changed` is told of each certificate that is taken into use."""
+        """`changed` is called with each certificate that comes into use."""
         self._files = files
         self._changed = changed
         self._monotonic = monotonic
@@ -73,7 +72,7 @@ class Certificates:
         self._looked_at = float("-inf")
 
     def start(self) -> None:
-        """Load what is there; raises CertificateError where that cannot be used."""
+        """Load the files; raises CertificateError where they cannot be used."""
         if self._files is not None:
             self._looked_at = self._monotonic()
             self._seen = _marks(self._files)
@@ -81,13 +80,13 @@ class Certificates:
                 self._take(self._files)
 
     def names(self) -> tuple[str, ...]:
-        """What the certificate in use calls this machine, in lower case."""
+        """The names of this machine in the current certificate, in lower case."""
         if self._current is None:
             return ()
         return tuple(name.lower() for name in self._current.names)
 
     def context(self) -> ssl.SSLContext | None:
-        """For the handshake that begins now; None where there is no certificate."""
+        """The context for a new handshake; None without a certificate."""
         now = self._monotonic()
         if self._files is not None and now - self._looked_at >= LOOK_AGAIN_S:
             self._looked_at = now
@@ -101,7 +100,7 @@ class Certificates:
         try:
             self._take(files)
         except CertificateError as error:
-            # Also in the moment between the writing of one file and of the other.
+            # Also between the writing of one file and of the other.
             _log.error("certificate not taken", error=str(error), kept=self._current is not None)
 
     def _take(self, files: CertificateFiles) -> None:
@@ -124,7 +123,7 @@ class Certificates:
 
 
 def _marks(files: CertificateFiles) -> tuple[object, ...] | None:
-    """What tells a changed file from the same one; None where one of them is not there."""
+    """The marks that change when a file changes; None where a file is missing."""
     try:
         found = [path.stat() for path in (files.certificate, files.key)]
     except OSError:

@@ -1,7 +1,7 @@
-"""A certificate authority of one's own, for machines that no public authority would vouch for.
+"""A private certificate authority, for machines that no public authority would vouch for.
 
-Clients are told once to trust the authority; certificates come and go under it. A second run
-changes nothing while the certificate still covers the names and has time left.
+Clients trust the authority once; its certificates come and go. A second run changes nothing while
+the certificate still covers the names and has time left.
 """
 
 import os
@@ -29,9 +29,9 @@ KEY: Final = MADE_CERTIFICATE.with_suffix(".key").name
 ALWAYS_NAMED: Final = ("localhost", "127.0.0.1", "::1")
 
 _CA_DAYS: Final = 3_650
-# The longest that Apple's systems accept from an authority their owner has added.
+# The longest that Apple's systems accept from an authority that their owner has added.
 _CERTIFICATE_DAYS: Final = 825
-# Clocks differ; a certificate must not be of the future to the client that gets it first.
+# Clocks differ: for the first client the certificate must not start in the future.
 _BACKDATED: Final = timedelta(hours=1)
 _NAME_LENGTH_MAX: Final = 253
 
@@ -39,7 +39,7 @@ _Key = ec.EllipticCurvePrivateKey
 
 
 class NewCertificate(NamedTuple):
-    """The files, and what was done to them."""
+    """The files, and which of them are new."""
 
     folder: Path
     names: tuple[str, ...]
@@ -48,14 +48,14 @@ class NewCertificate(NamedTuple):
     new_ca: bool
     new_certificate: bool
     ca_replaced: bool
-    """There was one, and clients trust that."""
+    """There was an older CA, which clients still trust."""
 
 
 def make_certificate(folder: Path, names: list[str], *, renew: bool = False) -> NewCertificate:
-    """See to a CA and a certificate for these names in the folder; raises CertificateError.
+    """Make a CA and a certificate for these names in the folder; raises CertificateError.
 
-    The names of a certificate that is there are kept. `renew` makes a new certificate in any case,
-    but not a new CA: there is one only when the old expires soon, for clients have to be told.
+    An existing certificate keeps its names. `renew` always makes a new certificate, but never a new
+    CA. A new CA is made only when the old one expires soon, because every client must be told.
     """
     given = [str(_general_name(name).value) for name in names]
     had_ca = (folder / CA_CERTIFICATE).exists()
@@ -121,7 +121,7 @@ def _sign_authority(secret: _Key) -> x509.Certificate:
 
 
 def _certificate_there(folder: Path, authority: x509.Certificate | None) -> x509.Certificate | None:
-    """The certificate that is in the folder, which must be one of ours."""
+    """The certificate in the folder, which must come from this CA."""
     path = folder / CERTIFICATE
     if not path.exists():
         return None
@@ -181,7 +181,7 @@ def _builder(
 
 
 def _distinguished(name: str) -> x509.Name:
-    # X.520 gives a common name 64 characters; what is checked is in the alternative names.
+    # X.520 gives a common name 64 characters; clients check the alternative names.
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
 
 
@@ -211,7 +211,7 @@ def _secret_bytes(secret: _Key) -> bytes:
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
-    """Write aside and move into place: a server that looks meanwhile finds a whole file."""
+    """Write aside and move into place, so that a server never reads half a file."""
     draft = path.with_name(path.name + ".draft")
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:

@@ -1,7 +1,7 @@
 """Certificate and key as files: read, matched and made ready to serve.
 
-On its own because the library behind it takes a fifth of a second to import, which a server
-without TLS need not wait for.
+A module of its own, because its library takes a fifth of a second to import. A server without TLS
+need not wait for it.
 """
 
 import ssl
@@ -26,21 +26,21 @@ _UNREADABLE: Final = (
 
 
 def load_certificate(files: CertificateFiles) -> Certificate:
-    """Read both files and see that they fit together; raises CertificateError."""
+    """Read both files and check that they fit together; raises CertificateError."""
     leaf = read_certificate(files.certificate)
     key = read_key(files.key)
     if key.public_key() != leaf.public_key():
         raise CertificateError(f"{files.key} is not the key of {files.certificate}")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # A peer that asks for handshake after handshake would have us do all the work.
+    # Otherwise a peer could ask for handshake after handshake, and we would do all the work.
     context.options |= ssl.OP_NO_RENEGOTIATION
     try:
         context.load_cert_chain(files.certificate, files.key)
     except ssl.SSLError as error:
         raise CertificateError(f"{files.certificate} cannot be served: {error.reason}") from None
     except OSError as error:
-        # It was there a moment ago: both files are being replaced right now.
+        # The files existed a moment ago: both are being replaced right now.
         raise CertificateError(f"{files.certificate}, {files.key}: {error.strerror}") from error
     return Certificate(
         context, names_in(leaf), leaf.not_valid_after_utc, key_exposed=_is_exposed(files.key)
@@ -48,13 +48,14 @@ def load_certificate(files: CertificateFiles) -> Certificate:
 
 
 def read_certificate(path: Path) -> x509.Certificate:
-    """The first certificate in a file, which is the one it is about."""
+    """The first certificate in a file, which is the server's own."""
     try:
         leaf = x509.load_pem_x509_certificates(read_file(path))[0]
     except (ValueError, x509.InvalidVersion):
         raise CertificateError(f"{path} holds no certificate in PEM form") from None
     try:
-        # Only what is asked for is read: now, so that it is refused here and not later.
+        # The library decodes each part on demand. Decoding now refuses a bad part here, and not
+        # later.
         _ = leaf.public_key(), leaf.not_valid_after_utc, leaf.subject, names_in(leaf)
     except _UNREADABLE as error:
         raise CertificateError(f"{path} holds a certificate that cannot be read: {error}") from None

@@ -1,8 +1,9 @@
-"""Archive: the feed of entities as a Delta table that keeps what the broker's retention lets go.
+"""Archive: the feed of entities as a Delta table that outlasts the broker's retention.
 
 Each entity has a streaming query with a checkpoint of its own, so that entities can be added and
-left out at any time; all of them write into one table, partitioned by entity and day. An event is
-in the table exactly once, whatever is killed and when: see `pyspark_postbus.pipelines.lake`.
+left out at any time. All of them write into the same table, partitioned by entity and day. An event
+is in the table exactly once, even if a process is killed at any moment: see
+`pyspark_postbus.pipelines.lake`.
 """
 
 import hashlib
@@ -35,7 +36,7 @@ from pyspark_postbus.ranges import DataLoss, Range
 
 EVENTS_MAX: Final = 1_000_000
 BYTES_MAX: Final = 1 << 30
-"""Of one batch, so that a crash repeats no more than that."""
+"""Of a batch, so that a crash repeats no more than that."""
 EVERY_S: Final = 10.0
 COMPACT_EVERY: Final = 60
 CLEAN_HOURS: Final = 168
@@ -48,17 +49,17 @@ _COMPARED: Final = ("timestamp", "operation", "sequenceNumber")
 
 
 class ArchiveError(Exception):
-    """What cannot be archived the way it was asked."""
+    """The request cannot be archived."""
 
 
 class Step(NamedTuple):
-    """One batch that is in the table now."""
+    """A batch that is in the table now."""
 
     entity: str
     batch: int
     added: Added
     behind: int
-    """Events that the broker had by then and the table has not."""
+    """Events that the broker had by then and the table lacks."""
 
 
 Told = Callable[[Step], None]
@@ -81,9 +82,10 @@ def archive(
 ) -> "Archive":
     """Start archiving; with `once` return when everything that was there at the start is archived.
 
-    `checkpoint` is a folder for Spark; by default it lies within the table, where its address is a
+    `checkpoint` is a folder for Spark; by default it lies within the table, if its address is a
     path. Every `compact_every` batches, and at the end of `once`, small files are put together.
-    Without `fail_on_data_loss` it goes on with what is left where the retention was faster.
+    Without `fail_on_data_loss` the archive goes on with the rest of the feed after the retention
+    was faster.
     """
     if not entities:
         raise ArchiveError("no entity was named")
@@ -119,10 +121,10 @@ def archive(
             )
             running.queries.append(trigger.start())
             if once:
-                # One after the other: each starts workers of Python, all at once they are slow.
+                # In turn: each starts workers of Python, and all at once are slow.
                 running.wait()
     except BaseException:
-        # Nobody else has a hold of those that were started.
+        # Nobody else holds the queries that were started.
         running.stop()
         raise
     if once:
@@ -148,8 +150,8 @@ def _folder_within(table: str) -> str:
 
 
 def _first_id(feed: Feed) -> int:
-    # An entity that was deleted and created again starts from the beginning, so its checkpoint is
-    # another one.
+    # An entity that was deleted and created again starts from the beginning, so it has another
+    # checkpoint.
     return min(one.id for one in feed.fragments)
 
 
@@ -158,8 +160,8 @@ def sources_of(feed: Feed) -> list[Source]:
 
 
 def _place(feed: Feed, table: str) -> str:
-    """The checkpoint of an entity within its folder. One that was made for another table would
-    leave out what that one has."""
+    """The checkpoint of an entity within its folder, for this table. A checkpoint that was made for
+    another table would leave out the events which that table has."""
     return f"{re.sub(r'[^A-Za-z0-9._-]', '_', feed.entity)}-{_first_id(feed):x}-{table}"
 
 
@@ -170,11 +172,11 @@ def _stream(
         "maxBytesPerTrigger": str(BYTES_MAX),
         # The same after a restart: where it starts from is not.
         "readerName": f"archive-{hashlib.sha256(lake.uri.encode()).hexdigest()[:12]}",
-        # An entity may have one fragment, and the machine more cores.
+        # An entity may have a single fragment, and the machine more cores.
         "minPartitions": str(parallelism(spark)),
         **more,
     }
-    # Of use where there is no checkpoint: the table itself knows where it ends.
+    # For a start without a checkpoint: the table itself knows where it ends.
     ends = lake.ends(sources_of(feed))
     starts = {one.fragment: ends.get(one.fragment, one.first) for one in feed.fragments}
     return (
@@ -194,21 +196,21 @@ class Archive:
     queries: list[StreamingQuery] = field(default_factory=list)
     batches: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
-    """Batches of several entities come in threads of their own, and each may be the one after which
-    the table is put in order."""
+    """Batches of several entities come in threads of their own. After any of them the table may be
+    put in order."""
 
     def wait(self) -> None:
-        """Until every query has ended; raises what ended one."""
+        """Wait until every query has ended; raises the failure of a query."""
         for query in self.queries:
             query.awaitTermination()
 
     def run(self) -> None:
-        """Until one of them fails, or this is interrupted; raises what ended it."""
+        """Wait until a query fails, or until this is interrupted; raises the failure."""
         try:
             while all(query.isActive for query in self.queries):
                 for query in self.queries:
                     query.awaitTermination(_WAIT_S)
-            # Not those that are still going on: they would be waited for in vain.
+            # Skip queries that still run: they would be waited for in vain.
             for query in self.queries:
                 if not query.isActive:
                     query.awaitTermination()
@@ -221,7 +223,7 @@ class Archive:
             query.stop()
 
     def tidy(self) -> None:
-        """Put small files together, and remove what nobody has needed for a week."""
+        """Put small files together, and remove files that nobody has needed for a week."""
         with self.lock:
             try:
                 self.lake.compact()
@@ -231,7 +233,7 @@ class Archive:
                 _LOG.info("the table was not put in order: %s", error)
 
     def counted(self) -> bool:
-        """One more batch; says whether it is time to put the table in order."""
+        """Count a batch; says whether it is time to put the table in order."""
         with self.lock:
             self.batches += 1
             return self.batches % self.compact_every == 0
@@ -239,7 +241,7 @@ class Archive:
 
 @dataclass
 class _Work:
-    """What is done with the batches of one entity."""
+    """The work on the batches of an entity."""
 
     connection: str
     running: Archive
@@ -248,8 +250,8 @@ class _Work:
     told: Told | None
 
     def check(self, feed: Feed) -> None:
-        """A table that is ahead of the feed, or has other events than it, is of another broker:
-        events of this one would be left out as if they were there."""
+        """A table that is ahead of the feed, or has other events, belongs to another broker. Events
+        of this broker would be left out as if they were there."""
         ends = self.lake.ends(sources_of(feed))
         for one in feed.fragments:
             end = ends.get(one.fragment, 0)
@@ -259,7 +261,7 @@ class _Work:
                     f"partition {one.fragment}, and this broker's feed ends at {one.next}: "
                     "the table is of another broker, or of one with newer data"
                 )
-            # The newest event that both should have; what was trimmed cannot be compared.
+            # The newest event that both should have; trimmed events cannot be compared.
             if one.first < end and not self._is_known(feed, one.fragment, end - 1):
                 raise ArchiveError(
                     f"{self.lake.uri} has another event of '{feed.entity}' at offset {end - 1} of "
@@ -268,8 +270,8 @@ class _Work:
                 )
 
     def _is_known(self, feed: Feed, fragment: int, offset: int) -> bool:
-        """Whether the table has this event as the feed has it; an entity of the same name that is
-        no more may have had the same offset."""
+        """Whether the table has this event as the feed has it. A deleted entity of the same name
+        may have had the same offset."""
         stored = self.lake.rows(feed.entity, fragment, offset, _COMPARED)
         if not stored:
             return True

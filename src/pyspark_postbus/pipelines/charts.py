@@ -1,7 +1,7 @@
 """Charts as SVG text, for a page that needs nothing from anywhere else.
 
-Colours are variables of the page's style sheet (`--s1` to `--s8`), so that the same drawing is
-readable on light and on dark. Each mark has a `<title>`, which browsers show under the pointer.
+Colours are variables of the page's style sheet (`--s1` to `--s8`). So the same drawing is readable
+on light and on dark. Each mark has a `<title>`, which browsers show under the pointer.
 """
 
 import math
@@ -19,7 +19,7 @@ from pyspark_postbus.pipelines.scales import (
 )
 
 Values = Sequence[float | None]
-"""One for each column of time; None where there is nothing to show."""
+"""A value for each column of time; None if there is nothing to show."""
 Text = Callable[[float], str]
 
 COLOURS: Final = 8
@@ -58,7 +58,7 @@ class _Frame:
         return _HEIGHT - _BOTTOM - (value - least) / (most - least) * (_HEIGHT - _TOP - _BOTTOM)
 
     def drawn(self) -> list[str]:
-        """Lines and words around what is shown."""
+        """Lines and words around the chart."""
         parts = []
         for mark in self.marks:
             y = self.y(mark)
@@ -147,7 +147,7 @@ def column_chart(
 
 
 def rank_chart(label: str, rows: Sequence[tuple[str, float]], text: Text = number_text) -> str:
-    """One bar beside each name, longest first as they are given."""
+    """A bar beside each name, longest first as they are given."""
     top = max((value for _, value in rows), default=0)
     if not top:
         return _nothing(label)

@@ -1,4 +1,4 @@
-"""What the pipeline commands show while they work, and what they say when something is refused."""
+"""The output of the pipeline commands: progress while they work, and refusals."""
 
 import base64
 import json
@@ -55,7 +55,7 @@ REFUSALS: Final = (
     ),
     OSError,
 )
-"""What is told in one line; everything else is a fault of ours and shows where it was."""
+"""Errors told in one line. Any other error is a fault of ours, and shows its traceback."""
 
 _LINE_MAX: Final = 400
 
@@ -66,9 +66,9 @@ def terminal(**settings: Any) -> Console:
 
 
 def shortened(error: BaseException) -> str:
-    """The first line of what it says: Spark adds plans and the stacks of its tasks."""
+    """The first line of its text: Spark adds plans and the stacks of its tasks."""
     text = str(error).strip()
-    # An exception of a task comes as its whole traceback, with what was raised in its last line.
+    # An exception of a task comes as its whole traceback, with the error in its last line.
     lines = [line for line in text.splitlines() if line.strip()]
     if "Traceback (most recent call last)" in text:
         lines = [line for line in lines if line[:1].strip() and ": " in line][-1:] or lines
@@ -78,8 +78,8 @@ def shortened(error: BaseException) -> str:
 def started(console: Console, name: str, master: str | None, conf: Sequence[str]) -> SparkSession:
     """A session of Spark, with something to look at until it is there."""
     settings = pairs(conf)
-    # Spark logs an expression that it does not understand with its plan and all stacks, as JSON.
-    # It raises it as well, and then it is told in a line.
+    # Spark logs an expression that it does not understand with its plan and all stacks, as JSON. It
+    # also raises the error, which we print in a line.
     for each in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(each).disabled = True
     with console.status("Starting Spark, which takes 8 to 15 seconds"):
@@ -151,7 +151,7 @@ class ArchiveView:
 
 
 class RepairView:
-    """One bar: the letters that have been dealt with."""
+    """A single bar: the letters that have been dealt with."""
 
     def __init__(self, progress: Progress, what: str, total: int) -> None:
         self._progress = progress
@@ -196,12 +196,12 @@ def _minute(at: datetime | None) -> str:
 
 
 def _plain(text: str) -> str:
-    """What others have written, without what a terminal would take for orders."""
+    """A text from others, without characters that a terminal would obey."""
     return "".join(each if each.isprintable() else "\ufffd" for each in text)
 
 
 def show_plan(console: Console, repair: Repair, what: str) -> None:
-    """What would be done: how many, and the first of them."""
+    """Show the plan: how many letters, and the first of them."""
     outcome = repair.outcome
     console.print(f"{outcome.selected:,} dead letters would be {what}.")
     if outcome.left_alone:
@@ -218,7 +218,7 @@ def show_plan(console: Console, repair: Repair, what: str) -> None:
 
 
 def _readable(edits: str) -> str:
-    """Edits with the body as text, where it is one, and not too long."""
+    """Edits with the body as text, if it is a text, and not too long."""
     shown = json.loads(edits)
     if isinstance(shown.get("body"), str):
         shown["body"] = base64.b64decode(shown["body"]).decode(errors="replace")
@@ -227,7 +227,7 @@ def _readable(edits: str) -> str:
 
 
 def show_outcome(console: Console, outcome: Outcome) -> bool:
-    """What became of the letters; says whether all is well."""
+    """Show the outcome of the letters; says whether all is well."""
     console.print(counts(outcome) or "Nothing was to be done.")
     for line in outcome.examples:
         console.print(f"  {_plain(line)}")

@@ -1,8 +1,8 @@
 """Dead letters in bulk: send them back, repaired or as they are, or discard them (R-DLQ-08).
 
-Moving a letter is one step of the broker: it is in the dead-letter queue or in the target, never
-in both and never in none. So a run that was killed is simply run again: what has been moved is not
-among the dead letters any more, and what was asked for twice is `not found` the second time.
+Moving a letter is a single step of the broker: it is in the dead-letter queue or in the target,
+never in both and never in none. So a run that was killed is simply run again. A moved letter is no
+longer among the dead letters, and a letter that was asked for twice is `not found` the second time.
 """
 
 import json
@@ -32,11 +32,11 @@ class Outcome:
     selected: int = 0
     """Letters that are to be moved."""
     left_alone: int = 0
-    """Letters of which the function said nothing."""
+    """Letters that the function chose to leave."""
     outcomes: Counter[str] = field(default_factory=Counter)
     """How many letters were `moved`, `removed`, `not found`, `locked`, `refused`, `failed`."""
     examples: list[str] = field(default_factory=list)
-    """What went wrong with the first few that could not be moved."""
+    """The errors of the first few letters that could not be moved."""
 
     @property
     def done(self) -> int:
@@ -50,11 +50,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Repair:
-    """Letters that were chosen, and what is to be done with each: nothing has been changed yet."""
+    """The chosen letters, and the plan for each: nothing has been changed yet."""
 
     address: Address
     planned: DataFrame
-    """See `edits.PLANNED`; kept, so that what is shown is what is done."""
+    """See `edits.PLANNED`; kept, so that the run does exactly what was shown."""
     outcome: Outcome
     size: int
     """Bytes of all edits."""
@@ -140,7 +140,7 @@ def _in_order(planned: DataFrame, parts: int) -> Iterator[Row]:
 
 
 def chunks(address: Address, rows: Iterable[Row]) -> Iterator[tuple[str, list[Row]]]:
-    """Rows as they fit into requests, each to one dead-letter queue."""
+    """Rows as they fit into requests, each to a single dead-letter queue."""
     waiting: list[Row] = []
     size = 0
     for row in rows:

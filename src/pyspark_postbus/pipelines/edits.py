@@ -22,16 +22,16 @@ from pyspark.sql import functions as F  # noqa: N812
 Letter = dict[str, Any]
 """A dead letter by its columns."""
 Repairer = Callable[[Letter], Mapping[str, Any] | None]
-"""What is to be changed of a letter: its new values by name. None leaves the letter alone."""
+"""The change to a letter: its new values by name. None leaves the letter alone."""
 
 FIELDS: Final = (
     *("body", "properties", "messageId", "sessionId", "partitionKey", "correlationId"),
     *("subject", "contentType", "contentEncoding", "to", "replyTo", "replyToSessionId"),
     *("timeToLive", "scheduledEnqueueTime"),
 )
-"""What can be changed."""
+"""Fields that can be changed."""
 PLANNED: Final = "sequenceNumber long, subscription string, edits string, problem string"
-"""What becomes of each letter: the edits as JSON; or a problem; or neither, where it is left."""
+"""The plan for each letter: the edits as JSON; or a problem; or neither, if it is left."""
 
 _PLANNED_ARROW: Final = pa.schema(
     [
@@ -42,7 +42,7 @@ _PLANNED_ARROW: Final = pa.schema(
     ]
 )
 EDITS_MAX: Final = 3 << 20
-"""Of one letter, and of one request: the broker takes 4 MiB, and there is something around them."""
+"""Of a letter, and of a request: the broker takes 4 MiB, and the request adds some bytes."""
 
 _PROPERTY: Final = "properties."
 _EDIT: Final = "edit "
@@ -53,7 +53,7 @@ _TIME_MAX: Final = 253_402_300_799_999
 
 
 class BadEdit(ValueError):
-    """An edit that names what cannot be changed, or cannot be understood."""
+    """An edit that names an unchangeable field, or cannot be understood."""
 
 
 def parse_edits(texts: list[str]) -> dict[str, str]:
@@ -105,8 +105,8 @@ def plan(
     edits: Mapping[str, str] | None = None,
     function: Repairer | None = None,
 ) -> DataFrame:
-    """What is to be done with each letter: see PLANNED. The function sees the letter as the
-    expressions leave it, and its own word counts where both change a thing."""
+    """The plan for each letter: see PLANNED. The function sees the letter as the expressions leave
+    it. If both change a field, the function wins."""
     expressions = dict(edits or {})
     for name in expressions:
         _check_name(name)
@@ -151,13 +151,13 @@ def _planned(row: Letter, names: list[str], function: Repairer | None) -> Letter
                 return planned
             edits = _merged(edits, _edits(said))
         planned["edits"] = _text(_encoded(edits))
-    except Exception as error:  # whatever it is, it is of this letter, and the others go on
+    except Exception as error:  # any error belongs to this letter, and the others go on
         planned["problem"] = f"{type(error).__name__}: {error}"[:_PROBLEM_MAX]
     return planned
 
 
 def _edits(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Edits as the endpoint wants them: properties gathered in one place."""
+    """Edits as the endpoint wants them: properties gathered in a single object."""
     edits: dict[str, Any] = {}
     for name, value in changes.items():
         if name == "properties":
@@ -191,7 +191,7 @@ def _text(edits: Mapping[str, Any]) -> str:
 
 
 def _encoded(edits: Mapping[str, Any]) -> dict[str, Any]:
-    """Edits as the broker takes them: for one that it does not, it refuses a whole request."""
+    """Edits as the broker takes them: for an edit that it refuses, it refuses a whole request."""
     encoded: dict[str, Any] = {}
     for name, value in edits.items():
         if name == "body":

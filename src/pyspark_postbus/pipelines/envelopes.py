@@ -1,7 +1,7 @@
 """Messages taken apart for the archive, and put together again for a replay.
 
 A table has the body in a column of its own, for people to look at. The rest of the message, as it
-came, is the envelope: so nothing is stored twice, and the message can be had again byte for byte.
+came, is the envelope. So nothing is stored twice, and the message can be restored byte for byte.
 """
 
 from typing import Final
@@ -23,8 +23,8 @@ MARK: Final = "postbus-replayed-from"
 
 
 def envelope_of(message: bytes, body: bytes) -> bytes:
-    """All but the body; or all of it, where the body is not one section of data at the end, with at
-    least one byte: a message need not have a body at all."""
+    """The message without its body, if the body is a single data section at the end with at least
+    one byte. Otherwise the whole message: a message need not have a body at all."""
     start = scan(message).body
     return message[:start] if body and message[start:] == encode_data(body) else message
 
@@ -37,7 +37,7 @@ def message_of(envelope: bytes, body: bytes) -> bytes:
 
 
 def marked(message: bytes, origin: str) -> bytes:
-    """The message with one application property more. All others keep their types."""
+    """The message with an additional application property. All others keep their types."""
     sections = scan(message)
     values = dict(read_application_properties(message, sections))
     values[MARK] = origin
@@ -55,7 +55,7 @@ def with_envelopes(rows: pa.Table) -> pa.Table:
 
 
 def _envelopes(messages: pa.Array) -> pa.Array:
-    """What `envelope_of` says of each, of a column of messages at once; one whose head is written
+    """The result of `envelope_of` for a column of messages at once. A message whose head is written
     in an unusual way stays whole."""
     _, edges, data = messages.buffers()
     if data is None or not data.size:  # none at all, or none that has a byte

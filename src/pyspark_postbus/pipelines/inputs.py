@@ -1,4 +1,4 @@
-"""What pipelines read: the feed of an entity, or the dead letters that wait in it."""
+"""Inputs of pipelines: the feed of an entity, or the dead letters that wait in it."""
 
 import json
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ WITH_MESSAGES: Final = ddl((*ALL, "message"))
 _TASKS: Final = 8
 _PART: Final = 20_000
 _PART_BYTES: Final = 64 << 20
-"""Messages that a driver holds at a time, of which it has a part or two."""
+"""Messages that a driver holds at a time, a part or two of them."""
 
 
 class Address(NamedTuple):
@@ -45,13 +45,13 @@ def address_of(text: str) -> Address:
 
 
 def known_feed(connection: str, entity: str) -> Feed:
-    """What the broker has of an entity's feed now."""
+    """The feed of an entity as the broker has it now."""
     with Client(connection) as client:
         return client.feed(entity)
 
 
 def options_of(connection: str, kind: str, address: Address) -> dict[str, str]:
-    """What the data source must be told to read one entity."""
+    """The options of the data source to read an entity."""
     options = {"connectionString": connection, kind: address.entity}
     if address.subscription is not None:
         options["subscription"] = address.subscription
@@ -68,7 +68,7 @@ def read_feed(
     options: Mapping[str, str] | None = None,
     schema: str | None = None,
 ) -> DataFrame:
-    """A stretch of an entity's feed, by time or by offsets; all that is kept without either.
+    """A stretch of an entity's feed, by time or by offsets; without either, the whole feed.
 
     Times and offsets are those of the data source: `offsets` may have `startingOffsets` and
     `endingOffsets`.
@@ -123,7 +123,7 @@ def parallelism(spark: SparkSession) -> int:
 
 
 def parts_of(count: int, size: int) -> int:
-    """Into how many parts so many messages, of so many bytes together, are cut for the driver."""
+    """The number of parts that the driver cuts messages of this count and total size into."""
     return max(1, -(-count // _PART), min(count, -(-size // _PART_BYTES)))
 
 

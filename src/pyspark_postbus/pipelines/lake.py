@@ -1,11 +1,11 @@
 """A table of events in the Delta format: exactly one row for each event that was archived.
 
-A commit adds files and, in the same log entry, says for each fragment up to which offset the table
-has its events now (a Delta application transaction: the fragment is the application, the offset
-after its last event is the version). Whoever writes the same events again, because Spark repeats a
-batch after a crash or because a checkpoint was lost, leaves out what lies below. So the promise
-does not hang on how Spark cuts its batches. Two writers of the same fragment cannot both commit
-either: Delta refuses a version of an application that changed under a commit's feet.
+A commit adds files. The same log entry says for each fragment up to which offset the table has its
+events now. This is a Delta application transaction: the fragment is the application, the offset
+after its last event is the version. Spark repeats a batch after a crash, or a checkpoint is lost: a
+writer then leaves out the events below that offset. So the promise does not depend on how Spark
+cuts its batches. Two writers of the same fragment cannot both commit either: Delta refuses a
+version of an application that changed during a commit.
 """
 
 import json
@@ -33,7 +33,7 @@ _NEEDED: Final = frozenset({"partition", "offset", "timestamp"})
 
 
 class NotAnArchive(Exception):
-    """There is a table at that address, and not one of events."""
+    """The table at that address is no table of events."""
 
 
 class NotArchived(Exception):
@@ -41,7 +41,7 @@ class NotArchived(Exception):
 
 
 class Source(NamedTuple):
-    """A fragment whose events are in the table, under a name that is never given to another."""
+    """A fragment with events in the table, under a name that is never given to another fragment."""
 
     entity: str
     partition: int
@@ -53,7 +53,7 @@ class Source(NamedTuple):
 
 
 class Added(NamedTuple):
-    """What one commit brought."""
+    """The additions of a commit."""
 
     events: int
     files: int
@@ -63,7 +63,7 @@ class Added(NamedTuple):
 
 
 class Lake:
-    """One Delta table, by its address; made with the first commit."""
+    """A Delta table, by its address; made with the first commit."""
 
     def __init__(self, uri: str, storage: Mapping[str, str] | None = None) -> None:
         # Workers have folders of their own to stand in.
@@ -88,15 +88,15 @@ class Lake:
         return table
 
     def id(self, events: StructType) -> str:
-        """What no other table has, wherever it lies; the table is made where there is none, and
-        has all columns of these events then: entities that begin at once do not all add them."""
+        """The id of the table, which no other table has at any address. An absent table is made
+        with all columns of these events: entities that begin at once do not all add them then."""
         table = self.table() or self._create(events)
         self._widen(table, events)
         return str(table.metadata().id)
 
     def ends(self, sources: Iterable[Source]) -> dict[int, int]:
-        """By partition, the offset up to which the table has the events; none for those it
-        lacks."""
+        """By partition, the offset up to which the table has the events. Absent partitions are left
+        out."""
         table = self.table()
         if table is None:
             return {}
@@ -106,8 +106,8 @@ class Lake:
     def rows(
         self, entity: str, partition: int, offset: int, columns: Sequence[str]
     ) -> list[dict[str, Any]]:
-        """What the table has at this offset: more than one row where there were several entities
-        of this name, one after the other."""
+        """The rows of the table at this offset. Several rows if several entities had this name,
+        each after the other."""
         table = self.table()
         if table is None:
             return []
@@ -158,7 +158,7 @@ class Lake:
         )  # fmt: skip
 
     def _create(self, events: StructType) -> DeltaTable:
-        """An empty table. Two that make it at once end up with the same one."""
+        """An empty table. Two callers that make it at once end up with the same table."""
         DeltaTable.create(
             self.uri,
             Schema.from_arrow(pa.schema([*_columns(events), _DATE])),
@@ -237,8 +237,8 @@ class Lake:
 
 
 def _asked(known: set[str], entities: Sequence[str] | None, uri: str) -> set[str]:
-    """The entities that are to be read; upper and lower case are the same in their names. One that
-    the table has nothing of was misspelt, or is that of another broker."""
+    """The entities that are to be read, without regard to case. A name without events in the table
+    was misspelt, or belongs to another broker."""
     if entities is None:
         return known
     lower = {name.lower() for name in known}
@@ -259,5 +259,5 @@ def _columns(events: StructType) -> list[pa.Field]:
 
 
 def instant(at: datetime) -> datetime:
-    """A time as the table's days have it: UTC, which one without a zone is taken for."""
+    """A time as the table's days have it: UTC. A time without a zone is taken as UTC."""
     return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)

@@ -1,8 +1,8 @@
-"""Files of an archive: written by Spark's tasks, one Parquet file for each entity and day.
+"""Files of an archive: written by Spark's tasks, a Parquet file for each entity and day.
 
-A task writes files and says what it wrote; nothing of it counts until the driver has put the files
-into the table's log (`pyspark_postbus.pipelines.lake`). What a failed or killed task leaves behind
-is named nowhere, and is removed with other leftovers when the table is cleaned up.
+A task writes files and reports them. They do not count until the driver has put them into the
+table's log (`pyspark_postbus.pipelines.lake`). Files of a failed or killed task are named nowhere,
+and are removed with other leftovers when the table is cleaned up.
 """
 
 import json
@@ -26,7 +26,7 @@ Batches = Iterator[pa.RecordBatch]
 WRITTEN: Final = (
     "path string, size long, entity string, date string, rows long, ends string, stats string"
 )
-"""What a task says of a file. `ends`: the offset after its last event, by partition, as JSON."""
+"""A task's report of a file. `ends`: the offset after its last event, by partition, as JSON."""
 
 PARTITION_BY: Final = ("entity", "date")
 _WRITTEN_ARROW: Final = pa.schema(
@@ -48,14 +48,14 @@ _REPEATED: Final = (
     *("to", "replyTo", "deliveryCount", "deadLetterReason", "deadLetterSource"),
     "properties.key_value.key",
 )
-"""Columns in which the same values come again. A dictionary of others, bodies above all, is begun,
-found too large and thrown away: that was a third of the time that writing took."""
+"""Columns in which the same values come again. For others, bodies above all, a dictionary is begun,
+found too large and thrown away. That took a third of the time of writing."""
 _MEASURED: Final = ("partition", "offset", "timestamp", "sequenceNumber")
-"""Columns whose smallest and largest value go into the log, so that readers can pass over files."""
+"""Columns with their smallest and largest value in the log, so that readers can skip files."""
 
 
 def file_system(table: str, storage: Mapping[str, str] | None) -> FileSystem:
-    """The table's folder, wherever it is: the names of `storage` are those of delta-rs."""
+    """The table's folder on any file system: the names of `storage` are those of delta-rs."""
     return PyFileSystem(DeltaStorageHandler(table, dict(storage) if storage else None))
 
 
@@ -210,14 +210,14 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 def reading(
     table: str, storage: Mapping[str, str] | None, wanted: pa.Schema
 ) -> Callable[[Batches], Batches]:
-    """For `mapInArrow` over rows (path, entity, date): the events in those files."""
+    """For `mapInArrow` over rows (path, entity, date): the events in these files."""
 
     def read(batches: Batches) -> Batches:
         files = file_system(table, storage)
         inside = [name for name in wanted.names if name not in PARTITION_BY]
         for batch in batches:
             for row in batch.to_pylist():
-                # The log has paths as URLs have them; those of `_File` need no escapes.
+                # The log has paths as URLs have them; paths of `_File` need no escapes.
                 with files.open_input_file(unquote(row["path"])) as source:
                     parts = pq.ParquetFile(source).iter_batches(16_384, columns=inside)
                     for part in parts:

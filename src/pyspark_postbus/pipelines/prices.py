@@ -39,7 +39,7 @@ class BadPrices(ValueError):
 
 @dataclass(frozen=True)
 class Tier:
-    """What operations of a month cost, up to a number of them."""
+    """The price of a month's operations, up to a number of them."""
 
     per_million: float
     up_to: float = float("inf")
@@ -59,7 +59,7 @@ class Prices:
     )  # fmt: skip
 
     def month(self, operations: float, bytes_in: float = 0.0, bytes_out: float = 0.0) -> float:
-        """What a month with so much traffic costs."""
+        """The cost of a month with so much traffic."""
         cost = self.base_per_month
         cost += bytes_in / _GB * self.in_per_gb + bytes_out / _GB * self.out_per_gb
         begin = 0.0
@@ -72,13 +72,13 @@ class Prices:
     def at_rate(
         self, hours: float, operations: float, bytes_in: float = 0.0, bytes_out: float = 0.0
     ) -> float:
-        """What a month costs that goes on as these hours did."""
+        """The cost of a month that goes on as these hours did."""
         times = MONTH_H / hours if hours > 0 else 0.0
         return self.month(operations * times, bytes_in * times, bytes_out * times)
 
 
 def load_prices(path: Path) -> Prices:
-    """Read a table. Raises BadPrices with what is wrong in it."""
+    """Read a table. Raises BadPrices with the fault in it."""
     try:
         text = path.read_text(encoding="utf-8")
         found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)

@@ -16,7 +16,7 @@ EVERY_S: Final = 10.0
 
 @contextmanager
 def lines(console: Console, progress: Progress, every_s: float = EVERY_S) -> Iterator[None]:
-    """Print what has changed, until the block ends; what came of it the command says itself."""
+    """Print changes of progress until the block ends; the command itself prints the result."""
     ended = threading.Event()
     teller = threading.Thread(target=_tell, args=(console, progress, every_s, ended), daemon=True)
     teller.start()

@@ -1,8 +1,8 @@
 """Replay: send messages again that came in some time ago, from the feed or from an archive.
 
-What is sent is the message as it came, byte for byte, with its ids and properties, and with one
-application property more: `postbus-replayed-from`, which says where it was, as
-`entity/partition/offset`. By it a receiver tells a replayed message from a new one.
+Each message is sent as it came, byte for byte, with its ids and properties. It has an additional
+application property, `postbus-replayed-from`, which says where it was, as
+`entity/partition/offset`. By it a receiver tells a replayed message from a new message.
 """
 
 import re
@@ -31,7 +31,7 @@ from pyspark_postbus.pipelines.lake import Lake, instant
 from pyspark_postbus.sender import Sender
 
 CAME_IN: Final = ("enqueued", "scheduled", "published", "staged", "arrived")
-"""The events that brought a message in from outside. What was put back was there before."""
+"""The events that brought a message in from outside. A message put back was there before."""
 CANCELLED: Final = "cancelled"
 _WHERE: Final = ("entity", "partition", "offset")
 _OF_CANCELLED: Final = (*_WHERE, "timestamp", "operation", "sequenceNumber", "messageId")
@@ -42,11 +42,11 @@ Told = Callable[[int], None]
 
 
 class ReplayError(Exception):
-    """What cannot be replayed the way it was asked."""
+    """The request cannot be replayed."""
 
 
 class Pace:
-    """No more than so many messages a second, in slices."""
+    """A limit of messages a second, in slices."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Pace:
         self.slice = _SLICE if rate is None else max(1, int(rate * _SLICE_S))
 
     def wait(self, count: int) -> None:
-        """Until so many may be sent. Time in which nothing was there to be sent is not made up
+        """Wait until `count` messages may be sent. Time without messages to send is not made up
         for."""
         if self._rate is None:
             return
@@ -77,7 +77,7 @@ class Replay:
     chosen: DataFrame
     """The events that brought them in."""
     messages: DataFrame
-    """What is to be sent: where it was, and the message, or its envelope and body."""
+    """The messages to send: the origin, and the message, or its envelope and body."""
 
     def count(self) -> int:
         return self.chosen.count()
@@ -86,8 +86,8 @@ class Replay:
         self, connection: str, to: str, rate: float | None = None, told: Told | None = None
     ) -> int:
         """Send them to a queue or topic in their order, at no more than `rate` messages a second;
-        returns how many. One that is broken off and begun again sends again what it had sent: where
-        that matters, let the target detect duplicates, for the ids are kept."""
+        returns how many. A replay that is broken off and begun again sends messages twice. If that
+        matters, let the target detect duplicates, for the ids are kept."""
         pace = Pace(rate)
         check_target(connection, to)
         sent = 0
@@ -127,7 +127,7 @@ def prepare(
     where: str | None = None,
 ) -> Replay:
     """Choose messages by time, or by offsets ([first, end) by partition), and a SQL condition over
-    their columns; from the archive `table`, or else from the feed."""
+    their columns. They come from the archive `table`, or else from the feed."""
     address = address_of(entity)
     if address.subscription is not None:
         raise ReplayError(
@@ -150,7 +150,7 @@ def prepare(
             spark, connection, entity, since, until, bounds,
             options={"operations": ",".join(CAME_IN)}, schema=WITH_MESSAGES,
         )  # fmt: skip
-        # One may have been cancelled long after.
+        # A message may have been cancelled long after.
         bounds.pop("endingOffsets", None)
         withdrawn = read_feed(
             spark, connection, entity, since, None, bounds,
@@ -162,8 +162,8 @@ def prepare(
 
 
 def _without(events: DataFrame, withdrawn: DataFrame) -> DataFrame:
-    """The events but for those of scheduled messages that were cancelled: nobody ever had them. An
-    entity that is made anew gives the same numbers again, so the id must be the same as well."""
+    """The events without scheduled messages that were cancelled: nobody ever had them. An entity
+    that is created again repeats the numbers, so the ids must be equal as well."""
     later = withdrawn.where(F.col("operation") == CANCELLED).alias("later")
     same = [F.col(f"came.{name}") == F.col(f"later.{name}") for name in _WHERE[:2]]
     same.append(F.col("came.sequenceNumber") == F.col("later.sequenceNumber"))
@@ -173,7 +173,7 @@ def _without(events: DataFrame, withdrawn: DataFrame) -> DataFrame:
 
 
 def check_target(connection: str, to: str) -> None:
-    """PostbusError where there is no such queue or topic."""
+    """PostbusError if the queue or topic does not exist."""
     known_feed(connection, to)
 
 

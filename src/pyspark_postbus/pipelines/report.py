@@ -1,7 +1,7 @@
-"""Report: what happened to the messages of some entities in some time, as a page and as tables.
+"""Report: the fate of the messages of some entities in some time, as a page and as tables.
 
-The page is one file of HTML with its charts in it; beside it lie the tables it was drawn from, as
-Parquet, for whoever wants to go on from there.
+The page is a single file of HTML with its charts in it. Beside it lie the tables it was drawn from,
+as Parquet, for further work.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ class NothingToReport(Exception):
 
 
 class Report(NamedTuple):
-    """What was written."""
+    """The page and the tables that were written, and the number of events."""
 
     page: Path
     tables: Tables
@@ -102,7 +102,7 @@ def _goes_back_to_the_beginning(connection: str, entities: Sequence[str]) -> boo
 
 
 def _meters(connection: str, entities: Sequence[str]) -> Meters | None:
-    """What the broker counts itself, where the key may ask for it: it is an extra."""
+    """The broker's own counts, if the key may ask for them: they are an extra."""
     found = []
     try:
         with Client(connection, retry_s=5.0) as client:

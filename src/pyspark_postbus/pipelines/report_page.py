@@ -1,4 +1,4 @@
-"""The traffic report as one page of HTML that needs nothing else: style, charts, tables within."""
+"""The traffic report as a page of HTML that needs nothing else: style, charts, tables within."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -15,7 +15,7 @@ Rows = list[dict[str, Any]]
 
 
 class Meters(NamedTuple):
-    """What the broker has counted of some entities, as `/$usage` tells it."""
+    """The broker's counts for some entities, as `/$usage` tells them."""
 
     since: int
     now: int
@@ -34,7 +34,7 @@ def page(
     title: str = "Traffic report",
 ) -> str:
     """The whole page. `is_whole`: the events go back to the beginning, so that counts of messages
-    are true and not only differences. `meters`: what the broker counted itself (`/$usage`)."""
+    are true and not only differences. `meters`: the broker's own counts (`/$usage`)."""
     sections = [
         _tiles(tables, prices, is_whole),
         _throughput(tables),
@@ -116,7 +116,7 @@ def _latency(tables: Tables) -> str:
     rows = [row for row in tables.latency.to_pylist() if row["total_p50"] is not None]
     places: dict[datetime, dict[str, float]] = {}
     for row in rows:
-        # Percentiles of several entities cannot be added: the slowest is what is felt.
+        # Percentiles of several entities cannot be added: users feel the slowest.
         known = places.setdefault(row["time"], {})
         for name in _PERCENTILES:
             known[name] = max(known.get(name, 0), row[f"total_{name}"])
@@ -265,7 +265,7 @@ def _cost(tables: Tables, prices: Prices, meters: Meters | None) -> str:
 
 
 def _meters(meters: Meters, prices: Prices) -> str:
-    """What the broker has counted itself since it was started."""
+    """The broker's own counts since it was started."""
     columns = {
         "sends": "sends",
         "receives": "receives",

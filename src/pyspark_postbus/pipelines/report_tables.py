@@ -1,4 +1,4 @@
-"""What happened, counted: the tables behind the traffic report, made from events by Spark.
+"""Events, counted: the tables behind the traffic report, made by Spark.
 
 Every function takes events as the feed or the archive gives them. Bodies are not needed.
 """
@@ -19,10 +19,10 @@ COLUMNS: Final = (
     "sessionId string, deliveryCount int, deadLetterReason string, deliveredTime timestamp, "
     "bodySize bigint"
 )
-"""What a report asks of the feed, so that nothing else is decoded."""
+"""Columns that a report asks of the feed, so that nothing else is decoded."""
 
 SENT: Final = ("enqueued", "scheduled", "published", "staged", "posted", "duplicate")
-"""What a client's send becomes; a duplicate was sent, too."""
+"""The events of a client's send; a duplicate was sent, too."""
 TAKEN: Final = ("completed", "received")
 """The ends that a receiver brings about."""
 DELIVERED: Final = (*TAKEN, "abandoned", "lock-expired", "deferred", "dead-lettered")
@@ -68,8 +68,8 @@ class Tables:
 
 
 def tables(events: DataFrame, unit_kb: int = 64) -> Tables | None:
-    """Count everything; None when there are no events. `events` is gone through several times: keep
-    it (`persist`) where it is expensive."""
+    """Count everything; None when there are no events. `events` is read several times: keep it
+    (`persist`) if it is expensive."""
     [[first, last]] = events.agg(
         F.unix_millis(F.min("timestamp")), F.unix_millis(F.max("timestamp"))
     ).collect()
@@ -122,8 +122,8 @@ def latency(done: DataFrame, *by: str) -> DataFrame:
     spans = {"total": at - enqueued, "waiting": delivered - enqueued, "handling": at - delivered}
     columns = []
     for name, span in spans.items():
-        # Clocks of brokers may be set back: nothing is done before it began. What is not known
-        # stays so (`greatest` passes over nulls).
+        # Clocks of brokers may be set back: nothing is done before it began. An unknown value stays
+        # unknown (`greatest` passes over nulls).
         value = F.when(span.isNotNull(), F.greatest(span, F.lit(0)))
         found = F.percentile_approx(value, list(_PERCENTILES), 1_000)
         for place, share in enumerate(_PERCENTILES):

@@ -1,4 +1,4 @@
-"""Scales of charts: where the marks of an axis stand, and what is written beside them."""
+"""Scales of charts: the positions of the marks of an axis, and the texts beside them."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _PREFIXES: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def width_of_column(seconds: float, columns_max: int = 120) -> int:
-    """The smallest width by which so long a time fits into so many columns."""
+    """The smallest width by which the time fits into `columns_max` columns."""
     for width in WIDTHS_S:
         if seconds / width <= columns_max:
             return width

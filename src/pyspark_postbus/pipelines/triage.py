@@ -1,4 +1,4 @@
-"""Triage: what kinds of dead letters there are, how many, since when, and what they look like."""
+"""Triage: the kinds of dead letters, how many, since when, and samples of them."""
 
 from typing import Final, NamedTuple
 
@@ -23,7 +23,7 @@ class Triage(NamedTuple):
 def triage(letters: DataFrame, samples: int = SAMPLES) -> Triage:
     """Sort dead letters, as `read_dead_letters` gives them, into kinds.
 
-    Errors that differ only in numbers and ids are one kind: `order 4711 not found` and `order 4712
+    Errors that differ only in numbers and ids are one kind. `order 4711 not found` and `order 4712
     not found` need the same repair.
     """
     told = letters.select(

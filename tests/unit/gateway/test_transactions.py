@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import pytest
@@ -25,6 +25,7 @@ from postbus.errors import (
     TransactionTimedOut,
     TransactionUnknown,
 )
+from postbus.gateway.context import ConnectionContext
 from postbus.gateway.transactions.open_transactions import OpenTransaction, Transactions
 from postbus.runtime.fragment import LoadedFragment
 from tests.support.operations import EnlistBy
@@ -45,9 +46,8 @@ class Desk:
             transaction_timeout_ms=timeout_ms,
         )
         namespace = SimpleNamespace(runtime=lambda _: self.bed.runtime)
-        service: Any = SimpleNamespace(namespace=namespace, settings=settings, transaction_bytes=0)
-        self.service = service
-        self.all = Transactions(service)
+        self.service = SimpleNamespace(namespace=namespace, settings=settings, transaction_bytes=0)
+        self.all = Transactions(cast(ConnectionContext, self.service))
         self.coordinator = object()
 
     def declare(self) -> OpenTransaction:
@@ -144,7 +144,7 @@ async def test_all_connections_together_have_their_bound_too(desk: Desk) -> None
     mine = desk.declare()
     for n in range(10):
         await desk.send(mine, f"{n}")
-    others = Transactions(desk.service)
+    others = Transactions(cast(ConnectionContext, desk.service))
     theirs = others.find(others.declare(object()))
     for n in range(5):
         await desk.send(theirs, f"other {n}")

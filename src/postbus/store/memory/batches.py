@@ -26,7 +26,7 @@ class FragmentBatches:
         self.head = 0
         self.tail = 0
         self.written = 0
-        """Bytes of all batches so far, trimmed ones too."""
+        """Bytes of all batches so far, including trimmed batches."""
         self.by_base: dict[int, Batch] = {}
         self.bases: list[int] = []
         """The keys of `by_base`, in order."""

@@ -13,7 +13,7 @@ _BEHIND_ALL: Final = 1 << 63
 
 
 class _Sorted:
-    """A sorted list that takes and gives many items at a time, most of them near one end."""
+    """A sorted list that takes and gives many items at a time, most of them near the same end."""
 
     __slots__ = ("items",)
 
@@ -38,7 +38,7 @@ class _Sorted:
 
 
 class _Lane:
-    """The rows of one lane, by number, by group and by the time they want to be looked at."""
+    """The rows of one lane, by number, by group and by `wake_at`."""
 
     __slots__ = ("due", "groups", "numbers", "rows")
 
@@ -49,7 +49,7 @@ class _Lane:
         self.groups = _Sorted()
 
     def take(self, numbers: Iterable[int]) -> list[Row]:
-        """Remove rows and return those that were there."""
+        """Remove rows and return the rows that were there."""
         taken = [self.rows.pop(number) for number in numbers if number in self.rows]
         self.numbers.remove({row.number for row in taken})
         self.due.remove({(row.wake_at, row.number) for row in taken if row.wake_at is not None})

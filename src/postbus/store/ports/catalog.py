@@ -1,8 +1,8 @@
 """The port of the catalog: entities, subscriptions and rules, and small values of the namespace.
 
 The catalog is written seldom, on a thread of its own, and lies apart from the stores: it works
-while a store does not. So the offsets of change feed readers are kept here as well. They are a few
-values a second at the most, and must not wait for commits, nor commits for them.
+while a store does not. So it also keeps the offsets of change feed readers. They are a few values a
+second at the most, and must not wait for commits, nor commits for them.
 
 Every change is durable when its call returns, and is made wholly or not at all. Names compare
 without regard to case (`key_of`). Descriptions are JSON objects: a caller may change its own dict
@@ -43,8 +43,8 @@ class SubscriptionRecord:
     topic: str
     """The name of the topic as it compares."""
     owner: int
-    """Its number in the fragments of its topic; never used twice there, for what a deleted
-    subscription has left is found by it."""
+    """Its number in the fragments of its topic, which marks its messages there. A number is never
+    used twice: messages of a deleted subscription may be left under it."""
     name: str
     description: dict[str, Any]
     created_at: Instant
@@ -93,7 +93,7 @@ class SubscriptionCatalog(Protocol):
         """Replace the description. EntityNotFound."""
 
     def delete(self, topic: str, name: str) -> SubscriptionRecord:
-        """Remove the subscription and its rules; returns what it was. EntityNotFound."""
+        """Remove the subscription and its rules; returns its record. EntityNotFound."""
 
     def put_rule(self, topic: str, owner: int, name: str, content: dict[str, Any]) -> None:
         """Add a rule, or replace the rule of this name."""
@@ -112,7 +112,7 @@ class ReaderOffsets(Protocol):
 
 
 class Catalog(Protocol):
-    """What a namespace has, and in which store each fragment of its entities lives."""
+    """The entities of a namespace, and the store of each of their fragments."""
 
     @property
     def namespace_created_at(self) -> Instant: ...
@@ -141,10 +141,8 @@ class Catalog(Protocol):
         """Replace the description. EntityNotFound."""
 
     def delete(self, name: str) -> EntityRecord:
-        """Remove the entity and its subscriptions; returns what it was. EntityNotFound.
-
-        From now on its fragments are listed as dropped.
-        """
+        """Remove the entity and its subscriptions; returns its record. EntityNotFound. From now on
+        its fragments are listed as dropped."""
 
     def dropped(self) -> list[FragmentRecord]:
         """Fragments of deleted entities that their stores may still hold."""

@@ -17,7 +17,7 @@ from postbus.model.times import Instant
 
 
 class Index(Protocol):
-    """The indexes of all fragments in one store. An unknown fragment is an empty one."""
+    """The indexes of all fragments in one store. The index of an unknown fragment is empty."""
 
     def load_lane(
         self, fragment: int, subqueue: int, lane: int, start: int, limit: int
@@ -40,9 +40,8 @@ class Index(Protocol):
     def load_groups(
         self, fragment: int, subqueue: int, lane: int, after: bytes | None, limit: int
     ) -> list[bytes]:
-        """The groups that have rows in one lane, each once, in order of their bytes: the groups
-        behind `after`, or from the first on (None). A group of a million rows takes as long as a
-        group of a single row."""
+        """The groups that have rows in one lane, each once, in order of their bytes, behind `after`
+        or from the first on (None). A group of a million rows takes as long as a single row."""
 
     def load_rows(self, fragment: int, keys: Sequence[RowKey]) -> list[Row]:
         """The rows that exist among `keys`, in the order asked."""

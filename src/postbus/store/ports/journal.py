@@ -40,7 +40,7 @@ class Lease(NamedTuple):
 
 
 class FragmentPosition(NamedTuple):
-    """Where a fragment stands; the fields are those of a lease."""
+    """The position of a fragment; the fields are those of a lease."""
 
     head: int
     checkpoint: int
@@ -48,7 +48,7 @@ class FragmentPosition(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What one fragment adds in a commit."""
+    """The part of one fragment in a commit."""
 
     lease: Lease
     base: int
@@ -108,7 +108,7 @@ class Journal(Protocol):
         """
 
     def read(self, fragment: int, start: int, bytes_max: int) -> list[StoredBatch]:
-        """Batches from the batch that holds offset `start` on: at least one if there is any, then
+        """Batches from the batch that holds offset `start` on. At least one if there is any, then
         as many as fit in `bytes_max`."""
 
     def read_batch(self, fragment: int, base: int) -> bytes | None:
@@ -122,11 +122,12 @@ class Journal(Protocol):
         """Offset of the oldest batch still kept within retention (head when there is none)."""
 
     def trim(self, fragment: int, older_than: int, bytes_max: int, limit: int) -> Trimmed:
-        """Drop batches that are older than `older_than` (Instant) or beyond the newest `bytes_max`
-        bytes; `limit` batches a call.
+        """Drop batches that are older than `older_than` (Instant), or beyond the newest `bytes_max`
+        bytes. A call drops up to `limit` batches.
 
-        A batch stays while a row of the index has its body there, and while any of its records is
-        at or above the checkpoint that a crash would leave. A longer retention brings nothing back.
+        A batch stays while a row of the index has its body there. It also stays while any of its
+        records is at or above the checkpoint that a crash would leave. A longer retention brings
+        nothing back.
         """
 
     def load_pinned(

@@ -13,8 +13,8 @@ which shows when its pages lie scattered: nine times the work for 24 MB. A turn 
 
 
 class Extent(NamedTuple):
-    """What the change feed of a fragment holds: all batches within retention. Older batches that a
-    live body keeps in place are no part of it."""
+    """The change feed of a fragment: all batches within retention. Older batches that a live body
+    keeps in place are no part of it."""
 
     first: int
     """The oldest offset that can be read."""
@@ -37,7 +37,7 @@ class BatchOutline(NamedTuple):
 
 
 class JournalView(NamedTuple):
-    """A journal at one moment, and the batches to read in it from some offset on."""
+    """A journal at one moment, and the batches to read in it from an offset on."""
 
     extent: Extent
     batches: list[BatchOutline]
@@ -54,25 +54,25 @@ class JournalReader(Protocol):
     """May it be called from another thread than its store?"""
 
     def look(self, fragment: int, start: int, bytes_max: int, limit: int) -> JournalView:
-        """The extent, and the batches from the batch that holds offset `start` on: at least one if
-        there is any, then as many as fit in `bytes_max`, at most `limit`. None when `start` is not
-        within the extent or `bytes_max` is 0."""
+        """The extent, and the batches from the batch that holds offset `start` on. At least one
+        batch if there is any, then as many as fit in `bytes_max`, at most `limit`. No batches when
+        `start` is not within the extent, or when `bytes_max` is 0."""
 
     def read(self, fragment: int, first: int, last: int) -> list[StoredBatch]:
         """The batches with bases from `first` to `last` that are still kept."""
 
     def read_raw(self, fragment: int, first: int, last: int) -> tuple[int, bytes | memoryview]:
-        """The number of these batches, and their bytes one behind the other. The reader does not
-        check their checksums: the client that decodes them does."""
+        """The number of these batches, and their bytes in order. The reader does not check their
+        checksums: the client that decodes them does."""
 
     def read_part(
         self, fragment: int, base: int, position: int, size: int
     ) -> bytes | memoryview | None:
-        """`size` bytes of a batch that is too large to be read at once, from a position in it on;
-        None when the batch was trimmed. ValueError when the bytes are not within the batch."""
+        """`size` bytes from a position on, of a batch that is too large to be read at once. None
+        when the batch was trimmed. ValueError when the bytes are not within the batch."""
 
     def find(self, fragment: int, at: Instant) -> int:
-        """The first offset of the extent that was committed at this time or later; the end of the
+        """The first offset of the extent that was committed at this time or later. The end of the
         extent when there is none."""
 
     def time_of(self, fragment: int, offset: int) -> Instant | None:

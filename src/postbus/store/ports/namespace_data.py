@@ -1,4 +1,4 @@
-"""What `postbus.store.opening` hands out: the catalog and the stores of one namespace, opened."""
+"""The result of `postbus.store.opening`: the catalog and the stores of a namespace, opened."""
 
 from collections.abc import Generator, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ class DataDamaged(Exception):
 
 
 class FormatUnknown(Exception):
-    """The data is not ours, or was written by a newer Postbus, or by one that is too old."""
+    """The data is not ours. Or a newer Postbus wrote it, or a version that is too old."""
 
 
 class BackupFailed(Exception):
@@ -53,7 +53,7 @@ class Backup(Protocol):
         """Copy the catalog, and the files and folders of these names beside it, if they exist."""
 
     def abandon(self) -> None:
-        """Remove what there is of the copy."""
+        """Remove the unfinished copy."""
 
 
 class NamespaceData(Protocol):
@@ -72,7 +72,7 @@ class NamespaceData(Protocol):
 
     @property
     def upgraded(self) -> Sequence[Upgraded]:
-        """What was upgraded when it was opened."""
+        """The parts that were upgraded when the data was opened."""
 
     @property
     def is_outdated(self) -> bool:
@@ -82,6 +82,6 @@ class NamespaceData(Protocol):
         """The latest time of anything in it: the clock must not go back behind it."""
 
     def begin_backup(self, target: Path) -> Backup:
-        """Raises BackupFailed, or NotSupported if other tools copy such data."""
+        """Raises BackupFailed, or NotSupported if other tools copy data of this kind."""
 
     def close(self) -> None: ...

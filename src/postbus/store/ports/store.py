@@ -19,7 +19,7 @@ class Store(Journal, Protocol):
     @property
     def has_room(self) -> bool:
         """Is there room for new messages? If not, only a reserve is left: it is for writes that
-        make room, such as settlements, checkpoints, trims and drops. For any thread."""
+        make room, as settlements, checkpoints, trims and drops do. For any thread."""
 
     @property
     def is_spent(self) -> bool:
@@ -31,6 +31,6 @@ class Store(Journal, Protocol):
         store without a reserve of its own always has room."""
 
     def probe(self, now: int) -> None:
-        """Write and read back one small durable value, for the health check; raises like commit."""
+        """Write and read back a small durable value, for the health check; raises like commit."""
 
     def close(self) -> None: ...

@@ -17,7 +17,7 @@ _RANGE: Final = "SELECT id, count, data FROM journal WHERE id BETWEEN ? AND ? OR
 
 
 def read(database: Database, fragment: int, start: int, bytes_max: int) -> list[StoredBatch]:
-    """Batches from the batch that holds an offset on: one at least, then as many as fit."""
+    """Batches from the batch that holds an offset on: at least one, then as many as fit."""
     first = first_id(fragment)
     row_id = first + start
     for before, count in database.run(_HOLDING, (first, row_id)):

@@ -26,8 +26,8 @@ CREATE TABLE entity (
     updated_at INTEGER NOT NULL
 ) WITHOUT ROWID"""
 
-# `owner` is the subscription's place in the fragment of its topic. It is never used twice there,
-# for what a deleted subscription has left is found by it.
+# `owner` is the subscription's number in the fragment of its topic. It is never used twice:
+# messages of a deleted subscription may be left under it.
 _SUBSCRIPTION: Final = """
 CREATE TABLE subscription (
     topic TEXT NOT NULL,
@@ -50,7 +50,7 @@ CREATE TABLE rule (
 # The next owner of each topic.
 _OWNER: Final = "CREATE TABLE owner (topic TEXT PRIMARY KEY, next INTEGER NOT NULL) WITHOUT ROWID"
 
-# A fragment whose entity is gone keeps its row, without an entity, until its store has dropped it.
+# A fragment of a deleted entity keeps its row, without an entity, until its store has dropped it.
 _FRAGMENT: Final = """
 CREATE TABLE fragment (
     id INTEGER PRIMARY KEY,

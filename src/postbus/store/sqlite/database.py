@@ -1,4 +1,4 @@
-"""One SQLite file, opened the way a file that must not lose anything is opened.
+"""A SQLite file, opened with the settings of a file that must not lose anything.
 
 Shared by the store and the catalog: settings, format check, transactions, and care of the
 write-ahead log.
@@ -19,8 +19,8 @@ from postbus.store.sqlite.files import copy_steps, create_private
 from postbus.store.sqlite.reserve import Reserve
 
 PAGE_SIZE: Final = 8192
-"""Measured with 1 KB records: within 15 % of 4096 for a commit of one record, a third faster than
-it for a commit of 500; 16384 writes twice the bytes for small commits."""
+"""Measured with 1 KB records. A commit of one record is within 15 % of pages of 4096; a commit of
+500 is a third faster. Pages of 16384 write twice the bytes for small commits."""
 WAL_PAGES_MAX: Final = 1000
 """Pages in the write-ahead log from which a commit also moves them into the file."""
 WAL_BYTES_KEPT: Final = 64 << 20
@@ -29,7 +29,7 @@ CACHE_KIB: Final = 16_384
 BUSY_MS: Final = 5_000
 _INCREMENTAL: Final = 2
 FREE_SHARE: Final = 12
-"""One page in so many of a file may be free without being given back."""
+"""1/FREE_SHARE of a file's pages may be free without being given back."""
 
 _FOLDER: Final = "folder"
 
@@ -39,15 +39,15 @@ Rows = list[tuple[Any, ...]]
 
 
 class Layout(NamedTuple):
-    """What a kind of file holds. The version rises with every change to an existing table, and to
-    what any bytes in it mean."""
+    """The layout of a kind of file. The version rises with every change to an existing table, and
+    to the meaning of any bytes in it."""
 
     kind: str
     version: int
     tables: tuple[str, ...]
     upgrades: Mapping[int, "Callable[[Database, str], None]"] = {}
-    """What makes a file of each older version one of the next. It is given the id of the folder,
-    and its statements must end within seconds: they are one transaction."""
+    """For each older version, the step that upgrades a file to the next version. It is given the id
+    of the folder. Its statements must end within seconds, because they are one transaction."""
 
     @property
     def oldest(self) -> int:
@@ -62,8 +62,8 @@ class Database:
     """A connection with the failure rules of a durable store.
 
     Everything runs inside `reading`, `writing` or `transaction`, and every statement is finished
-    before the next one starts: an unfinished read holds a snapshot, and the log cannot be reset
-    behind a snapshot.
+    before the next begins. An unfinished read holds a snapshot, and the log cannot be reset behind
+    a snapshot.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class Database:
         folder: str = "",
         reserve: Reserve | None = None,
     ) -> None:
-        """A new file is made for the folder of this id. One of an older format must be upgraded
+        """A new file is made for the folder of this id. A file of an older format must be upgraded
         before it is used for anything but a copy."""
         self.reserve = reserve
-        """What a write may have where the disk has no room."""
+        """The room for a write when the disk is full."""
         self.name = os.path.basename(path)
         self._path = path
         self._layout = layout
@@ -155,11 +155,11 @@ class Database:
         self.format = self._layout.version
 
     def move_log(self) -> None:
-        """Move what is in the log into the file, and sync that; later, where there is no room.
+        """Move the log into the file, and sync the file; later, if there is no room.
 
         A start does it first. The log may have been read from memory: after a failed sync the
-        kernel can hold pages for clean that the disk never got. What is written behind such a page
-        would be lost with it.
+        kernel can hold pages for clean that the disk never got. A write behind such a page would be
+        lost with it.
         """
         try:
             self.with_reserve(self._checkpoint)
@@ -169,8 +169,8 @@ class Database:
             pass
 
     def with_reserve(self, write: Callable[[], T]) -> T:
-        """Do it, and again with what is given up of the reserve where it finds no room. It must
-        have left nothing behind by then."""
+        """Run the write. If it finds no room, give up some of the reserve and run it again. A
+        failed write must leave nothing behind."""
         while True:
             try:
                 return write()
@@ -184,11 +184,11 @@ class Database:
             self._note_wal(self._connection, "main", 0)
 
     def run(self, statement: str, values: Values = ()) -> Rows:
-        """Run one statement to its end. Prepared statements are kept by their text."""
+        """Run a statement to its end. Prepared statements are kept by their text."""
         return self._connection.execute(statement, values).fetchall()
 
     def scan(self, statement: str, values: Values = ()) -> Generator[tuple[Any, ...], None, None]:
-        """The rows one by one, for a caller that stops early; closing it ends the statement."""
+        """The rows, one at a time, for a caller that stops early; closing it ends the statement."""
         cursor = self._connection.execute(statement, values)
         try:
             yield from cursor
@@ -202,7 +202,7 @@ class Database:
     def read_blob(
         self, table: str, column: str, rowid: int, position: int, length: int
     ) -> bytes | None:
-        """Part of a blob without reading the rest; None when there is no such row."""
+        """Part of a blob without reading the rest; None when there is no row."""
         try:
             blob = self._connection.blob_open("main", table, column, rowid, False)
         except apsw.SQLError as error:
@@ -243,7 +243,7 @@ class Database:
         """Everything inside, or nothing of it. Durable when it ends without an exception."""
         self._failures.refuse()
         if self.reserve is not None and not self.reserve.has_room:
-            self.reserve.ease()  # so that there is room for what is not tried again
+            self.reserve.ease()  # leave room for writes that are not tried again
         with self._failures.translated(self._connection):
             self.run("BEGIN IMMEDIATE")
             try:
@@ -261,12 +261,14 @@ class Database:
     def shrink(self, pages: int, kept: int) -> None:
         """Give up to `pages` free pages back to the file system when there are many.
 
-        A twelfth of the file, and `kept` pages in any case, stay: a journal that is trimmed as
-        fast as it is written uses its free pages again, and moving pages to be rid of them would
-        be write load for nothing. More would take the file beyond its retention and a fifth.
-        Where the disk has no room all of them go, a few at a time: the log must have room for those
-        that are moved, until they are in the file.
-        Raises nothing: what could not be done now is done later.
+        A twelfth of the file stays, and `kept` pages in any case. A journal that is trimmed as fast
+        as it is written uses its free pages again, so moving pages away would be write load for
+        nothing. More would take the file beyond its retention and a fifth.
+
+        When the disk has no room, all free pages go, a few at a time: the log must have room for
+        the moved pages, until they are in the file.
+
+        Raises nothing: pages that cannot be given back now are given back later.
         """
         with suppress(StoreUnavailable, OutcomeUnknown):
             [(free,)] = self._ask("PRAGMA freelist_count")
@@ -290,10 +292,9 @@ class Database:
     def backup_steps(self, target: str) -> Generator[None, None, None]:
         """Copy the file into `target`, a slice between two yields; other calls may come between.
 
-        The copy is made through the writer's own connection, for SQLite carries what that
-        connection commits meanwhile over into the copy. Another connection would have to hold one
-        read snapshot to the end (the log grows for as long) or start again at each commit; so
-        would VACUUM INTO.
+        The copy is made through the writer's own connection: SQLite carries the commits of that
+        connection over into the copy. Another connection would have to hold a read snapshot to the
+        end, while the log grows, or start again at each commit. So would VACUUM INTO.
         """
         self._failures.refuse()
         yield from copy_steps(self._connection, target, self._vfs, self._failures.refuse)
@@ -301,7 +302,7 @@ class Database:
     def close(self) -> None:
         self._connection.set_wal_hook(None)
         if self._failures.reason is not None:
-            # Leave the files as they are: recovery decides what of the log is whole.
+            # Leave the files as they are: recovery decides which part of the log is whole.
             self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         self._connection.close()
 
@@ -312,8 +313,8 @@ class Database:
         return apsw.SQLITE_OK
 
     def _care_for_wal(self) -> None:
-        """Move the log into the file. What was committed is safe in either, so nothing is raised:
-        without space it is tried again after the next commit, a broken file refuses that one."""
+        """Move the log into the file. Committed data is safe in either, so nothing is raised.
+        Without space the next commit tries again; a broken file refuses the next commit."""
         if self._wal_pages < self._wal_pages_max:
             return
         with suppress(StoreUnavailable):

@@ -1,7 +1,7 @@
 """Ids that entities have seen, in SQLite: in with a checkpoint, out by whole parts.
 
-A part is a range of the table's key. The ids of one checkpoint go into one part, in order,
-so that they fall on its pages and on no others.
+A part is a range of the table's key. The ids of a checkpoint go into one part, in order, so that
+they fall on its pages and on no others.
 """
 
 import json
@@ -26,7 +26,7 @@ _PUT: Final = {
     + ",".join(["(?1,?2,?,?)"] * run)
     for run in _RUNS
 }
-# CROSS JOIN keeps what is asked for on the outside: each is one step down the tree.
+# CROSS JOIN keeps the requested digests on the outside: each is a single step down the tree.
 _FIND: Final = """
 SELECT json_group_array(duplicate.at), min(typeof(digest) = 'blob'),
     CAST(group_concat(digest, '') AS BLOB)
@@ -56,7 +56,7 @@ def put(database: Database, fragment: int, seen: SeenIds) -> None:
 def find(
     database: Database, fragment: int, parts: Sequence[int], digests: Sequence[bytes]
 ) -> dict[bytes, Instant]:
-    """When each of these was last seen, of those that were."""
+    """When each of these ids was last seen; unseen ids are left out."""
     if not parts or not digests:
         return {}
     # In order, so that neighbours are found on the same page.
@@ -72,7 +72,7 @@ def find(
 
 
 def load(database: Database, fragment: int, part: int, after: bytes, limit: int) -> list[bytes]:
-    """The digests of a part behind one of them, in order."""
+    """The digests of a part behind `after`, in order."""
     [(count, blobs_only, data)] = database.run(_SLICE, (fragment, part, after, limit))
     return _apart(count, blobs_only, data)
 
@@ -86,6 +86,6 @@ def _apart(count: int, blobs_only: Any, data: Any) -> list[bytes]:
 
 
 def drop(database: Database, fragment: int, below: int, limit: int) -> int:
-    """Remove ids of parts below one; returns how many went."""
+    """Remove ids of parts with numbers below `below`; returns how many went."""
     database.run(_DROP, (fragment, below, limit))
     return database.changes()

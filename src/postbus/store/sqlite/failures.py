@@ -1,4 +1,4 @@
-"""What each error of SQLite means for the store whose file it is."""
+"""The meaning of each error of SQLite for the store that uses the file."""
 
 import errno
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from postbus.store.damage import Damaged
 
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _GROWTH: Final = frozenset({apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE})
-"""What fails where a full disk is not reported as such: a quota, and the log's index."""
+"""Errors of a full disk that is not reported as full: a quota, and the log's index."""
 _WAIT: Final = (apsw.BusyError, apsw.LockedError)
 _BROKEN: Final = (
     apsw.IOError,
@@ -64,8 +64,8 @@ class Failures:
                     # The index of the log has no room; the log itself has the commit by then.
                     raise OutcomeUnknown(f"{self._name} may not keep it: {error}") from error
                 raise StoreFull(f"{self._name} has no room: {error}") from error
-            # Not to be retried on this file: after a failed sync the kernel may hold the pages for
-            # clean, and the next sync succeeds although they never reached the disk.
+            # Never retry on this file: after a failed sync the kernel may hold the pages for clean.
+            # The next sync then succeeds although they never reached the disk.
             self.reason = f"{self._name} failed and is stopped: {error}"
             if commits:
                 raise OutcomeUnknown(f"{self._name} may have the write, or not: {error}") from error

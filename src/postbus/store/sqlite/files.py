@@ -11,7 +11,7 @@ import apsw
 from postbus.store.ports.namespace_data import BackupFailed
 
 BACKUP_PAGES: Final = 512
-"""4 MB a step: commits wait for one step of a backup, not for the backup."""
+"""4 MB a step: commits wait for a step of a backup, not for the backup."""
 
 
 def sync(path: str | os.PathLike[str]) -> None:

@@ -31,17 +31,17 @@ _STORES: Final = "stores"
 class DataFolder:
     """NamespaceData in SQLite files. See `postbus.store.ports.namespace_data`.
 
-    Opens the folder, or makes a new one; from then on no other process can.
+    Opens the folder, or makes a new folder; from then on no other process can open it.
 
     `now` becomes the creation time of a new namespace. A folder that has more stores than
-    `store_count` keeps them; one that has fewer gets new ones. Of the disk `reserve_bytes` are set
-    aside for what makes room when it is full; None leaves what is there as it is.
+    `store_count` keeps them; a folder that has fewer gets new stores. `reserve_bytes` of the disk
+    are set aside for writes that make room when it is full; None leaves the reserve as it is.
 
-    A folder of an older format is upgraded, unless it is to be left as it is: then it may only be
-    copied. All files are looked at before the first is changed. The catalog comes first, for an
-    older Postbus looks at it first, and refuses the folder by it. Each file is upgraded in one
-    transaction and whatever the others are like, so a cut between two of them leaves a folder
-    that opens, and is upgraded to its end then.
+    A folder of an older format is upgraded, unless the caller wants it left as it is: then it may
+    only be copied. All files are checked before the first is changed. The catalog comes first: an
+    older Postbus looks at it first, and refuses the folder by it. Each file is upgraded in a
+    transaction of its own, independent of the other files. So a cut between two files leaves a
+    folder that opens, and the next start completes the upgrade.
     """
 
     def __init__(
@@ -162,8 +162,8 @@ def _lock(folder: Path) -> int:
 
 
 def _sign(lock: int) -> None:
-    """Name the process for a second one that finds the folder in use. A full disk may not have the
-    room."""
+    """Write the process into the lock, for a second process that finds the folder in use. A full
+    disk may not have the room."""
     with suppress(OSError):
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode("ascii"), 0)

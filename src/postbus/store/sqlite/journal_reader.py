@@ -1,9 +1,9 @@
 """A second, read-only connection to a store's file, for the change feed.
 
-A read snapshot keeps the write-ahead log from being reset: one over 6,000 commits left a log of
-665 MB. So each call reads a short range, and is over when it returns. A commit becomes
-visible to other connections when SQLite has synced it, so nothing is read that a crash could take
-back.
+A read snapshot keeps the write-ahead log from being reset: a snapshot held over 6,000 commits left
+a log of 665 MB. So each call reads a short range, and its snapshot ends when it returns. A commit
+becomes visible to other connections when SQLite has synced it. So a reader sees nothing that a
+crash could take back.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ from postbus.store.sqlite.spare_buffers import SpareBuffers
 CACHE_KIB: Final = 2_048
 """Pages of a journal are read once, so a large cache would only hold them longer."""
 SPARE_BUFFERS: Final = 4
-"""Enough for the two slices of each of two readers, which is what two cores can serve."""
+"""Enough for the two slices of each of two readers, as many as two cores can serve."""
 
 _POSITION: Final = "SELECT checkpoint, tail FROM fragment WHERE id = ?"
 _OUTLINE: Final = "SELECT id, count, at, total, length(data) FROM journal WHERE id BETWEEN ? AND ?"
@@ -89,7 +89,7 @@ class SqliteReader:
             check_numbers([size for _, _, size in sizes], f"a batch of fragment {fragment}")
             if not sizes:
                 return 0, b""
-            # Straight into what is sent: as values of rows they would be copied twice before.
+            # Straight into the buffer that is sent: values of rows would be copied twice before.
             data = self._spare.take(sum([size for _, _, size in sizes]))
             at = 0
             with self._connection.blob_open("main", "journal", "data", sizes[0][0], False) as blob:
@@ -161,7 +161,7 @@ class SqliteReader:
         if newest is None:
             return Extent(tail, checkpoint, None, None, 0)
         base, count, last_at, total, _ = _checked(newest, first)
-        # The newest batches may be trimmed while an older one is pinned.
+        # The newest batches may be trimmed while an older batch is pinned.
         end = max(checkpoint, base + count)
         oldest = self._one(_OLDEST, first + tail, first + OFFSET_MAX)
         if oldest is None:
@@ -208,8 +208,7 @@ def _checked(row: tuple[Any, ...], first: int) -> tuple[int, int, Instant, int, 
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """What is wrong with a file is found by its writer, which stops for it; here only the question
-    is refused."""
+    """The writer of a file finds damage, and stops. A reader only refuses the question."""
     try:
         yield
     except (apsw.BusyError, apsw.LockedError) as error:

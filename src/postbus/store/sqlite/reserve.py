@@ -1,9 +1,9 @@
-"""Disk space set aside for what makes room when the disk is full.
+"""Disk space set aside for writes that make room when the disk is full.
 
 A settlement, a trim and a deletion are writes, too. On a disk without a free block none of them
-would get through, and nobody could take out what fills it. So a file of a certain size lies beside
-the stores. It is given up in steps, where a write finds no room or little room is left, and made
-whole again once there is room for it. New messages are taken only while it is whole.
+would get through, and nobody could remove the data that fills it. So a file of a certain size lies
+beside the stores. It is given up in steps, when a write finds no room or little room is left. It is
+made whole again once there is room for it. New messages are taken only while it is whole.
 """
 
 import errno
@@ -15,18 +15,18 @@ from threading import Lock
 from typing import Final
 
 STEPS: Final = 4
-"""The reserve is given up in so many; one of them is kept free for writes that are under way."""
+"""The reserve is given up in so many steps; one step is kept free for writes that are under way."""
 CAPACITY_SHARE: Final = 8
-"""On a small disk the reserve is no more than this part of it."""
+"""On a small disk the reserve is at most 1/CAPACITY_SHARE of it."""
 LOOK_BYTES: Final = 1 << 20
-"""After so many bytes it is looked again how much is left."""
+"""After this many bytes the free room is measured again."""
 _BLOCK: Final = 4096
 _CHUNK: Final = 1 << 20
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Reserve:
-    """One for a data folder; its stores and its catalog have threads of their own."""
+    """The reserve of a data folder; its stores and its catalog have threads of their own."""
 
     def __init__(self, path: str | Path, size: int, free: Callable[[], int] | None = None) -> None:
         """`free` says how many bytes the disk has left."""
@@ -39,7 +39,7 @@ class Reserve:
         self._pledged: dict[str, int] = {}
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         found = os.fstat(self._file)
-        # A copy of the folder may have made holes of it, which would give nothing back.
+        # A copied folder may have holes in the file, which would give no room back.
         is_there = found.st_blocks * 512 >= found.st_size
         self._held = min(found.st_size, self._size) if is_there else 0
         os.ftruncate(self._file, self._held)  # it may have been larger by an earlier setting
@@ -49,7 +49,7 @@ class Reserve:
 
     @property
     def held(self) -> int:
-        """Bytes that are left of it."""
+        """Bytes that are left of the reserve."""
         return self._held
 
     @property
@@ -57,7 +57,7 @@ class Reserve:
         return self._step
 
     def pledge(self, name: str, size: int) -> None:
-        """A log has so many bytes that may have to be added to its file."""
+        """A log has this many bytes that may have to be added to its file."""
         self._pledged[name] = size
 
     def wrote(self, size: int) -> bool:
@@ -77,8 +77,8 @@ class Reserve:
         return not self._held and self._free() < self._step
 
     def look(self) -> bool:
-        """Give some of it up, or make it whole again, as much as there is room. True where there
-        is room for new messages, too."""
+        """Give some of the reserve up, or make it whole again, as far as there is room. True if
+        there is room for new messages, too."""
         with self._lock:
             self._written = 0
             pledged = sum(self._pledged.values())
@@ -95,8 +95,8 @@ class Reserve:
             return self.has_room
 
     def ease(self) -> None:
-        """Before a write: give some of it up where little room is left. Never the reverse: a write
-        that is tried again would find what was given up for it taken back, without end."""
+        """Before a write: give some of the reserve up if little room is left. Never take room back
+        here: a write that is tried again would lose the room it was given, without end."""
         with self._lock:
             if self._free() < self._step:
                 self._give_up()
@@ -139,7 +139,7 @@ class Reserve:
         except OSError as error:
             if error.errno in _NO_SPACE:
                 raise
-            # Not every file system can, and not every C library makes up for that.
+            # Not every file system can do it, and not every C library makes up for that.
             end = self._held + size
             for place in range(self._held, end, _CHUNK):
                 os.pwrite(self._file, bytes(min(_CHUNK, end - place)), place)
@@ -153,7 +153,7 @@ class Reserve:
 
 
 def fitting(folder: Path, size: int) -> int:
-    """The reserve for a folder: as large as wanted, or what is reasonable on a small disk. None
-    where the file system does not tell its size: nor would it tell when it is full."""
+    """The size of the reserve for a folder: as wanted, or a share of a small disk. 0 if the file
+    system does not tell its size: it would not tell either when it is full."""
     found = os.statvfs(folder)
     return min(size, found.f_blocks * found.f_frsize // CAPACITY_SHARE)

@@ -1,4 +1,4 @@
-"""What leaves a SQLite store: trimmed batches, dropped fragments, and the space they took."""
+"""Removal from a SQLite store: trimmed batches, dropped fragments, and the space they took."""
 
 from array import array
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from postbus.store.sqlite.schema import first_id
 from postbus.store.trim import TrimCursor, TrimRule
 
 SLICE_BYTES_MAX: Final = 64 << 20
-"""Journal bytes let go in one call, whatever the limit: freeing them costs time for each page."""
+"""Journal bytes that one call lets go at most, for any limit: freeing each page costs time."""
 PINNED_ROWS_MAX: Final = 4_096
 """Index entries that one search for copy-forward looks at."""
 SHRINK_PAGES: Final = 1_024
@@ -52,7 +52,7 @@ _DROP_FRAGMENT: Final = "DELETE FROM fragment WHERE id = ?"
 
 
 class _Slice(NamedTuple):
-    """What one trim may drop, and how far its scan came."""
+    """The batches that a trim may drop, and how far its scan came."""
 
     dropped: list[int]
     bytes: int
@@ -81,8 +81,8 @@ class Retention:
         cursor = self._cursor(fragment)
         if not cursor.pinned:
             return []
-        # A row that is put with a body from before the scan keeps the one it has; one with a
-        # newer body may be a message whose body was copied forward.
+        # A row that is put with a body from before the scan keeps its body. A row with a newer body
+        # may be a message whose body was copied forward.
         put = (RowKey(*row[:3]) for row in checkpoint.rows if row.base >= cursor.scanned)
         keys = [*checkpoint.removed, *put]
         return rows.bases_of(self._database, fragment, keys, cursor.scanned)
@@ -119,8 +119,8 @@ class Retention:
     def _look_again(
         self, first: int, candidates: Sequence[int]
     ) -> tuple[Sequence[int], list[tuple[int, int]]]:
-        """The candidates that were looked at, and base and size of those that nothing pins any
-        longer. With large ones, the rest are for the next time."""
+        """The candidates that were looked at, and base and size of the candidates that nothing pins
+        any longer. If batches are large, the rest wait for the next call."""
         if not candidates:
             return candidates, []
         ids = array("q", [first + base for base in candidates])
@@ -136,7 +136,7 @@ class Retention:
         return candidates, [(row_id - first, size) for row_id, size in found]
 
     def _scan(self, first: int, start: int, rule: TrimRule, room: int, freed: int) -> _Slice:
-        """Go on from `start` to the first batch that is kept; so much is let go already."""
+        """Go on from `start` to the first batch that is kept; `freed` bytes are let go already."""
         dropped: list[int] = []
         pinned_count = 0
         newest = self._database.run(_NEWEST, (first, first + OFFSET_MAX))
@@ -184,7 +184,7 @@ class Retention:
             for base in chosen:
                 room = limit - len(found)
                 found += rows.find(self._database, _IN_BATCH, (fragment, base, room))
-        # Round and round: a search goes on where the last one stopped.
+        # Round and round: a search goes on where the last search stopped.
         self._searched[fragment] = start
         return found
 

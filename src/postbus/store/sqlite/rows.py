@@ -1,9 +1,9 @@
 """Index rows in and out of SQLite, many for each statement.
 
-Each step of a statement gives up the interpreter lock and takes it again, and taking it from a
-busy event loop can cost 5 ms: 4,096 rows in as many steps took 1 to 8 s then, against 60 ms in
-eight (10 ms when nothing else runs). So rows go in by several hundred, and a page comes out as one
-row that holds a list for each column.
+Each step of a statement gives up the interpreter lock and takes it again, and taking it from a busy
+event loop can cost 5 ms. 4,096 rows in as many steps then took 1 to 8 s, against 60 ms in eight
+steps (10 ms when nothing else runs). So rows go in by several hundred, and a page comes out as a
+single row that holds a list for each column.
 """
 
 import json
@@ -56,24 +56,22 @@ _LATER_GROUPS: Final = _GROUPS.format("grp > ?5")
 _OTHER_TYPE: Final = "a row of the index has a value of another type than was written"
 
 _WAKE_AT: Final = Row._fields.index("wake_at")
-"""The one column that may hold nothing."""
+"""The only column that may hold nothing."""
 
 _KEYED: Final = """
 fragment = ? AND subqueue = ? AND lane = ? AND number IN (SELECT value FROM carray(?))"""
 _BY_KEY: Final = _PAGE.format(f"SELECT * FROM message WHERE {_KEYED}")
 _REMOVE: Final = f"DELETE FROM message WHERE {_KEYED}"
-# CROSS JOIN keeps the keys on the outside: left to itself SQLite walks through all of a fragment
-# in the index by batch, which has every column that is asked for.
+# CROSS JOIN keeps the keys on the outside. Left to itself, SQLite walks through all of a fragment
+# in the index by batch, because that index has every requested column.
 _BASES: Final = """
 SELECT json_group_array(DISTINCT base) FROM carray(?4) CROSS JOIN message
 ON fragment = ?1 AND subqueue = ?2 AND lane = ?3 AND number = value AND +base < ?5"""
 
 
 def page_of(select: str) -> str:
-    """The statement that returns what `select` finds in message as one page, for `find`.
-
-    An order in `select` holds only together with a limit.
-    """
+    """The statement that returns the rows `select` finds in message as one page, for `find`. An
+    order in `select` holds only together with a limit."""
     return _PAGE.format(select)
 
 
@@ -87,7 +85,7 @@ def _run(database: Database, statement: str, values: Values) -> Rows:
     try:
         return database.run(statement, values)
     except apsw.SQLError as error:
-        if "JSON" in str(error):  # it cannot hold a blob, and no number is one
+        if "JSON" in str(error):  # JSON cannot hold a blob, and no number is a blob
             raise Damaged("a row of the index has a blob for a number") from error
         raise
 
@@ -110,7 +108,7 @@ def _unpage(page: tuple[Any, ...]) -> list[Row]:
 
 
 def _apart(data: bytes, sizes: Sequence[int | None]) -> list[Any]:
-    """The values that were concatenated; None for one that has no size."""
+    """The values that were concatenated; None for a value without a size."""
     ends = accumulate([size or 0 for size in sizes], initial=0)
     return [
         None if size is None else data[start:end]
@@ -121,7 +119,7 @@ def _apart(data: bytes, sizes: Sequence[int | None]) -> list[Any]:
 def groups(
     database: Database, fragment: int, subqueue: int, lane: int, after: bytes | None, limit: int
 ) -> list[bytes]:
-    """The groups of a lane behind one of them, or from the first on."""
+    """The groups of a lane behind `after`, or from the first on."""
     if after is None:
         [page] = _run(database, _FIRST_GROUPS, (fragment, subqueue, lane, limit))
     else:
@@ -136,7 +134,7 @@ def groups(
 
 
 def put(database: Database, fragment: int, rows: Sequence[Row]) -> None:
-    """Insert the rows, or replace those that are there."""
+    """Insert the rows, or replace existing rows."""
     start = 0
     for run in _RUNS:
         while len(rows) - start >= run:

@@ -12,12 +12,12 @@ from postbus.store.ports.journal import FRAGMENT_MAX, OFFSET_MAX
 from postbus.store.sqlite.database import Layout, name_folder
 
 OFFSET_BITS: Final = OFFSET_MAX.bit_length()
-"""A journal row's id is the fragment, and behind it the offset in so many bits."""
+"""A journal row's id is the fragment, followed by the offset in OFFSET_BITS bits."""
 
-# An ordinary rowid table: batches are appended at the end of their fragment's range, and large
-# values live on overflow pages that a scan of the small columns never touches.
-# `total` counts the bytes written to the fragment up to this batch, so that what lies between two
-# batches is known without a scan, and no row has to be updated with each commit.
+# An ordinary rowid table: batches are appended at the end of their fragment's range. Large values
+# live on overflow pages that a scan of the small columns never touches. `total` counts the bytes
+# written to the fragment up to this batch. So the bytes between two batches are known without a
+# scan, and no row has to be updated with each commit.
 JOURNAL: Final = """
 CREATE TABLE journal (
     id INTEGER PRIMARY KEY,
@@ -47,7 +47,7 @@ MESSAGE_DUE: Final = """
 CREATE INDEX message_due ON message (fragment, subqueue, lane, wake_at, number)
 WHERE wake_at IS NOT NULL"""
 
-# Sessions: one after the other by their ids, and the messages of one in order.
+# Sessions, ordered by their ids, and the messages of each session in order.
 MESSAGE_GROUP: Final = """
 CREATE INDEX message_group ON message (fragment, subqueue, lane, grp, number)
 WHERE grp IS NOT NULL"""

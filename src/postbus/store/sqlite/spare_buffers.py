@@ -1,13 +1,13 @@
 """Memory that is read into again and again.
 
-A buffer of some hundred kilobytes that is made anew for each read is memory that the system has to
-clear first, page by page, and Python once more: a tenth of what it takes to hand a batch on.
+The system has to clear a new buffer of some hundred kilobytes, page by page, and Python clears it
+once more. A new buffer for each read took a tenth of the time to hand a batch on.
 """
 
 
 class SpareBuffers:
-    """Buffers of one size. Who has been given one need not give it back: it is free again when the
-    last view of it is gone, also of those that a transport holds until it has sent them."""
+    """Buffers of equal size. A caller need not give a buffer back: it is free again when the last
+    view of it is gone, including views that a transport holds until it has sent them."""
 
     __slots__ = ("_count", "_kept", "_size")
 
@@ -18,7 +18,7 @@ class SpareBuffers:
         self._kept: list[bytearray] = []
 
     def take(self, size: int) -> memoryview:
-        """Room for this many bytes, with whatever was in it last."""
+        """Room for this many bytes, with the content of its last use."""
         if size > self._size:
             return memoryview(bytearray(size))
         for kept in self._kept:
@@ -31,7 +31,7 @@ class SpareBuffers:
 
 
 def _is_free(buffer: bytearray) -> bool:
-    # Python keeps an array from growing as long as there is a view of it, or one of a view.
+    # Python keeps an array from growing as long as there is a view of it, or a view of a view.
     try:
         buffer.append(0)
     except BufferError:

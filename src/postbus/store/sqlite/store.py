@@ -27,7 +27,7 @@ from postbus.store.sqlite.retention import Retention
 from postbus.store.sqlite.schema import OFFSET_BITS, STORE, first_id
 
 _PARTS_MAX: Final = 16
-"""Batches in one statement. A commit of so many needs no other, and no explicit transaction."""
+"""Batches in a statement. A commit of so many needs no other, and no explicit transaction."""
 
 _ACQUIRE: Final = """
 INSERT INTO fragment (id, epoch, broker, checkpoint, tail, state) VALUES (?, ?, ?, 0, 0, x'')
@@ -37,7 +37,7 @@ _RELEASE: Final = "UPDATE fragment SET epoch = epoch + 1, broker = '' WHERE id =
 _HEAD: Final = "SELECT epoch, checkpoint FROM fragment WHERE id = ?"
 _LAST: Final = """
 SELECT id, count, total FROM journal WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT 1"""
-# One step down the tree for each fragment: a scan would read every page of the journal.
+# A single step down the tree for each fragment: a scan would read every page of the journal.
 _NEWEST: Final = f"""
 SELECT max((SELECT at FROM journal WHERE journal.id BETWEEN
     fragment.id << {OFFSET_BITS} AND (fragment.id << {OFFSET_BITS}) + {OFFSET_MAX}
@@ -62,7 +62,7 @@ ON fragment.id = new.column1 >> 40 AND fragment.epoch = new.column2"""
 
 
 class _Head:
-    """Where a fragment stands, for the holder of one lease."""
+    """The position of a fragment, for the holder of a lease."""
 
     __slots__ = ("checkpoint", "epoch", "offset", "written")
 
@@ -71,7 +71,7 @@ class _Head:
         self.checkpoint = checkpoint
         self.offset = offset
         self.written = written
-        """Bytes of all batches so far, the `total` of the last one."""
+        """Bytes of all batches so far, the `total` of the last batch."""
 
 
 class SqliteStore:
@@ -118,8 +118,8 @@ class SqliteStore:
     def look_for_room(self) -> bool:
         if self._reserve is None:
             return True
-        # Often behind a commit, which is durable whatever is found here: a file that is broken
-        # refuses the next one.
+        # This often follows a commit, which is durable in any case: a broken file refuses the next
+        # commit.
         with suppress(StoreUnavailable):
             if self._reserve.is_pledged:
                 self._database.move_log()
@@ -137,8 +137,8 @@ class SqliteStore:
             return lease
 
     def _as_it_stands(self, fragment: int) -> Lease | None:
-        """With the epoch it has. Nobody else can have a file that has a reserve, so what is there
-        can be read and given out, although nothing can be written."""
+        """The lease with the epoch that is stored. Nobody else can hold a file with a reserve, so
+        its messages can be read and delivered, although nothing can be written."""
         with self._database.reading():
             stored = self._database.run(_POSITION, (fragment,))
             if not stored:
@@ -223,7 +223,7 @@ class SqliteStore:
                     part = fresh[fragment][0]
                     if part.checkpoint is not None:
                         released[fragment] = self._apply_checkpoint(part)
-                        # Only what is below a checkpoint is trimmed, so this is not older.
+                        # Only batches below a checkpoint are trimmed, so this is not older.
                         self._database.set_meta(_NEWEST_CHECKPOINT, part.at)
         # Only now: a transaction that failed must leave no trace here either.
         for fragment in passed:
@@ -265,7 +265,7 @@ class SqliteStore:
         return released
 
     def _is_stored(self, part: Part, head: _Head) -> bool:
-        """Is this a commit whose answer got lost, tried again?"""
+        """Is this the repetition of a commit whose answer got lost?"""
         if not part.batch or part.base >= head.offset:
             return False
         found = self._database.run(_BATCH, (first_id(part.lease.fragment) + part.base,))
@@ -297,7 +297,7 @@ class SqliteStore:
             return _Head(epoch, checkpoint, checkpoint, 0)
         [(row_id, count, total)] = last
         check_numbers((count, total), f"the last batch of fragment {fragment}")
-        # The newest batches may be trimmed while an older one is pinned.
+        # The newest batches may be trimmed while an older batch is pinned.
         return _Head(epoch, checkpoint, max(checkpoint, row_id - first + count), total)
 
     def load_pinned(
