@@ -22,7 +22,7 @@ from postbus.amqp.frames.performatives import (
 from postbus.amqp.frames.terminus import Source, Target
 from postbus.amqp.limits import Limits
 from postbus.amqp.receiving import ReceiverLink
-from postbus.amqp.sasl import encode_plain
+from postbus.amqp.sasl_plain import encode_plain
 from postbus.amqp.sending import SenderLink
 
 _READ_BYTES = 262_144

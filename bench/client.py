@@ -41,7 +41,7 @@ from postbus.amqp.frames.performatives import (
 from postbus.amqp.frames.terminus import Source, Target
 from postbus.amqp.limits import Limits
 from postbus.amqp.receiving import ReceiverLink
-from postbus.amqp.sasl import encode_plain
+from postbus.amqp.sasl_plain import encode_plain
 from postbus.amqp.sections import Properties, encode_data, encode_header, encode_properties
 from postbus.amqp.sending import SenderLink
 

@@ -28,7 +28,7 @@ from bench.work import QUIET_SHARE, Case, Generator, Run, RunFailed
 from postbus.broker.bloom import digest_of
 from postbus.broker.duplicate_history import History
 from postbus.broker.ledger import Layout, Ledger
-from postbus.runtime.fragment import CHECKPOINT_RECORDS
+from postbus.runtime.loaded_fragment import CHECKPOINT_RECORDS
 from postbus.store import batch
 from postbus.store.ports.journal import Part
 from postbus.store.sqlite.folder import DataFolder

@@ -35,7 +35,7 @@ from postbus.auth.sas import create_sas
 from postbus.broker.ledger import Layout, Ledger
 from postbus.broker.message import Message
 from postbus.broker.record_kinds import RecordKind
-from postbus.broker.subqueue import DEAD_LETTER
+from postbus.broker.subqueue_numbers import DEAD_LETTER
 from postbus.store import batch
 from postbus.store.ports.journal import Part
 from postbus.store.sqlite.folder import DataFolder

@@ -1,6 +1,6 @@
 """Where the `postbus` script starts."""
 
-from postbus.cli.importing import imported_quickly
+from postbus.cli.quick_imports import imported_quickly
 
 
 def main() -> None:

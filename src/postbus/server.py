@@ -16,21 +16,21 @@ from typing import Final, cast
 import structlog
 import uvloop
 
-from postbus.auth.access import Access
 from postbus.auth.authority import Authority
 from postbus.auth.namespace_key import KeyFileError, choose_key, connection_string
+from postbus.auth.opening import Access
 from postbus.broker.window import WindowLimits
+from postbus.config.mistakes import ConfigError, ConfigMistake
 from postbus.config.option_reading import read_options
-from postbus.config.places import ConfigError, ConfigMistake
 from postbus.errors import SHUTTING_DOWN, ConnectionForced, OutcomeUnknown, StoreUnavailable
 from postbus.feed.readers import FeedReaders
 from postbus.feed.service import Feed
 from postbus.gateway.connection import Gateway
 from postbus.gateway.context import ConnectionContext
-from postbus.http.app import Front
 from postbus.http.deadletters import REQUEST_MAX_BYTES
 from postbus.http.feed import FeedPages
 from postbus.http.mailbox import Mailbox
+from postbus.http.routing import Front
 from postbus.model.description import QueueDescription
 from postbus.model.times import Instant
 from postbus.namespace.entities import QueueEntity, TopicEntity
@@ -46,7 +46,7 @@ from postbus.net.listener import Listener, allow_open_files
 from postbus.net.places import Place, Places
 from postbus.observe.logs import TrackingIds, configure
 from postbus.observe.metrics import EntityReading, Metrics
-from postbus.observe.scraping import Scraping
+from postbus.observe.scrape_cache import Scraping
 from postbus.observe.turns import Ticking
 from postbus.ops.backup import BACKUP, back_up_running
 from postbus.ops.config_file import NamespaceConfig, load_config

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from postbus.broker.record_kinds import MEANINGS
-from postbus.broker.subqueue import KIND_MASK, OWNER_BITS
+from postbus.broker.subqueue_numbers import KIND_MASK, OWNER_BITS
 from postbus.store import batch
 from pyspark_postbus.spans import Buffer, Flags, Positions, Spans
 
@@ -38,13 +38,13 @@ _KNOWN: Final[Flags] = np.isin(np.arange(256), [int(kind) for kind in MEANINGS])
 
 
 def owners_of(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """As `postbus.broker.subqueue.owner_of`, for each of these records."""
+    """As `postbus.broker.subqueue_numbers.owner_of`, for each of these records."""
     owners: npt.NDArray[Any] = rows["subqueue"] >> OWNER_BITS
     return owners
 
 
 def sub_queues_of(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """As `postbus.broker.subqueue.kind_of`, for each of these records."""
+    """As `postbus.broker.subqueue_numbers.kind_of`, for each of these records."""
     kinds: npt.NDArray[Any] = rows["subqueue"] & KIND_MASK
     return kinds
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from postbus.broker.subqueue import owner_of
+from postbus.broker.subqueue_numbers import owner_of
 from postbus.client.connection_string import Namespace
 from postbus.feed.events import JournalOrigin
 from pyspark_postbus.chunk_records import OtherJournal

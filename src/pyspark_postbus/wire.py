@@ -15,7 +15,7 @@ from postbus.amqp.connection import Connection
 from postbus.amqp.events import Closed, Event, LinkDetached, SessionEnded
 from postbus.amqp.frames.outcomes import Error
 from postbus.amqp.limits import Limits
-from postbus.amqp.sasl import encode_plain
+from postbus.amqp.sasl_plain import encode_plain
 from postbus.amqp.session import Session
 from postbus.client.connection_string import Namespace
 

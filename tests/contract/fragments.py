@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from postbus.model.rows import Checkpoint, Row, RowKey
+from postbus.model.index_rows import Checkpoint, Row, RowKey
 from postbus.store import batch
 from postbus.store.batch import StoredBatch
 from postbus.store.ports.journal import Lease, Part

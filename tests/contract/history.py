@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable
 
-from postbus.model.rows import Row
+from postbus.model.index_rows import Row
 from postbus.store.memory.store import MemoryStore
 from postbus.store.ports.store import Store
 from tests.contract.fragments import T0, Dump, Writer, change, dump

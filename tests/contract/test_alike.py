@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from postbus.model.rows import Checkpoint, Row, RowKey
+from postbus.model.index_rows import Checkpoint, Row, RowKey
 from postbus.store.memory.store import MemoryStore
 from postbus.store.ports.store import Store
 from postbus.store.sqlite.store import SqliteStore

@@ -10,9 +10,9 @@ from uuid import UUID
 from postbus.amqp.codec import decode
 from postbus.amqp.sections import Properties, encode_data, encode_properties
 from postbus.broker import chores, session_operations
-from postbus.broker.pages import Need
+from postbus.broker.index_pages import Need
 from postbus.broker.policy import Policy
-from postbus.broker.subqueue import MAIN
+from postbus.broker.subqueue_numbers import MAIN
 from postbus.errors import ServiceBusError
 from postbus.gateway.management import ManagementNode
 from postbus.gateway.nodes import MANAGEMENT_SPELLING, NodeRequest

@@ -11,12 +11,12 @@ from postbus.broker.record_kinds import RecordKind
 from postbus.feed.events import JournalOrigin, event
 from postbus.http.deadletters import read_numbers, read_resubmission
 from postbus.messages.envelope import read_message
-from postbus.namespace.revision import Revision
+from postbus.namespace.dead_letter_edits import Revision
 from postbus.store import batch
 from pyspark_postbus.columns import ALL
 from pyspark_postbus.decode import Decoder
 from tests.property.test_feed_decode import as_arrow_gives
-from tests.unit.namespace.test_revision import dead_letter
+from tests.unit.namespace.test_dead_letter_edits import dead_letter
 
 NOW = 1_700_000_000_000
 PROPERTY_SIZE_MAX = 2_000

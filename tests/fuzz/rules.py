@@ -18,7 +18,7 @@ from postbus.rules.grammar import KEYWORDS
 from postbus.rules.matching import RuleSet
 from postbus.rules.predicates import Predicate
 from postbus.rules.rule import Rule, compile_rule
-from postbus.rules.system import SYSTEM_PROPERTIES
+from postbus.rules.system_properties import SYSTEM_PROPERTIES
 from postbus.rules.values import EvaluationFailed, Opaque
 from tests.unit.rules.samples import Sample, new_id
 

@@ -8,14 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from postbus.amqp.faults import DecodeError
-from postbus.amqp.sasl import parse_plain
+from postbus.amqp.sasl_plain import parse_plain
 from postbus.auth.authority import Authority, resource_path
 from postbus.auth.jwks import SigningKeys
 from postbus.auth.jwt import Issuer
 from postbus.auth.keyring import AccessKey
 from postbus.config.content import Content, Subscription
 from postbus.config.emulator import write_emulator
-from postbus.config.places import ConfigError, ConfigMistake
+from postbus.config.mistakes import ConfigError, ConfigMistake
 from postbus.config.planning import Limits, make_plan
 from postbus.config.steps import StepReport
 from postbus.config.toml import write_toml

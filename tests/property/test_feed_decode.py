@@ -47,7 +47,7 @@ from postbus.amqp.sections import (
 from postbus.broker import records
 from postbus.broker.message import LANES, STATE, ForwardingInfo, Message
 from postbus.broker.record_kinds import BRINGS_BODY, RecordKind
-from postbus.broker.subqueue import subqueue_of
+from postbus.broker.subqueue_numbers import subqueue_of
 from postbus.errors import ServiceBusError
 from postbus.feed import events
 from postbus.feed.events import COLUMNS, TIMES, JournalOrigin, event

@@ -12,7 +12,7 @@ from postbus.amqp.faults import ProtocolError
 from postbus.broker import records
 from postbus.broker.message import LANES, SCHEDULED, STATE, Message
 from postbus.broker.record_kinds import BRINGS_BODY, OPERATIONS, RecordKind
-from postbus.broker.subqueue import kind_of, owner_of, subqueue_of
+from postbus.broker.subqueue_numbers import kind_of, owner_of, subqueue_of
 from postbus.errors import ServiceBusError
 from postbus.feed.events import COLUMNS, JournalOrigin, event
 from postbus.feed.lines import line

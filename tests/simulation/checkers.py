@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from postbus.broker.message import DEFERRED, SCHEDULED, Message
 from postbus.broker.queue import Queue
 from postbus.broker.record_kinds import RecordKind
-from postbus.broker.subqueue import DEAD_LETTER, MAIN
+from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN
 from tests.simulation.history import Violation
 from tests.simulation.inventory import Seen
 from tests.simulation.model import REMOVES, Asked, Entry, Event, Model

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from postbus.broker import browse
+from postbus.broker.index_pages import Need, Pages
 from postbus.broker.message import NO_TTL, Message, NewProperties
-from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
 from postbus.broker.resubmission import Back, Repair, Result, resubmit
-from postbus.broker.subqueue import DEAD_LETTER, MAIN
+from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN
 from tests.simulation.model import Asked, Sent
 
 VERBS = ["complete", "abandon", "defer", "dead_letter", "release", "lose", "forget"]

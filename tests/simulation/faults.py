@@ -10,16 +10,16 @@ from unittest import mock
 
 from postbus.broker import chores, delta, resubmission
 from postbus.broker.delta import Delta
+from postbus.broker.index_pages import Pages
 from postbus.broker.ledger import Ledger
 from postbus.broker.message import Message
-from postbus.broker.pages import Pages
 from postbus.broker.queue import Queue
 from postbus.broker.record_kinds import RecordKind
 from postbus.errors import StoreUnavailable
-from postbus.model.rows import Row
+from postbus.model.index_rows import Row
 from postbus.model.times import NEVER
 from postbus.runtime import commits, engine_cache
-from postbus.runtime.fragment import LoadedFragment, Output
+from postbus.runtime.loaded_fragment import LoadedFragment, Output
 from postbus.runtime.runtime import Runtime
 from postbus.store.memory.store import MemoryStore
 from postbus.store.ports.journal import Trimmed

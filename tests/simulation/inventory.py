@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from postbus.broker import browse, records
+from postbus.broker.index_pages import BatchPage, BodyPage, Loaded, Need, NextDue, Page, Pages
 from postbus.broker.ledger import Layout, Ledger
-from postbus.broker.pages import BatchPage, BodyPage, Loaded, Need, NextDue, Page, Pages
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
 from postbus.broker.shared_state import SharedState
-from postbus.broker.subqueue import DEAD_LETTER, MAIN
+from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN
 from postbus.broker.window import WindowLimits
 from postbus.runtime.loading import load_page
 from postbus.store import batch

@@ -11,7 +11,7 @@ from postbus.broker.duplicate_history import History
 from postbus.broker.ledger import Layout, Ledger
 from postbus.broker.message import Message
 from postbus.broker.policy import Policy
-from postbus.model.rows import Row
+from postbus.model.index_rows import Row
 from postbus.store import batch
 from postbus.store.batch import StoredBatch
 from tests.simulation.history import Violation

@@ -16,7 +16,7 @@ from postbus.broker.message import ACTIVE, Message
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
 from postbus.broker.record_kinds import MEANINGS, Effect, RecordKind
-from postbus.broker.subqueue import MAIN
+from postbus.broker.subqueue_numbers import MAIN
 from postbus.store import batch
 from tests.simulation.history import History
 

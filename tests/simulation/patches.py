@@ -9,7 +9,15 @@ from typing import Any
 from unittest import mock
 
 from postbus.broker import browse, chores, queue, resubmission
-from postbus.runtime import commits, dispatch, engine_cache, fragment, loading, receivers, runtime
+from postbus.runtime import (
+    commits,
+    dispatch,
+    engine_cache,
+    loaded_fragment,
+    loading,
+    receivers,
+    runtime,
+)
 
 
 class Silent:
@@ -34,8 +42,8 @@ def tiny(chance: random.Random) -> Iterator[None]:
         (resubmission, {"RECEIVE_BYTES_MAX": chance.choice([30, 4 << 20])}),
         (queue, {"EXPIRED_PER_TAKE": few}),
         (receivers, {"SERVED_AT_ONCE": chance.choice([1, few])}),
-        (fragment, {"CHECKPOINT_CHANGES": chance.choice([1, 6, 40])}),
-        (fragment, {"CHECKPOINT_RECORDS": chance.choice([3, 50, 1_000])}),
+        (loaded_fragment, {"CHECKPOINT_CHANGES": chance.choice([1, 6, 40])}),
+        (loaded_fragment, {"CHECKPOINT_RECORDS": chance.choice([3, 50, 1_000])}),
         (engine_cache, {"SOON_MS": chance.choice([0, 300])}),
         (runtime, {"AHEAD_REQUESTS_MIN": chance.choice([1, 2, 99])}),
         (dispatch, {"GIVEN_PER_TURN": chance.choice([1, few, 50])}),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from postbus.broker.message import DEFERRED, SCHEDULED
 from postbus.broker.policy import Policy
-from postbus.broker.subqueue import DEAD_LETTER, MAIN
+from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN
 from tests.contract.disk import PowerCut
 from tests.simulation.history import Violation, fault_of
 from tests.simulation.inventory import (

@@ -11,17 +11,17 @@ from unittest import mock
 from postbus.broker import records
 from postbus.broker.chores import copy_forward
 from postbus.broker.engine import Engine
+from postbus.broker.index_pages import Need, Pages
 from postbus.broker.message import Message
-from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
 from postbus.broker.resubmission import Outcome, Result
-from postbus.broker.subqueue import DEAD_LETTER, MAIN
+from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN
 from postbus.broker.window import WindowLimits
 from postbus.errors import InternalError, MessageLockLost, OutcomeUnknown, ServiceBusError
 from postbus.observe.meters import StoreMeter
 from postbus.runtime.engine_cache import EngineCache, Retired
-from postbus.runtime.fragment import LoadedFragment, Output
+from postbus.runtime.loaded_fragment import LoadedFragment, Output
 from postbus.runtime.loading import Loader
 from postbus.runtime.receivers import OutgoingMessage
 from postbus.runtime.requests import Call, Chore

@@ -12,15 +12,15 @@ from unittest import mock
 
 from postbus.broker.chores import copy_forward
 from postbus.broker.engine import Engine
+from postbus.broker.index_pages import Need, Pages
 from postbus.broker.message import Message
-from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
 from postbus.broker.window import WindowLimits
 from postbus.errors import InternalError, ServiceBusError
 from postbus.observe.meters import StoreMeter
 from postbus.runtime.engine_cache import EngineCache
 from postbus.runtime.forwarder import Forwarder
-from postbus.runtime.fragment import LoadedFragment, Output
+from postbus.runtime.loaded_fragment import LoadedFragment, Output
 from postbus.runtime.loading import Loader
 from postbus.runtime.receivers import OutgoingMessage
 from postbus.runtime.requests import Call, Chore, GiveBack

@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 from postbus.broker import browse, chores, records
 from postbus.broker import engine as broker
 from postbus.broker.duplicate_history import History
+from postbus.broker.index_pages import Need, Pages
 from postbus.broker.ledger import Layout, Ledger
 from postbus.broker.message import Message, NewProperties
-from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
 from postbus.broker.shared_state import SharedState
-from postbus.broker.subqueue import MAIN
+from postbus.broker.subqueue_numbers import MAIN
 from postbus.broker.window import WindowLimits
 from postbus.runtime.loading import load_page
 from postbus.store import batch

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from postbus.broker.engine import Engine
-from postbus.broker.pages import Pages
+from postbus.broker.index_pages import Pages
 from postbus.broker.transaction import Transaction
 
 

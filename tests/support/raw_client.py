@@ -15,7 +15,7 @@ from postbus.amqp.frames.performatives import ROLE_RECEIVER, ROLE_SENDER, Attach
 from postbus.amqp.frames.terminus import Source, Target
 from postbus.amqp.limits import Limits
 from postbus.amqp.receiving import ReceiverLink
-from postbus.amqp.sasl import encode_plain
+from postbus.amqp.sasl_plain import encode_plain
 from postbus.amqp.sending import SenderLink
 from postbus.amqp.session import Session
 from tests.support.raw_socket import connect

@@ -10,7 +10,7 @@ from postbus.broker.held_sessions import Session
 from postbus.broker.message import Message
 from postbus.broker.policy import Policy
 from postbus.broker.session_list import Listing
-from postbus.broker.subqueue import MAIN
+from postbus.broker.subqueue_numbers import MAIN
 from postbus.broker.window import WindowLimits
 from postbus.store.ports.store import Store
 from tests.support.engine import Engine

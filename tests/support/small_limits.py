@@ -65,7 +65,7 @@ LIMITS: Final[dict[str, dict[str, int]]] = {
     "postbus.gateway.response_writer": {"RESPONSE_TOIL_MAX": 1},
     "postbus.gateway.operations": {"LOOK_TOIL_MAX": 1},
     "postbus.http.messages": {"VALUES_PER_TURN": 2},
-    "postbus.runtime.fragment": {"CHECKPOINT_CHANGES": 5},
+    "postbus.runtime.loaded_fragment": {"CHECKPOINT_CHANGES": 5},
 }
 
 

@@ -7,11 +7,11 @@ from functools import partial
 
 from postbus.broker import chores, forwarding
 from postbus.broker.forwarding import ForwardBatch, ForwardResult, outbox_id
+from postbus.broker.index_pages import Pages
 from postbus.broker.message import ACTIVE, OUTBOX, Message
-from postbus.broker.pages import Pages
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
-from postbus.broker.subqueue import MAIN, subqueue_of
+from postbus.broker.subqueue_numbers import MAIN, subqueue_of
 from postbus.broker.topic import Copy, Sorted, fan_out
 from postbus.errors import ServiceBusError
 from postbus.store.ports.store import Store

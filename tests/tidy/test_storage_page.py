@@ -7,7 +7,7 @@ import struct
 
 from postbus.broker.message import DETAILS
 from postbus.broker.records import HEAD_SIZE
-from postbus.broker.subqueue import OWNER_BITS
+from postbus.broker.subqueue_numbers import OWNER_BITS
 from postbus.store import batch
 from postbus.store.sqlite.catalog import CATALOG
 from postbus.store.sqlite.schema import OFFSET_BITS, STORE

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from postbus.model.limits import LOCK_DURATION_MAX_MS, LOCK_DURATION_MIN_MS
 from postbus.settings import (
     MADE_CERTIFICATE,
     Settings,
@@ -200,3 +201,12 @@ def test_a_name_says_its_unit() -> None:
 def test_flag_and_variable_follow_from_the_name() -> None:
     assert flag_of("frame_size_max_bytes") == "--frame-size-max-bytes"
     assert variable_of("frame_size_max_bytes") == "POSTBUS_FRAME_SIZE_MAX_BYTES"
+
+
+def test_the_default_lock_has_the_bounds_of_a_lock() -> None:
+    """Settings import nothing of the model, so the two bounds are held together here."""
+    for allowed in (LOCK_DURATION_MIN_MS, LOCK_DURATION_MAX_MS):
+        assert Settings(default_lock_duration_ms=allowed).default_lock_duration_ms == allowed
+    for refused in (LOCK_DURATION_MIN_MS - 1, LOCK_DURATION_MAX_MS + 1):
+        with pytest.raises(ValueError, match="default_lock_duration_ms"):
+            Settings(default_lock_duration_ms=refused)

@@ -8,13 +8,13 @@ from typing import Final
 
 from postbus.broker import session_operations
 from postbus.broker.chores import refill
-from postbus.broker.lanes import first_messages, first_of_session
+from postbus.broker.index_pages import BodyPage, GroupPage, LanePage, Need, Pages, RowPage, missing
+from postbus.broker.lane_reading import first_messages, first_of_session
 from postbus.broker.message import ACTIVE, DEFERRED, SCHEDULED, Message, from_row, no_body
-from postbus.broker.pages import BodyPage, GroupPage, LanePage, Need, Pages, RowPage, missing
 from postbus.broker.queue import Queue
 from postbus.broker.record_kinds import RecordKind
 from postbus.errors import InvalidArgument, MessageNotFound, MessageSizeExceeded
-from postbus.model.rows import RowKey
+from postbus.model.index_rows import RowKey
 from postbus.model.times import Instant
 
 PEEK_COUNT_MAX: Final = 250

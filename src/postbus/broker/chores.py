@@ -8,20 +8,7 @@ from typing import Final
 
 from postbus.broker.engine import Engine
 from postbus.broker.held_sessions import Session
-from postbus.broker.lanes import first_messages
-from postbus.broker.message import (
-    ACTIVE,
-    LANES,
-    PUBLISHING,
-    SCHEDULED,
-    STATE,
-    CorruptRow,
-    ForwardingInfo,
-    Message,
-    from_row,
-    no_body,
-)
-from postbus.broker.pages import (
+from postbus.broker.index_pages import (
     BatchPage,
     BodyPage,
     DuePage,
@@ -34,10 +21,23 @@ from postbus.broker.pages import (
     PinnedPage,
     missing,
 )
+from postbus.broker.lane_reading import first_messages
+from postbus.broker.message import (
+    ACTIVE,
+    LANES,
+    PUBLISHING,
+    SCHEDULED,
+    STATE,
+    CorruptRow,
+    ForwardingInfo,
+    Message,
+    from_row,
+    no_body,
+)
 from postbus.broker.queue import Queue
 from postbus.broker.record_kinds import RecordKind
-from postbus.broker.subqueue import MAIN, owner_of, subqueues_of
-from postbus.model.rows import Row
+from postbus.broker.subqueue_numbers import MAIN, owner_of, subqueues_of
+from postbus.model.index_rows import Row
 from postbus.model.times import NEVER, Instant
 
 SLICE: Final = 256

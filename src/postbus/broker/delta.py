@@ -7,7 +7,7 @@ checkpoints leaves no trace here, and so never touches the index.
 from collections.abc import Iterable, Iterator
 
 from postbus.broker.message import Message, from_row, to_row
-from postbus.model.rows import Row, RowKey
+from postbus.model.index_rows import Row, RowKey
 from postbus.model.times import Instant
 
 _LANES = 8

@@ -15,7 +15,7 @@ from typing import Final
 
 from postbus.broker.bloom import SIZE_MIN, UNFOLDED, Layer, places_of, size_for
 from postbus.broker.message import CorruptRow
-from postbus.model.rows import SeenIds
+from postbus.model.index_rows import SeenIds
 from postbus.model.times import NEVER, Instant
 
 SEGMENT_IDS: Final = 131_072

@@ -10,8 +10,8 @@ from typing import Final
 
 from postbus.broker.bloom import digest_of
 from postbus.broker.duplicate_history import History, Segment
+from postbus.broker.index_pages import Need, Pages, SeenPage, SeenSlice
 from postbus.broker.message import ForwardingInfo, Message
-from postbus.broker.pages import Need, Pages, SeenPage, SeenSlice
 from postbus.broker.policy import admit
 from postbus.broker.queue import Queue
 from postbus.model.times import Instant

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 
 from postbus.broker.alarms import Alarms
 from postbus.broker.duplicates import foresee, send_once
+from postbus.broker.index_pages import Need, Pages
 from postbus.broker.ledger import Ledger
 from postbus.broker.message import LANES, OUTBOX, Message
 from postbus.broker.outbox import Outbox
-from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
 from postbus.broker.session_queue import SessionQueue
 from postbus.broker.shared_state import SharedState
-from postbus.broker.subqueue import owner_of, subqueues_of
+from postbus.broker.subqueue_numbers import owner_of, subqueues_of
 from postbus.broker.topic import RuleMatcher, Topic
 from postbus.errors import EntityNotFound
 from postbus.model.times import Instant

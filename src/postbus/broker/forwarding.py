@@ -19,15 +19,15 @@ from postbus.broker.browse import by_number
 from postbus.broker.duplicate_history import History
 from postbus.broker.duplicates import digests_of, drop, lookup, repeated
 from postbus.broker.engine import Engine
-from postbus.broker.lanes import first_messages
+from postbus.broker.index_pages import BodyPage, LanePage, Need, Page, Pages, missing
+from postbus.broker.lane_reading import first_messages
 from postbus.broker.message import ACTIVE, OUTBOX, SCHEDULED, ForwardingInfo, Message, no_body
 from postbus.broker.outbox import destination_of
-from postbus.broker.pages import BodyPage, LanePage, Need, Page, Pages, missing
 from postbus.broker.policy import NOWHERE, admit
 from postbus.broker.queue import HOPS_EXCEEDED, HOPS_MAX, Queue
 from postbus.broker.record_kinds import RecordKind
 from postbus.broker.send_via import is_posted
-from postbus.broker.subqueue import owner_of
+from postbus.broker.subqueue_numbers import owner_of
 from postbus.errors import EntityDisabled, ServiceBusError
 from postbus.model.times import NEVER, Instant
 

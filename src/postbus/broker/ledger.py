@@ -20,7 +20,7 @@ from postbus.broker.message import (
 )
 from postbus.broker.record_kinds import MEANINGS, Effect, RecordKind
 from postbus.broker.records import Record
-from postbus.model.rows import Checkpoint
+from postbus.model.index_rows import Checkpoint
 from postbus.model.times import Instant
 
 _STATE_VERSION: Final = 3

@@ -6,8 +6,8 @@ The body is kept as received and never re-encoded; the engine does not look into
 import struct
 from typing import Final, NamedTuple
 
-from postbus.broker.subqueue import MAIN, kind_of, owner_of
-from postbus.model.rows import Row
+from postbus.broker.subqueue_numbers import MAIN, kind_of, owner_of
+from postbus.model.index_rows import Row
 from postbus.model.times import Instant
 
 # Lanes: the state a message is in. The numbers are part of the stored format; the first three are

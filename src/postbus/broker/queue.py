@@ -25,7 +25,7 @@ from postbus.broker.outbox import Outbox
 from postbus.broker.policy import NOWHERE, Policy, admit
 from postbus.broker.record_kinds import RecordKind
 from postbus.broker.shared_state import SharedState
-from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, subqueue_of
+from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, subqueue_of
 from postbus.broker.window import Window
 from postbus.errors import (
     EntityDisabled,

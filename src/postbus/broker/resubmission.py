@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 from postbus.broker.bloom import digest_of
 from postbus.broker.browse import RECEIVE_BYTES_MAX, by_number
 from postbus.broker.engine import Engine
+from postbus.broker.index_pages import BodyPage, Need, Page, Pages, missing
 from postbus.broker.message import ACTIVE, DEFERRED, SCHEDULED, ForwardingInfo, Message, no_body
-from postbus.broker.pages import BodyPage, Need, Page, Pages, missing
 from postbus.broker.policy import NOWHERE, Policy, admit
 from postbus.broker.queue import Queue
 from postbus.broker.record_kinds import RecordKind

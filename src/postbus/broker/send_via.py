@@ -12,7 +12,7 @@ from postbus.broker.engine import Engine
 from postbus.broker.message import OUTBOX, ForwardingInfo, Message
 from postbus.broker.policy import Policy, admit
 from postbus.broker.record_kinds import RecordKind
-from postbus.broker.subqueue import TRANSFER_DEAD_LETTER, kind_of
+from postbus.broker.subqueue_numbers import TRANSFER_DEAD_LETTER, kind_of
 from postbus.model.times import Instant
 
 

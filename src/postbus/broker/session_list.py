@@ -7,9 +7,9 @@ ended, so that the next page starts there instead of counting from the beginning
 from typing import Final
 
 from postbus.broker.held_sessions import Sessions
-from postbus.broker.lanes import first_messages, first_of_session
+from postbus.broker.index_pages import GroupsPage, Need, Page, Pages, missing
+from postbus.broker.lane_reading import first_messages, first_of_session
 from postbus.broker.message import ACTIVE, STATE
-from postbus.broker.pages import GroupsPage, Need, Page, Pages, missing
 from postbus.broker.queue import Queue
 from postbus.broker.session_queue import with_sessions
 from postbus.errors import InvalidArgument

@@ -7,9 +7,9 @@ forward. The hold of a session does not survive a restart, as a lock does not.
 from typing import Final
 
 from postbus.broker.held_sessions import READY_MAX, Session, Sessions
-from postbus.broker.lanes import first_of_session
+from postbus.broker.index_pages import BodyPage, GroupPage, GroupsPage, Need, Page, Pages, missing
+from postbus.broker.lane_reading import first_of_session
 from postbus.broker.message import ACTIVE, STATE, Message, no_body
-from postbus.broker.pages import BodyPage, GroupPage, GroupsPage, Need, Page, Pages, missing
 from postbus.broker.policy import ID_LENGTH_MAX
 from postbus.broker.queue import Queue
 from postbus.broker.record_kinds import RecordKind

@@ -5,7 +5,7 @@ from typing import Final
 
 from postbus.broker.ledger import Ledger
 from postbus.broker.outbox import Outbox
-from postbus.broker.subqueue import Owner, Subqueue
+from postbus.broker.subqueue_numbers import Owner, Subqueue
 from postbus.broker.window import WindowLimits
 
 _COUNTER_BYTES: Final = 3

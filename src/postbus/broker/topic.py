@@ -9,13 +9,13 @@ that no subscription sees them out of order.
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
-from postbus.broker.lanes import first_messages
+from postbus.broker.index_pages import BodyPage, Need, Page, Pages
+from postbus.broker.lane_reading import first_messages
 from postbus.broker.message import PUBLISHING, ForwardingInfo, Message, no_body
-from postbus.broker.pages import BodyPage, Need, Page, Pages
 from postbus.broker.policy import admit
 from postbus.broker.queue import HEADERS_TOO_LARGE, Queue
 from postbus.broker.record_kinds import RecordKind
-from postbus.broker.subqueue import MAIN
+from postbus.broker.subqueue_numbers import MAIN
 from postbus.model.times import Instant
 
 COPIES_AT_ONCE: Final = 512

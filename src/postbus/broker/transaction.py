@@ -11,12 +11,12 @@ from typing import Final, NamedTuple
 
 from postbus.broker.browse import find_scheduled
 from postbus.broker.engine import Engine
+from postbus.broker.index_pages import BodyPage, Need, Page, Pages, missing
 from postbus.broker.message import Message, NewProperties, no_body
-from postbus.broker.pages import BodyPage, Need, Page, Pages, missing
 from postbus.broker.policy import admit
 from postbus.broker.queue import Queue
 from postbus.broker.record_kinds import RecordKind
-from postbus.broker.rewriting import Rewriting, check_together
+from postbus.broker.rewrite_bound import Rewriting, check_together
 from postbus.broker.send_via import admit_posts, post
 from postbus.errors import (
     InvalidOperation,

@@ -15,8 +15,8 @@ from typing import Annotated, Any, NoReturn, get_origin
 import typer
 
 from postbus.cli.feed import app as feed
-from postbus.cli.importing import imported_quickly
 from postbus.cli.pipeline import app as pipelines
+from postbus.cli.quick_imports import imported_quickly
 from postbus.settings import (
     Settings,
     SettingsError,

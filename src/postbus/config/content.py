@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeVar
 from uuid import uuid4
 
-from postbus.config.places import ConfigMistake, inside, refusals_at
+from postbus.config.mistakes import ConfigMistake, inside, refusals_at
 from postbus.model.description import (
     Description,
     QueueDescription,

@@ -24,8 +24,7 @@ from postbus.config.content import (
     form_of,
     refuse_repeats,
 )
-from postbus.config.notation import field_value, plain_of, read_plain
-from postbus.config.places import (
+from postbus.config.mistakes import (
     ConfigMistake,
     any_table_at,
     list_at,
@@ -33,6 +32,7 @@ from postbus.config.places import (
     table_at,
     text_at,
 )
+from postbus.config.notation import field_value, plain_of, read_plain
 from postbus.model.address import check_entity_name, check_subscription_name
 from postbus.model.description import QueueDescription
 from postbus.model.fields import QUEUE, SUBSCRIPTION, TOPIC, Field, FieldType, Form

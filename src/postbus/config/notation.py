@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from postbus.config.content import Chosen
-from postbus.config.places import not_at, refusals_at
+from postbus.config.mistakes import not_at, refusals_at
 from postbus.model.authorization import Rules, names_of
 from postbus.model.description import Description, EntityStatus
 from postbus.model.fields import Field, FieldType

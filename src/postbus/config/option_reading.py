@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from postbus.config.content import Content, Described, Queue, Subscription, Topic
-from postbus.config.places import ConfigMistake, refusals_at
+from postbus.config.mistakes import ConfigMistake, refusals_at
 from postbus.model.address import check_entity_name, check_subscription_name
 from postbus.model.description import QueueDescription, SubscriptionDescription, TopicDescription
 

@@ -21,8 +21,8 @@ from postbus.config.content import (
     destinations,
     form_of,
 )
+from postbus.config.mistakes import ConfigMistake, inside
 from postbus.config.notation import field_value, shown
-from postbus.config.places import ConfigMistake, inside
 from postbus.config.steps import Change, Step, Verb
 from postbus.config.toml import rule_values
 from postbus.model.authorization import settle_rules

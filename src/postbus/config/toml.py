@@ -21,8 +21,7 @@ from postbus.config.content import (
     form_of,
     refuse_repeats,
 )
-from postbus.config.notation import Toml, field_value, is_plain, plain_of, read_typed, toml_of
-from postbus.config.places import (
+from postbus.config.mistakes import (
     ConfigMistake,
     any_table_at,
     inside,
@@ -31,6 +30,7 @@ from postbus.config.places import (
     table_at,
     text_at,
 )
+from postbus.config.notation import Toml, field_value, is_plain, plain_of, read_typed, toml_of
 from postbus.model.address import check_entity_name, check_subscription_name
 from postbus.model.description import QueueDescription
 from postbus.model.fields import QUEUE, SUBSCRIPTION, TOPIC, Field, FieldType, Form

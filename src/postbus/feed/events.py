@@ -17,7 +17,13 @@ from postbus.amqp.sections import (
 from postbus.broker import records
 from postbus.broker.message import SCHEDULED, STATE, Message
 from postbus.broker.record_kinds import OPERATIONS
-from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, kind_of, owner_of
+from postbus.broker.subqueue_numbers import (
+    DEAD_LETTER,
+    MAIN,
+    TRANSFER_DEAD_LETTER,
+    kind_of,
+    owner_of,
+)
 from postbus.messages.plain_values import id_text, property_text, read_body, text_of
 from postbus.model.times import Instant
 

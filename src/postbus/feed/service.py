@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
-from postbus.broker.subqueue import subqueue_of
+from postbus.broker.subqueue_numbers import subqueue_of
 from postbus.errors import (
     SHUTTING_DOWN,
     ConnectionForced,
@@ -31,7 +31,7 @@ from postbus.model.address import Address, SubQueue
 from postbus.model.times import Instant
 from postbus.namespace.entities import QueueEntity, TopicEntity
 from postbus.namespace.namespace import Namespace
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.store_thread import StoreThread
 from postbus.store import batch
 from postbus.store.batch import StoredBatch

@@ -11,7 +11,7 @@ from postbus.amqp.frames.terminus import Source
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sending import SenderLink
 from postbus.auth.authority import Right, missing_claim
-from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
+from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
 from postbus.errors import (
     EntityDisabled,
     EntityNotFound,
@@ -27,7 +27,7 @@ from postbus.gateway.client_links import ClientReceiver, ClientSender
 from postbus.gateway.management import ManagementNode
 from postbus.gateway.nodes import CBS_SPELLING, MANAGEMENT_SPELLING, NodeReceiver, NodeSender
 from postbus.gateway.session_link import ClientSessionReceiver, SessionFilter, read_session_filter
-from postbus.gateway.terminus import browses, check_terminus
+from postbus.gateway.terminus_checks import browses, check_terminus
 from postbus.gateway.transactions.coordinator import accept_coordinator
 from postbus.gateway.transactions.send_via import DESTINATION, join_as_receiver, route_of
 from postbus.model.address import Address, SubQueue, resolve_address

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from postbus.gateway.client_connection import ClientConnection
     from postbus.namespace.entities import TopicEntity
     from postbus.namespace.entity import ReceivableEntity
-    from postbus.runtime.fragment import LoadedFragment
+    from postbus.runtime.loaded_fragment import LoadedFragment
 
 LOOK_COUNT_MAX: Final = 100
 LOOK_BYTES_MAX: Final = 256 * 1024

@@ -19,7 +19,7 @@ from postbus.gateway.transactions.open_transactions import Transactions
 from postbus.model.authorization import Right
 from postbus.model.times import Instant
 from postbus.namespace.namespace import Namespace
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.requests import Lose
 from postbus.runtime.runtime import Runtime
 from postbus.runtime.sliced_work import Step

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from postbus.gateway.client_connection import ClientConnection
     from postbus.namespace.entities import QueueEntity, TopicEntity
     from postbus.namespace.entity import Entity, ReceivableEntity
-    from postbus.runtime.fragment import LoadedFragment
+    from postbus.runtime.loaded_fragment import LoadedFragment
 
 log = structlog.get_logger("links")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from postbus.amqp.sasl import parse_plain
+from postbus.amqp.sasl_plain import parse_plain
 from postbus.auth.authority import Claims
-from postbus.auth.credentials import Credentials
+from postbus.auth.connection_claims import Credentials
 from postbus.model.authorization import Right
 
 if TYPE_CHECKING:

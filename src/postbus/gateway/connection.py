@@ -45,7 +45,7 @@ from postbus.net.places import Place
 from postbus.net.unread import unread
 from postbus.net.websocket import part_from
 from postbus.observe.turns import CLIENT
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.sliced_work import Step
 
 Owner = ClientSender | ClientReceiver | NodeSender | NodeReceiver | CoordinatorSender

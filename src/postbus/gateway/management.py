@@ -12,7 +12,7 @@ from postbus.amqp.faults import DecodeError
 from postbus.amqp.frames.outcomes import Accepted
 from postbus.auth.authority import Right, missing_claim
 from postbus.broker.message import Message
-from postbus.broker.subqueue import MAIN, kind_of
+from postbus.broker.subqueue_numbers import MAIN, kind_of
 from postbus.errors import InvalidArgument, InvalidOperation, ServiceBusError
 from postbus.gateway.management_fields import Fields, check_number
 from postbus.gateway.management_keys import KEYS, SCHEDULED_KEYS
@@ -41,7 +41,7 @@ from postbus.messages.envelope import REASON_LENGTH_MAX, Changes, text_keys
 from postbus.model.times import NEVER, Instant
 from postbus.namespace.entities import SubscriptionEntity
 from postbus.namespace.entity import Entity, key_of
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.operations import Store
 from postbus.runtime.requests import Call, Operation
 

@@ -25,7 +25,7 @@ from postbus.model.times import NEVER, Instant
 if TYPE_CHECKING:
     from postbus.gateway.client_connection import ClientConnection
     from postbus.namespace.entity import Entity
-    from postbus.runtime.fragment import LoadedFragment
+    from postbus.runtime.loaded_fragment import LoadedFragment
     from postbus.runtime.requests import Operation
 
 T = TypeVar("T")

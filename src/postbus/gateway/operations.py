@@ -13,9 +13,9 @@ from postbus.amqp.sections import encode_delivery_annotations, scan
 from postbus.broker import browse, session_operations
 from postbus.broker.engine import Engine
 from postbus.broker.held_sessions import Session
-from postbus.broker.pages import Need, Pages
+from postbus.broker.index_pages import Need, Pages
 from postbus.broker.queue import Queue
-from postbus.broker.rewriting import Rewriting
+from postbus.broker.rewrite_bound import Rewriting
 from postbus.broker.session_list import Listing
 from postbus.errors import SessionLockLost
 from postbus.gateway.response_writer import ResponseWriter

@@ -27,7 +27,7 @@ from postbus.runtime.sessions import Accept, Leave
 if TYPE_CHECKING:
     from postbus.gateway.client_connection import ClientConnection
     from postbus.namespace.entity import ReceivableEntity
-    from postbus.runtime.fragment import LoadedFragment
+    from postbus.runtime.loaded_fragment import LoadedFragment
 
 WAIT_DEFAULT_MS: Final = 60_000
 """For a next session, where the client says nothing (semantics B §1)."""

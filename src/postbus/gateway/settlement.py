@@ -11,16 +11,16 @@ from postbus.amqp.frames.outcomes import Accepted, Modified, Outcome, Rejected, 
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sending import SenderLink
 from postbus.broker.engine import Engine
+from postbus.broker.index_pages import BodyPage, Need, Pages
 from postbus.broker.message import CorruptRow, Message, NewProperties
-from postbus.broker.pages import BodyPage, Need, Pages
 from postbus.broker.queue import Queue
-from postbus.broker.rewriting import check_together
+from postbus.broker.rewrite_bound import check_together
 from postbus.errors import MessageLockLost, ServiceBusError
 from postbus.gateway.refusals import Refusals
 from postbus.messages.envelope import Changes, change_properties
 from postbus.messages.pings import PING_TTL_MS, count_pings
 from postbus.model.times import Instant
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.reads import OrderedRequest
 from postbus.runtime.requests import Request
 

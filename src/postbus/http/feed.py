@@ -24,9 +24,9 @@ from postbus.errors import InvalidArgument, OffsetAhead, OffsetTrimmed, ServiceB
 from postbus.feed.readers import FeedReaders
 from postbus.feed.service import FORMAT, Answer, Feed, Query, subqueues_of
 from postbus.http.atom import Site
+from postbus.http.feed_readers import ReaderPages
 from postbus.http.messages import client_gone
 from postbus.http.problems import HttpProblem, unknown_path, wrong_method
-from postbus.http.readers import ReaderPages
 from postbus.model.address import resolve_path
 from postbus.namespace.entities import QueueEntity, TopicEntity
 from postbus.observe.logs import TrackingIds, get_logger

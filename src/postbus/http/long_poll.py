@@ -26,7 +26,7 @@ from postbus.runtime.requests import GiveBack
 from postbus.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
-    from postbus.runtime.fragment import LoadedFragment
+    from postbus.runtime.loaded_fragment import LoadedFragment
 
 NO_CONNECTION: Final = 0
 """The ids of gateways start at one."""

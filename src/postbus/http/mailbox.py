@@ -13,8 +13,8 @@ from typing import Final
 from uuid import UUID
 
 from postbus.broker.engine import Engine
-from postbus.broker.pages import Pages
-from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
+from postbus.broker.index_pages import Pages
+from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
 from postbus.errors import (
     SHUTTING_DOWN,
     ConnectionForced,
@@ -38,7 +38,7 @@ from postbus.model.times import Instant
 from postbus.namespace.entities import QueueEntity, TopicEntity
 from postbus.namespace.entity import Entity, ReceivableEntity, key_of
 from postbus.namespace.namespace import Namespace
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.operations import Store, ask
 from postbus.runtime.requests import Operation
 

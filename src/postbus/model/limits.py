@@ -34,7 +34,8 @@ RETENTION_MAX_MB: Final = 1_048_576
 def check_lock_duration(lock_duration_ms: int) -> None:
     if lock_duration_ms > LOCK_DURATION_MAX_MS:
         raise InvalidArgument(
-            "The supplied lock time exceeds the allowed maximum of '5' minutes."
+            "The supplied lock time exceeds the allowed maximum of "
+            f"'{LOCK_DURATION_MAX_MS // 60_000}' minutes."
             + _parameter("LockDuration", lock_duration_ms)
         )
     if lock_duration_ms < LOCK_DURATION_MIN_MS:

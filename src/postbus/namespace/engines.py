@@ -7,7 +7,7 @@ from typing import TypeVar
 from postbus.model.description import QueueCounts
 from postbus.namespace.entity import Entity
 from postbus.runtime.engine_cache import counts_of
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.operations import Count, SetPolicy, ask
 from postbus.runtime.requests import Operation
 from postbus.runtime.runtime import Runtime

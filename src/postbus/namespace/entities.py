@@ -14,7 +14,7 @@ from postbus.model.times import Instant
 from postbus.namespace.entity import Entity, ReceivableEntity
 from postbus.namespace.prefetch import PrefetchWatch
 from postbus.namespace.rule_matcher import TopicRuleMatcher
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.settings import Settings
 from postbus.store.ports.catalog import EntityRecord, SubscriptionRecord
 

@@ -11,14 +11,14 @@ import structlog
 from postbus.amqp.link import Link
 from postbus.broker.message import Message
 from postbus.broker.policy import NOWHERE, Policy
-from postbus.broker.subqueue import MAIN, subqueue_of
+from postbus.broker.subqueue_numbers import MAIN, subqueue_of
 from postbus.errors import DetachForced, EntityDisabled, InvalidOperation, ServiceBusError
 from postbus.model.address import Address, SubQueue
 from postbus.model.description import EntityStatus
 from postbus.model.times import Instant
 from postbus.namespace.prefetch import PrefetchWatch
 from postbus.observe.meters import EntityMeter
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.settings import Settings
 
 ID_BYTES: Final = 4

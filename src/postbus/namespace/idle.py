@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import structlog
 
-from postbus.broker.subqueue import DEAD_LETTER, MAIN
+from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN
 from postbus.errors import EntityNotFound
 from postbus.model.times import Instant
 from postbus.namespace.entities import SubscriptionEntity, TopicEntity

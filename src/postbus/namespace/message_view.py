@@ -24,7 +24,7 @@ from postbus.model.values import DATE_TIME_MAX_TICKS, DateTime, TimeSpan
 from postbus.namespace.rule_values import amqp_value, date_time_of, rule_value
 from postbus.rules.actions import Changes
 from postbus.rules.facts import fold
-from postbus.rules.system import (
+from postbus.rules.system_properties import (
     CONTENT_TYPE,
     LABEL,
     MESSAGE_ID,
@@ -33,7 +33,7 @@ from postbus.rules.system import (
     TIME_TO_LIVE,
 )
 from postbus.rules.values import Value
-from postbus.rules.work import STEPS_OF_A_PROPERTY, Work
+from postbus.rules.work_limit import STEPS_OF_A_PROPERTY, Work
 
 # System properties that are fields of the AMQP properties section.
 _FIELDS: Final = {

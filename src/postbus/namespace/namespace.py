@@ -25,7 +25,7 @@ from postbus.namespace.rule_matcher import TopicRuleMatcher
 from postbus.namespace.subscriptions import Subscriptions, always, unchecked
 from postbus.rules.grammar import prepare
 from postbus.runtime.forwarder import Forwarder
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.runtime import Runtime
 from postbus.runtime.store_thread import StoreThread
 from postbus.runtime.upkeep import Upkeep

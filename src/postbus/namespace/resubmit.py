@@ -11,7 +11,7 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from postbus.broker.engine import Engine
-from postbus.broker.pages import Need, Pages
+from postbus.broker.index_pages import Need, Pages
 from postbus.broker.policy import Policy
 from postbus.broker.resubmission import (
     AT_ONCE,
@@ -25,7 +25,7 @@ from postbus.broker.resubmission import (
     discard,
     resubmit,
 )
-from postbus.broker.subqueue import DEAD_LETTER, TRANSFER_DEAD_LETTER
+from postbus.broker.subqueue_numbers import DEAD_LETTER, TRANSFER_DEAD_LETTER
 from postbus.errors import (
     EntityNotFound,
     InvalidArgument,
@@ -37,11 +37,11 @@ from postbus.messages.envelope import DECODED, UNITS_OF_TOIL
 from postbus.model.address import Address, SubQueue
 from postbus.model.plain_message import Edits
 from postbus.model.times import Instant
+from postbus.namespace.dead_letter_edits import Revision
 from postbus.namespace.entities import QueueEntity, TopicEntity
 from postbus.namespace.entity import Entity, ReceivableEntity
 from postbus.namespace.namespace import Namespace
-from postbus.namespace.revision import Revision
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.operations import ask
 from postbus.runtime.requests import Operation
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from postbus.broker.subqueue import subqueues_of
+from postbus.broker.subqueue_numbers import subqueues_of
 from postbus.errors import EntityAlreadyExists, EntityNotFound, QuotaExceeded
 from postbus.model.address import check_subscription_name
 from postbus.model.description import QueueCounts, SubscriptionDescription

@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn
 from postbus.auth.namespace_key import KEY_FILE, KEY_NAME
 from postbus.config.content import Content
 from postbus.config.emulator import LOCK_DURATION_MS, read_emulator
-from postbus.config.places import ConfigError, ConfigMistake, refusals_at, table_at, text_at
+from postbus.config.mistakes import ConfigError, ConfigMistake, refusals_at, table_at, text_at
 from postbus.config.toml import read_content
 from postbus.model.authorization import Rules, read_rules, validate_rules
 from postbus.model.description import QueueDescription

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from postbus.config.mistakes import ConfigError, ConfigMistake
 from postbus.config.option_reading import with_missing
-from postbus.config.places import ConfigError, ConfigMistake
 from postbus.config.planning import Limits, Plan, make_plan
 from postbus.config.steps import Outcome, Step, StepReport, Verb
 from postbus.namespace.namespace import Namespace

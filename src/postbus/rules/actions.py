@@ -11,7 +11,7 @@ from postbus.model.values import TimeSpan
 from postbus.rules.conversion import converted
 from postbus.rules.expressions import Expression, Slot
 from postbus.rules.facts import Facts, fold
-from postbus.rules.system import (
+from postbus.rules.system_properties import (
     CONTENT_TYPE,
     ID_LENGTH_MAX,
     MESSAGE_ID,
@@ -20,7 +20,7 @@ from postbus.rules.system import (
     SYSTEM_PROPERTIES,
 )
 from postbus.rules.values import ActionFailed, EvaluationFailed, Value
-from postbus.rules.work import TooMuchWork
+from postbus.rules.work_limit import TooMuchWork
 
 RULE_NAME: Final = "RuleName"
 """The application property by which a copy says which rule made it."""

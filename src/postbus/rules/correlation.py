@@ -12,7 +12,7 @@ from postbus.model.rule import SYSTEM_FIELDS, CorrelationFilter
 from postbus.rules.expressions import Slot
 from postbus.rules.facts import Facts, fold
 from postbus.rules.predicates import Key
-from postbus.rules.system import SYSTEM_PROPERTIES
+from postbus.rules.system_properties import SYSTEM_PROPERTIES
 from postbus.rules.values import Value, comparable, key_of
 
 _SLOTS: Final[Mapping[str, Slot]] = {

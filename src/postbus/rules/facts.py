@@ -15,10 +15,10 @@ class Facts(Protocol):
         that differ in nothing else, the first counts."""
 
     def spend(self, steps: int) -> None:
-        """Count steps of rules; raises TooMuchWork (`postbus.rules.work`)."""
+        """Count steps of rules; raises TooMuchWork (`postbus.rules.work_limit`)."""
 
     def system(self, name: str) -> Value:
-        """A system property by its name in postbus.rules.system; None where it is not set."""
+        """A system property (`postbus.rules.system_properties`); None where it is not set."""
 
 
 def fold(name: str) -> str:

@@ -17,7 +17,7 @@ from postbus.rules.facts import Facts
 from postbus.rules.predicates import STEPS_OF_A_TEST, Key
 from postbus.rules.rule import Rule
 from postbus.rules.values import EvaluationFailed, Value, key_of
-from postbus.rules.work import TooMuchWork
+from postbus.rules.work_limit import TooMuchWork
 
 SQL_FILTERS_MAX: Final = 2_000
 CORRELATION_FILTERS_MAX: Final = 100_000

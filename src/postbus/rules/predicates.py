@@ -5,8 +5,8 @@ whether it is true, the second whether it is false. If neither does, it is unkno
 needed: NOT exchanges the two functions, and AND and OR call the first or the second of each side.
 Sides are asked from left to right, and no more of them than settle the answer.
 
-Everything beyond a short comparison is paid for in steps (`postbus.rules.work`). Running out of
-steps is no failure of a predicate: a side that is not needed is not asked.
+Everything beyond a short comparison is paid for in steps (`postbus.rules.work_limit`). Running out
+of steps is no failure of a predicate: a side that is not needed is not asked.
 """
 
 import operator

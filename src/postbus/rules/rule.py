@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 from postbus.model.rule import CorrelationFilter, FalseFilter, Filter, RuleDescription, TrueFilter
 from postbus.rules.actions import Action
+from postbus.rules.compiling import compile_predicate, compile_statements
 from postbus.rules.correlation import Correlation
 from postbus.rules.expressions import NewId
 from postbus.rules.predicates import Selector, always
-from postbus.rules.sql import compile_predicate, compile_statements
 
 
 class Rule(NamedTuple):

@@ -2,9 +2,9 @@
 
 from postbus.broker import records
 from postbus.broker.record_kinds import DEAD_LETTER_METER, MEANINGS, RecordKind
-from postbus.broker.subqueue import owner_of
+from postbus.broker.subqueue_numbers import owner_of
 from postbus.observe.meters import EntityMeter
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 
 
 def account(fragment: LoadedFragment, written: list[bytes]) -> None:

@@ -9,10 +9,10 @@ import structlog
 
 from postbus.broker.engine import Engine
 from postbus.errors import OutcomeUnknown, ServiceBusError, StoreUnavailable
-from postbus.model.rows import Checkpoint
+from postbus.model.index_rows import Checkpoint
 from postbus.model.times import Instant
 from postbus.runtime.accounting import account
-from postbus.runtime.fragment import LoadedFragment, Output
+from postbus.runtime.loaded_fragment import LoadedFragment, Output
 from postbus.runtime.requests import Request
 from postbus.store import batch
 from postbus.store.ports.journal import Lease, Part

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from functools import partial
 
 from postbus.broker.shared_state import SharedState
-from postbus.broker.subqueue import owner_of
+from postbus.broker.subqueue_numbers import owner_of
 from postbus.model.times import Instant
-from postbus.runtime.fragment import GIVEN_PER_TURN, LoadedFragment, Output
+from postbus.runtime.loaded_fragment import GIVEN_PER_TURN, LoadedFragment, Output
 from postbus.runtime.requests import Request
 from postbus.runtime.sessions import serve_sessions
 

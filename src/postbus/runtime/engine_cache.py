@@ -11,10 +11,16 @@ from postbus.broker.engine import Engine
 from postbus.broker.forwarding import diverts
 from postbus.broker.ledger import Ledger
 from postbus.broker.message import ACTIVE, DEFERRED, OUTBOX, PUBLISHING, SCHEDULED
-from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, owner_of, subqueue_of
+from postbus.broker.subqueue_numbers import (
+    DEAD_LETTER,
+    MAIN,
+    TRANSFER_DEAD_LETTER,
+    owner_of,
+    subqueue_of,
+)
 from postbus.model.description import QueueCounts
 from postbus.model.times import NEVER, Instant
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 
 SOON_MS: Final = 10_000
 """An engine with work of its own within this time is not forgotten."""

@@ -16,9 +16,9 @@ import structlog
 
 from postbus.broker.forwarding import ForwardBatch, ForwardResult, outbox_id, outbox_of
 from postbus.broker.send_via import is_posted
-from postbus.broker.subqueue import owner_of
+from postbus.broker.subqueue_numbers import owner_of
 from postbus.errors import EntityNotFound, InternalError, QuotaExceeded, ServiceBusError
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.operations import ClearOutbox, Collect, Ship
 from postbus.runtime.requests import Call, Operation
 from postbus.runtime.runtime import Runtime

@@ -9,9 +9,7 @@ import structlog
 from postbus.broker import records
 from postbus.broker.duplicate_history import FILTER_BYTES, History
 from postbus.broker.engine import Engine, counted
-from postbus.broker.ledger import Layout, Ledger
-from postbus.broker.message import OUTBOX, PUBLISHING, SCHEDULED, CorruptRow
-from postbus.broker.pages import (
+from postbus.broker.index_pages import (
     BatchPage,
     BodyPage,
     DuePage,
@@ -27,9 +25,11 @@ from postbus.broker.pages import (
     SeenPage,
     SeenSlice,
 )
+from postbus.broker.ledger import Layout, Ledger
+from postbus.broker.message import OUTBOX, PUBLISHING, SCHEDULED, CorruptRow
 from postbus.broker.policy import NOWHERE
 from postbus.broker.shared_state import SharedState
-from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, subqueue_of
+from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, subqueue_of
 from postbus.broker.window import WindowLimits
 from postbus.errors import (
     InternalError,
@@ -40,7 +40,7 @@ from postbus.errors import (
 )
 from postbus.model.times import NEVER, Instant
 from postbus.runtime.engine_cache import all_counts
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.requests import Request
 from postbus.runtime.store_thread import StoreThread
 from postbus.store import batch

@@ -15,14 +15,14 @@ from typing import TypeVar
 from postbus.broker import forwarding
 from postbus.broker.engine import Engine
 from postbus.broker.forwarding import ForwardBatch, ForwardResult
+from postbus.broker.index_pages import Need, Pages
 from postbus.broker.message import Message
-from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
 from postbus.errors import ServiceBusError
 from postbus.model.description import QueueCounts
 from postbus.model.times import Instant
 from postbus.runtime.engine_cache import counts_of
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.requests import Call, Operation
 from postbus.runtime.runtime import Runtime
 

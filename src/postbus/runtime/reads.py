@@ -15,11 +15,11 @@ from functools import partial
 from typing import Final
 
 from postbus.broker.engine import Engine
-from postbus.broker.pages import Need, Page, SeenPage
+from postbus.broker.index_pages import Need, Page, SeenPage
 from postbus.errors import ServiceBusError, StoreUnavailable
 from postbus.model.times import Instant
 from postbus.runtime.commits import safely
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.loading import Loader
 from postbus.runtime.requests import Request
 

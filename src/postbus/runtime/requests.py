@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from postbus.broker.engine import Engine
-from postbus.broker.pages import Need, Pages
-from postbus.broker.subqueue import owner_of
+from postbus.broker.index_pages import Need, Pages
+from postbus.broker.subqueue_numbers import owner_of
 from postbus.errors import ServiceBusError
 from postbus.model.times import Instant
 from postbus.runtime.receivers import OutgoingMessage
 
 if TYPE_CHECKING:
-    from postbus.runtime.fragment import LoadedFragment
+    from postbus.runtime.loaded_fragment import LoadedFragment
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -22,7 +22,7 @@ from typing import Final
 import structlog
 
 from postbus.errors import InternalError, ServiceBusError, StoreFull, StoreUnavailable
-from postbus.model.rows import Checkpoint
+from postbus.model.index_rows import Checkpoint
 from postbus.model.times import NEVER, Instant
 from postbus.observe.meters import StoreMeter
 from postbus.observe.turns import ENGINE
@@ -39,7 +39,7 @@ from postbus.runtime.commits import (
 )
 from postbus.runtime.dispatch import serve
 from postbus.runtime.engine_cache import EngineCache, Retired
-from postbus.runtime.fragment import LoadedFragment, Output
+from postbus.runtime.loaded_fragment import LoadedFragment, Output
 from postbus.runtime.loading import Loader
 from postbus.runtime.reads import PageReader
 from postbus.runtime.requests import Request

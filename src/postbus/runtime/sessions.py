@@ -10,13 +10,13 @@ from functools import partial
 from postbus.broker import chores, session_operations
 from postbus.broker.engine import Engine
 from postbus.broker.held_sessions import Session
-from postbus.broker.pages import Need, Pages
+from postbus.broker.index_pages import Need, Pages
 from postbus.broker.queue import Queue
-from postbus.broker.subqueue import owner_of
+from postbus.broker.subqueue_numbers import owner_of
 from postbus.errors import ServiceBusError
 from postbus.model.times import Instant
 from postbus.runtime.commits import safely
-from postbus.runtime.fragment import GIVEN_PER_TURN, LoadedFragment, Output
+from postbus.runtime.loaded_fragment import GIVEN_PER_TURN, LoadedFragment, Output
 from postbus.runtime.receivers import SERVED_AT_ONCE, OutgoingMessage
 from postbus.runtime.requests import Request
 from postbus.runtime.session_waiters import SessionReceiver, SessionWaiters

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from postbus.model.times import NEVER, Instant
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 
 DELAY_MAX_MS: Final = 3_600_000
 

@@ -9,11 +9,11 @@ import structlog
 
 from postbus.broker.chores import copy_forward
 from postbus.broker.engine import Engine
-from postbus.broker.pages import Need, Pages
+from postbus.broker.index_pages import Need, Pages
 from postbus.model.description import QueueCounts
 from postbus.model.times import Instant
 from postbus.observe.meters import StoreMeter
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.loading import Loader
 from postbus.runtime.requests import Chore
 from postbus.runtime.runtime import Runtime

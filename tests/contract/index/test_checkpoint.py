@@ -1,6 +1,6 @@
 """The index goes from checkpoint to checkpoint."""
 
-from postbus.model.rows import RowKey
+from postbus.model.index_rows import RowKey
 from postbus.store.ports.journal import FragmentPosition
 from postbus.store.ports.store import Store
 from tests.contract.fragments import T0, Writer, change, key_of

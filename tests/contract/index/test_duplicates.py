@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from postbus.model.rows import Checkpoint, SeenIds
+from postbus.model.index_rows import Checkpoint, SeenIds
 from postbus.store.ports.store import Store
 from tests.contract.fragments import T0, Writer
 

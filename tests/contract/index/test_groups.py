@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from postbus.model.rows import Row
+from postbus.model.index_rows import Row
 from postbus.store.ports.store import Store
 from tests.contract.fragments import Writer
 

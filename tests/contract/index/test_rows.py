@@ -1,6 +1,6 @@
 """Rows of the index, found by number, by time and by key."""
 
-from postbus.model.rows import Row, RowKey
+from postbus.model.index_rows import Row, RowKey
 from postbus.store.ports.store import Store
 from tests.contract.fragments import T0, Writer, key_of
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from postbus.model.rows import Row
+from postbus.model.index_rows import Row
 from postbus.store import batch
 from postbus.store.ports.journal import FragmentPosition, Part
 from postbus.store.ports.store import Store

@@ -1,6 +1,6 @@
 """What leaves a store, and what must not: trim, copy-forward and drop."""
 
-from postbus.model.rows import Row
+from postbus.model.index_rows import Row
 from postbus.store.ports.store import Store
 from tests.contract.fragments import T0, Writer, body_of, change, dump
 

@@ -14,7 +14,7 @@ import apsw
 import pytest
 
 from postbus.errors import StoreFailed
-from postbus.model.rows import RowKey, SeenIds
+from postbus.model.index_rows import RowKey, SeenIds
 from postbus.store.sqlite.store import SqliteStore
 from tests.contract.fragments import T0, Writer, change
 

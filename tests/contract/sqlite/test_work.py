@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from postbus.model.rows import Row
+from postbus.model.index_rows import Row
 from postbus.store.sqlite.store import SqliteStore
 from tests.contract.fragments import T0, Writer, key_of
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from postbus.broker.message import Message, NewProperties
 from postbus.broker.policy import Policy
-from postbus.broker.subqueue import DEAD_LETTER, MAIN
+from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN
 from postbus.broker.window import WindowLimits
 from postbus.errors import ServiceBusError
 from tests.support.engine import Engine

@@ -16,7 +16,7 @@ from postbus.broker import held_sessions, session_list, session_operations
 from postbus.broker.held_sessions import Session
 from postbus.broker.message import Message
 from postbus.broker.policy import Policy
-from postbus.broker.subqueue import DEAD_LETTER
+from postbus.broker.subqueue_numbers import DEAD_LETTER
 from postbus.broker.window import WindowLimits
 from postbus.errors import MessageNotFound, SessionCannotBeLocked, SessionLockLost
 from tests.support.sessions import SessionEngine

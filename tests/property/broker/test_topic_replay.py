@@ -17,7 +17,7 @@ from postbus.broker.message import ACTIVE, PUBLISHING, ForwardingInfo, Message
 from postbus.broker.policy import Policy
 from postbus.broker.record_kinds import BRINGS_BODY, RecordKind
 from postbus.broker.records import decode, encode, encode_with_body
-from postbus.broker.subqueue import DEAD_LETTER, KIND_MASK, MAIN, subqueue_of
+from postbus.broker.subqueue_numbers import DEAD_LETTER, KIND_MASK, MAIN, subqueue_of
 from postbus.errors import ServiceBusError
 from postbus.store import batch
 from postbus.store.memory.store import MemoryStore

@@ -21,7 +21,7 @@ from postbus.broker.message import (
     Message,
     NewProperties,
 )
-from postbus.broker.subqueue import TRANSFER_DEAD_LETTER, subqueue_of
+from postbus.broker.subqueue_numbers import TRANSFER_DEAD_LETTER, subqueue_of
 from postbus.broker.transaction import Settlement, Transaction, Verdict
 from postbus.errors import InvalidArgument, ServiceBusError
 from tests.support.topics import Place, Sorter

@@ -7,10 +7,10 @@ from typing import Any
 
 from postbus.broker import browse, session_list, session_operations
 from postbus.broker.engine import Engine
+from postbus.broker.index_pages import Need, Pages
 from postbus.broker.message import ACTIVE
 from postbus.broker.message import STATE as STATE_LANE
-from postbus.broker.pages import Need, Pages
-from postbus.broker.subqueue import MAIN
+from postbus.broker.subqueue_numbers import MAIN
 from postbus.errors import ServiceBusError, SessionLockLost
 from tests.simulation.history import Violation
 from tests.simulation.sessions.guests import Guest

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from postbus.broker.engine import Engine
+from postbus.broker.index_pages import Need, Pages
 from postbus.broker.message import Message
-from postbus.broker.pages import Need, Pages
 from postbus.broker.transaction import Settlement, Transaction, Verdict
 from postbus.errors import MessageLockLost, OutcomeUnknown, ServiceBusError, SessionLockLost
 from tests.simulation.sessions.deals import Deal, connect

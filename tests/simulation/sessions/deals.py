@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from postbus.broker.engine import Engine
-from postbus.broker.pages import Need, Pages
+from postbus.broker.index_pages import Need, Pages
 from postbus.broker.record_kinds import RecordKind
 from postbus.broker.transaction import Transaction, Verdict
 from postbus.errors import ServiceBusError

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from postbus.broker.engine import Engine
 from postbus.broker.held_sessions import Session
+from postbus.broker.index_pages import Need
 from postbus.broker.message import Message
-from postbus.broker.pages import Need
-from postbus.broker.subqueue import MAIN
+from postbus.broker.subqueue_numbers import MAIN
 from postbus.errors import ServiceBusError, SessionCannotBeLocked
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.receivers import OutgoingMessage
 from postbus.runtime.session_waiters import SessionWaiters
 from postbus.runtime.sessions import Accept, Leave

@@ -7,11 +7,11 @@ from collections import Counter
 
 from postbus.broker.duplicate_history import History
 from postbus.broker.duplicates import digests_of, lookup, repeated
+from postbus.broker.index_pages import Pages
 from postbus.broker.ledger import Ledger
 from postbus.broker.message import ACTIVE, OUTBOX, SCHEDULED, Message
 from postbus.broker.message import STATE as STATE_LANE
-from postbus.broker.pages import Pages
-from postbus.broker.subqueue import MAIN, TRANSFER_DEAD_LETTER
+from postbus.broker.subqueue_numbers import MAIN, TRANSFER_DEAD_LETTER
 from postbus.runtime.loading import load_page
 from tests.simulation.history import Violation
 from tests.simulation.ledgers import FULL, REPLAY, TOTALS, compare, full_replay, index_and_tail

@@ -9,7 +9,7 @@ from postbus.broker import records
 from postbus.broker.engine import Engine
 from postbus.broker.message import Message
 from postbus.broker.record_kinds import RecordKind
-from postbus.broker.subqueue import MAIN
+from postbus.broker.subqueue_numbers import MAIN
 from tests.simulation.history import Violation
 from tests.simulation.sessions.promises import HOLDER, LOCK, ORDER
 from tests.simulation.sessions.shelf import Entry, Event, Shelf

@@ -9,9 +9,9 @@ from typing import Any
 
 from postbus.broker import browse, send_via
 from postbus.broker.engine import Engine
+from postbus.broker.index_pages import Need, Pages
 from postbus.broker.message import Message
-from postbus.broker.pages import Need, Pages
-from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
+from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
 from postbus.errors import (
     MessageLockLost,
     OutcomeUnknown,

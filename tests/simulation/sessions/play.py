@@ -18,7 +18,7 @@ from postbus.broker import (
 )
 from postbus.broker.message import ACTIVE, DEFERRED
 from postbus.broker.policy import Policy
-from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
+from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
 from postbus.gateway.transactions import open_transactions
 from postbus.runtime import forwarder, reads, sessions
 from tests.simulation.history import Violation

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from postbus.broker.message import ACTIVE, Message
 from postbus.broker.record_kinds import RecordKind
 from postbus.broker.records import Record
-from postbus.broker.subqueue import MAIN
+from postbus.broker.subqueue_numbers import MAIN
 from tests.simulation.history import Violation
 from tests.simulation.sessions.letters import name_of
 from tests.simulation.sessions.promises import COUNT, MATCH

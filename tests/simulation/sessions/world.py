@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from postbus.broker.engine import Engine
+from postbus.broker.index_pages import Need, Pages
 from postbus.broker.message import Message
-from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
-from postbus.broker.subqueue import MAIN
+from postbus.broker.subqueue_numbers import MAIN
 from postbus.errors import MessageLockLost, ServiceBusError, SessionLockLost
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.receivers import OutgoingMessage
 from postbus.runtime.requests import GiveBack
 from postbus.store.ports.store import Store

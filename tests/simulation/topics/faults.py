@@ -8,9 +8,9 @@ from unittest import mock
 from postbus.broker import chores, forwarding, resubmission
 from postbus.broker.engine import Engine
 from postbus.broker.forwarding import ForwardBatch
+from postbus.broker.index_pages import Pages
 from postbus.broker.ledger import Ledger
 from postbus.broker.message import PUBLISHING, Message
-from postbus.broker.pages import Pages
 from postbus.broker.queue import Queue
 from postbus.broker.record_kinds import RecordKind
 from postbus.broker.topic import Topic

@@ -7,7 +7,7 @@ from collections import Counter
 from postbus.broker.message import ACTIVE, DEFERRED, OUTBOX, PUBLISHING, SCHEDULED, Message
 from postbus.broker.policy import NOWHERE, Policy
 from postbus.broker.send_via import is_posted
-from postbus.broker.subqueue import DEAD_LETTER, MAIN, kind_of, owner_of
+from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN, kind_of, owner_of
 from tests.simulation.history import Violation
 from tests.simulation.ledgers import TOTALS, compare, full_replay, nothing, rows_of
 from tests.simulation.playing import ENDS

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from postbus.broker import browse
 from postbus.broker.engine import Engine
+from postbus.broker.index_pages import Pages
 from postbus.broker.message import Message
-from postbus.broker.pages import Pages
 from postbus.broker.policy import NOWHERE, Policy
-from postbus.broker.subqueue import DEAD_LETTER, MAIN, owner_of, subqueue_of
+from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN, owner_of, subqueue_of
 from postbus.errors import OutcomeUnknown, ServiceBusError
 from postbus.runtime.receivers import OutgoingMessage
 from tests.simulation.history import Violation

@@ -8,7 +8,7 @@ from unittest import mock
 
 from postbus.broker import forwarding, topic
 from postbus.broker.policy import Policy
-from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, subqueue_of
+from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, subqueue_of
 from postbus.runtime import forwarder
 from tests.simulation.patches import Silent, tiny
 from tests.simulation.playing import Playing, told

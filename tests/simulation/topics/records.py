@@ -6,7 +6,7 @@ from collections import Counter
 
 from postbus.broker.record_kinds import RecordKind
 from postbus.broker.records import Record
-from postbus.broker.subqueue import owner_of
+from postbus.broker.subqueue_numbers import owner_of
 from postbus.store.ports.journal import Part
 from postbus.store.ports.store import Store
 from tests.simulation.history import History, Violation

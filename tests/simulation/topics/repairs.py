@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from postbus.broker.engine import Engine
+from postbus.broker.index_pages import Need, Pages
 from postbus.broker.message import ACTIVE, Message
-from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import NOWHERE
 from postbus.broker.queue import Queue
 from postbus.broker.resubmission import Back, Posted, Repair, ResubmitTarget, Result, resubmit
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 from tests.simulation.topics.plan import END, NAMES
 from tests.simulation.topics.world import World
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from postbus.amqp.faults import DecodeError
-from postbus.amqp.sasl import PlainCredentials, encode_plain, parse_plain
+from postbus.amqp.sasl_plain import PlainCredentials, encode_plain, parse_plain
 
 
 def test_plain_carries_a_key_name_and_a_key() -> None:

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from postbus.auth.authority import Authority, Claims, Reach
-from postbus.auth.credentials import CLAIMS_MAX, Credentials
+from postbus.auth.connection_claims import CLAIMS_MAX, Credentials
 from postbus.auth.keyring import NAMESPACE, AccessKey, KeyRing
 from postbus.auth.refusals import InvalidAudience, InvalidSignature
 from postbus.auth.sas import create_sas

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from postbus.auth.access import namespace_keys
 from postbus.auth.namespace_key import (
     KEY_FILE,
     KEY_NAME,
@@ -15,6 +14,7 @@ from postbus.auth.namespace_key import (
     connection_string,
     new_access_key,
 )
+from postbus.auth.opening import namespace_keys
 from postbus.model.authorization import AuthorizationRule, Right
 from postbus.settings import Settings
 

@@ -10,9 +10,9 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from postbus.auth.access import HostNames
 from postbus.auth.authority import Authority, Claims
 from postbus.auth.keyring import AccessKey
+from postbus.auth.opening import HostNames
 from postbus.model.authorization import Right
 
 T0 = 1_700_000_000_000

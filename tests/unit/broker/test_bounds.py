@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from postbus.broker import browse, chores
+from postbus.broker.index_pages import Loaded, Page, Pages
 from postbus.broker.message import DEFERRED, SCHEDULED, Message
-from postbus.broker.pages import Loaded, Page, Pages
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
-from postbus.broker.subqueue import MAIN
+from postbus.broker.subqueue_numbers import MAIN
 from postbus.broker.window import WindowLimits
 from postbus.errors import MessageSizeExceeded
 from postbus.gateway.settlement import bodies_needed

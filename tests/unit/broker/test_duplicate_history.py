@@ -11,7 +11,7 @@ from postbus.broker.bloom import digest_of
 from postbus.broker.duplicate_history import History
 from postbus.broker.ledger import Layout, Ledger
 from postbus.broker.message import CorruptRow
-from postbus.model.rows import SeenIds
+from postbus.model.index_rows import SeenIds
 
 # Constants are made small, and in machine code they are fixed.
 pytestmark = pytest.mark.interpreted_only

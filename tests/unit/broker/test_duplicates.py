@@ -6,12 +6,12 @@ import pytest
 
 from postbus.broker import records
 from postbus.broker.duplicates import recall
+from postbus.broker.index_pages import Need, Pages, SeenPage
 from postbus.broker.message import Message
-from postbus.broker.pages import Need, Pages, SeenPage
 from postbus.broker.policy import Policy
 from postbus.broker.record_kinds import RecordKind
 from postbus.broker.records import Record
-from postbus.broker.subqueue import MAIN
+from postbus.broker.subqueue_numbers import MAIN
 from postbus.broker.transaction import Settlement, Transaction, Verdict
 from postbus.errors import EntityDisabled, MessageSizeExceeded, QuotaExceeded
 from postbus.store import batch

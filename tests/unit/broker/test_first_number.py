@@ -8,7 +8,7 @@ from postbus.broker.message import OUTBOX
 from postbus.broker.policy import Policy
 from postbus.broker.record_kinds import BRINGS_BODY
 from postbus.broker.records import Record
-from postbus.broker.subqueue import DEAD_LETTER
+from postbus.broker.subqueue_numbers import DEAD_LETTER
 from postbus.store import batch
 from tests.support.engine import Engine
 from tests.support.topics import Place, Sorter

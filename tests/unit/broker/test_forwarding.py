@@ -10,10 +10,10 @@ from postbus.broker import forwarding
 from postbus.broker.forwarding import ForwardResult
 from postbus.broker.message import OUTBOX, Message
 from postbus.broker.policy import Policy
-from postbus.broker.subqueue import DEAD_LETTER, MAIN, subqueue_of
+from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN, subqueue_of
 from postbus.errors import EntityNotFound, QuotaExceeded
 from postbus.runtime.dispatch import serve
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.store.memory.store import MemoryStore
 from tests.support.topics import Place, Sorter, outbox
 

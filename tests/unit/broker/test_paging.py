@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from postbus.broker.policy import Policy
-from postbus.broker.subqueue import DEAD_LETTER
+from postbus.broker.subqueue_numbers import DEAD_LETTER
 from postbus.broker.window import WindowLimits
 from tests.support.engine import FRAGMENT, Engine
 

@@ -15,21 +15,21 @@ import pytest
 
 from postbus.amqp.sections import encode_application_properties, encode_data
 from postbus.broker import browse
+from postbus.broker.index_pages import Need, Pages
 from postbus.broker.message import LANES, OUTBOX, Message, NewProperties
-from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
 from postbus.broker.records import decode
 from postbus.broker.resubmission import Back, Outcome, Repair, Result, resubmit
-from postbus.broker.rewriting import VALUES_MAX
+from postbus.broker.rewrite_bound import VALUES_MAX
 from postbus.broker.send_via import send_through
-from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
+from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
 from postbus.broker.transaction import Transaction
 from postbus.errors import EntityDisabled, MessageSizeExceeded
 from postbus.gateway.settlement import bodies_needed, rewritten, settle_with
 from postbus.gateway.transactions.enlisting import settlements_of
 from postbus.messages.envelope import Changes, read_message
 from postbus.model.plain_message import Edits
-from postbus.namespace.revision import Revision
+from postbus.namespace.dead_letter_edits import Revision
 from postbus.store import batch
 from tests.support.topics import Place
 

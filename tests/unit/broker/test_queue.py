@@ -6,7 +6,7 @@ import pytest
 
 from postbus.broker.message import SCHEDULED, Message, NewProperties
 from postbus.broker.policy import Policy
-from postbus.broker.subqueue import DEAD_LETTER, MAIN
+from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN
 from postbus.errors import (
     EntityDisabled,
     InvalidArgument,

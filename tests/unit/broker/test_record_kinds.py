@@ -17,7 +17,7 @@ from postbus.broker.record_kinds import (
     Effect,
     RecordKind,
 )
-from postbus.broker.subqueue import MAIN
+from postbus.broker.subqueue_numbers import MAIN
 from postbus.observe.meters import EntityMeter
 
 BODY = b"body"

@@ -19,7 +19,7 @@ from postbus.broker.resubmission import (
     discard,
     resubmit,
 )
-from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, subqueue_of
+from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, subqueue_of
 from postbus.errors import InvalidArgument
 from postbus.store import batch
 from postbus.store.memory.store import MemoryStore

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from postbus.broker import session_operations
-from postbus.broker.subqueue import MAIN
+from postbus.broker.subqueue_numbers import MAIN
 from tests.support.sessions import LOCK_MS, SessionEngine
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from postbus.broker import session_list
-from postbus.broker.pages import GroupsPage, LanePage, Pages
+from postbus.broker.index_pages import GroupsPage, LanePage, Pages
 from postbus.broker.session_queue import with_sessions
 from postbus.errors import InvalidArgument
 from tests.support.sessions import SessionEngine

@@ -5,13 +5,13 @@ from __future__ import annotations
 from unittest import mock
 
 from postbus.broker import chores, session_operations
+from postbus.broker.index_pages import Need, Pages
 from postbus.broker.message import STATE, Message
-from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
-from postbus.broker.subqueue import DEAD_LETTER, MAIN
+from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN
 from postbus.runtime.dispatch import serve
 from postbus.runtime.engine_cache import at_rest
-from postbus.runtime.fragment import LoadedFragment, Output
+from postbus.runtime.loaded_fragment import LoadedFragment, Output
 from postbus.store.memory.store import MemoryStore
 from tests.support.sessions import LOCK_MS, SessionEngine
 from tests.support.topics import Place, Sorter

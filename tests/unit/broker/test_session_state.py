@@ -9,7 +9,7 @@ from postbus.broker.message import STATE
 from postbus.broker.policy import Policy
 from postbus.broker.record_kinds import RecordKind
 from postbus.broker.records import decode
-from postbus.broker.subqueue import MAIN
+from postbus.broker.subqueue_numbers import MAIN
 from postbus.errors import MessageSizeExceeded, QuotaExceeded, SessionLockLost
 from postbus.runtime.engine_cache import counts_of
 from postbus.store import batch

@@ -7,7 +7,7 @@ import pytest
 from postbus.broker import browse
 from postbus.broker.message import NewProperties
 from postbus.broker.policy import Policy
-from postbus.broker.subqueue import DEAD_LETTER, MAIN
+from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN
 from postbus.broker.window import WindowLimits
 from tests.support.engine import Engine
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from postbus.broker import chores
+from postbus.broker.index_pages import Need, Pages
 from postbus.broker.message import Message
-from postbus.broker.pages import Need, Pages
 from postbus.broker.policy import Policy
-from postbus.broker.subqueue import DEAD_LETTER, MAIN
+from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN
 from postbus.broker.window import WindowLimits
 from postbus.runtime.dispatch import serve
-from postbus.runtime.fragment import LoadedFragment, Output
+from postbus.runtime.loaded_fragment import LoadedFragment, Output
 from postbus.runtime.loading import load_page
 from postbus.runtime.receivers import OutgoingMessage
 from tests.support.engine import FRAGMENT, Engine

@@ -7,11 +7,11 @@ from functools import partial
 import pytest
 
 from postbus.broker import chores, records, topic
+from postbus.broker.index_pages import BodyPage, Pages, PinnedPage
 from postbus.broker.message import COPY_BYTES, PUBLISHING, SCHEDULED, Message
-from postbus.broker.pages import BodyPage, Pages, PinnedPage
 from postbus.broker.policy import Policy
 from postbus.broker.record_kinds import RecordKind
-from postbus.broker.subqueue import DEAD_LETTER, owner_of, subqueue_of
+from postbus.broker.subqueue_numbers import DEAD_LETTER, owner_of, subqueue_of
 from postbus.broker.topic import Copy, Sorted, fan_out
 from postbus.errors import EntityDisabled, EntityNotFound, QuotaExceeded
 from postbus.store import batch

@@ -7,7 +7,7 @@ import pytest
 from postbus.broker import forwarding
 from postbus.broker.message import DEFERRED, SCHEDULED, Message, NewProperties
 from postbus.broker.policy import Policy
-from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, subqueue_of
+from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, subqueue_of
 from postbus.broker.transaction import (
     MESSAGES_MAX,
     SETTLEMENTS_MAX,

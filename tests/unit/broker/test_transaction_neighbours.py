@@ -7,7 +7,7 @@ import pytest
 
 from postbus.broker.message import Message
 from postbus.broker.policy import Policy
-from postbus.broker.subqueue import MAIN, TRANSFER_DEAD_LETTER
+from postbus.broker.subqueue_numbers import MAIN, TRANSFER_DEAD_LETTER
 from postbus.broker.transaction import Settlement, Transaction, Verdict
 from postbus.errors import InvalidOperation, SessionLockLost
 from postbus.store.memory.store import MemoryStore

@@ -10,7 +10,7 @@ import pytest
 
 from postbus.config.content import Queue, Subscription, Topic
 from postbus.config.emulator import LOCK_DURATION_MS
-from postbus.config.places import ConfigError
+from postbus.config.mistakes import ConfigError
 from postbus.model.description import QueueDescription, SubscriptionDescription, TopicDescription
 from postbus.model.rule import (
     CorrelationFilter,

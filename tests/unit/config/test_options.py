@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from postbus.config.content import Content, Queue, Topic
+from postbus.config.mistakes import ConfigMistake
 from postbus.config.option_reading import read_options, with_missing
-from postbus.config.places import ConfigMistake
 from postbus.config.planning import Limits, make_plan
 from postbus.config.toml import read_content
 from postbus.model.description import QueueDescription

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from postbus.config.content import Content, Queue, Subscription, Topic
-from postbus.config.places import ConfigMistake
+from postbus.config.mistakes import ConfigMistake
 from postbus.config.planning import Limits, Plan, make_plan
 from postbus.config.steps import Change, StepReport, Verb
 from postbus.model.authorization import AuthorizationRule, Right

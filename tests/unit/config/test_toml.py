@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from postbus.config.content import Content, Queue, Subscription, Topic
-from postbus.config.places import ConfigError
+from postbus.config.mistakes import ConfigError
 from postbus.model.authorization import AuthorizationRule, Right
 from postbus.model.description import (
     EntityStatus,

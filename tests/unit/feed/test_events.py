@@ -18,7 +18,7 @@ from postbus.amqp.sections import (
 from postbus.broker import records
 from postbus.broker.message import ACTIVE, SCHEDULED, STATE, ForwardingInfo, Message
 from postbus.broker.record_kinds import BRINGS_BODY, OPERATIONS, RecordKind
-from postbus.broker.subqueue import DEAD_LETTER, TRANSFER_DEAD_LETTER, subqueue_of
+from postbus.broker.subqueue_numbers import DEAD_LETTER, TRANSFER_DEAD_LETTER, subqueue_of
 from postbus.feed.events import COLUMNS, Event, JournalOrigin, event
 from postbus.feed.lines import line
 

@@ -31,9 +31,9 @@ from postbus.feed import service as feed_module
 from postbus.feed.readers import KEPT_MS, SILENT_MS, FeedReaders, Progress
 from postbus.feed.service import Feed, Query
 from postbus.model.address import resolve_path
-from postbus.model.rows import Row
+from postbus.model.index_rows import Row
 from postbus.namespace.entities import QueueEntity
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.store_thread import StoreThread
 from postbus.settings import Settings
 from postbus.store import batch

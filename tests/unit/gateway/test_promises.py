@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from postbus.amqp.sections import Properties, encode_data, encode_properties
-from postbus.broker.subqueue import MAIN
+from postbus.broker.subqueue_numbers import MAIN
 from postbus.errors import ServiceBusError, StoreUnavailable
 from postbus.gateway.client_links import ClientReceiver
 from tests.unit.runtime.test_runtime import Bed, settled

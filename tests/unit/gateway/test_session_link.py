@@ -11,12 +11,12 @@ import pytest
 from postbus.amqp.frames.terminus import Source
 from postbus.amqp.sections import Properties, encode_data, encode_properties
 from postbus.broker.policy import Policy
-from postbus.broker.subqueue import MAIN
+from postbus.broker.subqueue_numbers import MAIN
 from postbus.errors import ServiceBusError, SessionLockLost, StoreUnavailable
 from postbus.gateway.session_link import ClientSessionReceiver, SessionFilter
 from postbus.messages.envelope import read_message
 from postbus.observe.meters import EntityMeter
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.sessions import AcceptNext
 from tests.unit.runtime.test_runtime import Bed, settled
 

@@ -10,8 +10,8 @@ from unittest import mock
 
 import pytest
 
+from postbus.broker.index_pages import BatchPage, Need
 from postbus.broker.message import Message
-from postbus.broker.pages import BatchPage, Need
 from postbus.broker.transaction import Transaction
 from postbus.errors import (
     InvalidOperation,
@@ -27,7 +27,7 @@ from postbus.errors import (
 )
 from postbus.gateway.context import ConnectionContext
 from postbus.gateway.transactions.open_transactions import OpenTransaction, Transactions
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 from tests.support.operations import EnlistBy
 from tests.unit.runtime.test_runtime import Bed, settled
 

@@ -14,9 +14,9 @@ from starlette.applications import Starlette
 from postbus.auth.authority import Authority
 from postbus.auth.keyring import AccessKey
 from postbus.auth.sas import create_sas
-from postbus.http.app import Front
 from postbus.http.atom import ATOM, INSTANCE, SERVICE_BUS
 from postbus.http.feed import FeedPages
+from postbus.http.routing import Front
 from postbus.model.authorization import Right, Rules
 from postbus.model.description import QueueDescription
 from postbus.model.times import Instant

@@ -10,7 +10,7 @@ import pytest
 
 from postbus.amqp.sections import Properties, encode_data, encode_properties
 from postbus.broker.message import Message
-from postbus.broker.subqueue import DEAD_LETTER, MAIN
+from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN
 from postbus.errors import (
     ConnectionForced,
     EntityNotFound,

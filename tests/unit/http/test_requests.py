@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from postbus.auth.sas import create_sas
 from postbus.errors import OutcomeUnknown, QuotaExceeded, StoreUnavailable
-from postbus.http.app import BODY_MAX_BYTES
 from postbus.http.atom import ATOM
+from postbus.http.routing import BODY_MAX_BYTES
 from postbus.model.description import QueueDescription
 from tests.unit.http.fakes import (
     KEY,

@@ -11,10 +11,10 @@ import pytest
 from postbus.broker import chores, session_operations
 from postbus.broker.message import OUTBOX, Message
 from postbus.broker.policy import Policy
-from postbus.broker.subqueue import MAIN, subqueue_of
+from postbus.broker.subqueue_numbers import MAIN, subqueue_of
 from postbus.runtime import dispatch, sessions
 from postbus.runtime.dispatch import serve
-from postbus.runtime.fragment import LoadedFragment, Output
+from postbus.runtime.loaded_fragment import LoadedFragment, Output
 from postbus.runtime.receivers import OutgoingMessage
 from tests.support.topics import Place, Sorter
 

@@ -28,7 +28,7 @@ from postbus.model.values import DATE_TIME_MAX_TICKS, DateTime, TimeSpan
 from postbus.namespace import message_view
 from postbus.namespace.message_view import MessageFacts, Rewritten, write_changes
 from postbus.rules.rule import compile_rule
-from postbus.rules.system import SYSTEM_PROPERTIES
+from postbus.rules.system_properties import SYSTEM_PROPERTIES
 from postbus.rules.values import Value
 
 EPOCH = 621_355_968_000_000_000

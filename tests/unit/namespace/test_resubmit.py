@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from postbus.broker.index_pages import Pages
 from postbus.broker.message import Message
-from postbus.broker.pages import Pages
 from postbus.broker.queue import Queue
 from postbus.broker.record_kinds import RecordKind
-from postbus.broker.subqueue import DEAD_LETTER, MAIN
+from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN
 from postbus.errors import OutcomeUnknown, StoreUnavailable
 from postbus.messages.translation import to_message
 from postbus.model.address import resolve_path

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postbus.config.places import ConfigError
+from postbus.config.mistakes import ConfigError
 from postbus.ops import config_file
 from postbus.ops.config_file import NamespaceConfig, load_config
 from tests.unit.config.files import emulator, load

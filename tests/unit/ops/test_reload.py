@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import structlog
 
-from postbus.config.places import ConfigError
+from postbus.config.mistakes import ConfigError
 from postbus.config.steps import Outcome
 from postbus.errors import QuotaExceeded
 from postbus.model.description import EntityStatus, QueueDescription

@@ -6,11 +6,11 @@ from uuid import UUID
 
 from postbus.model.rule import Filter, RuleDescription, SqlAction, SqlFilter, TrueFilter
 from postbus.model.values import TypedValue
+from postbus.rules.compiling import compile_predicate
 from postbus.rules.predicates import Predicate
 from postbus.rules.rule import Rule, compile_rule
-from postbus.rules.sql import compile_predicate
 from postbus.rules.values import EvaluationFailed, Value
-from postbus.rules.work import Work
+from postbus.rules.work_limit import Work
 
 NEW_ID = UUID("11111111-2222-3333-4444-555555555555")
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postbus.rules.like import PATTERN_LENGTH_MAX, like_pattern
-from postbus.rules.work import STEPS_MAX, TooMuchWork, Work
+from postbus.rules.work_limit import STEPS_MAX, TooMuchWork, Work
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from postbus.model.rule import RuleDescription, SqlAction, SqlFilter, TrueFilter
 from postbus.model.values import TypedValue, ValueType
 from postbus.rules.rule import compile_rule
-from postbus.rules.system import SYSTEM_PROPERTIES
+from postbus.rules.system_properties import SYSTEM_PROPERTIES
 from tests.tidy.tree import ROOT
 from tests.unit.rules.samples import new_id
 

@@ -10,7 +10,7 @@ import pytest
 from postbus.broker import records
 from postbus.broker.message import Message
 from postbus.broker.record_kinds import RecordKind
-from postbus.broker.subqueue import subqueue_of
+from postbus.broker.subqueue_numbers import subqueue_of
 from postbus.observe.meters import EntityMeter
 from postbus.runtime.accounting import account
 

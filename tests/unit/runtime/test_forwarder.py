@@ -12,11 +12,11 @@ from postbus.broker import forwarding
 from postbus.broker.forwarding import outbox_id
 from postbus.broker.message import OUTBOX, Message
 from postbus.broker.policy import Policy
-from postbus.broker.subqueue import DEAD_LETTER, MAIN, subqueue_of
+from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN, subqueue_of
 from postbus.errors import StoreUnavailable
 from postbus.runtime import forwarder as forwarders
 from postbus.runtime.forwarder import Forwarder
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.requests import Call
 from tests.support.operations import Do
 from tests.support.topics import Sorter

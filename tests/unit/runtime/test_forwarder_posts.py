@@ -10,16 +10,16 @@ import pytest
 
 from postbus.broker import forwarding
 from postbus.broker.engine import Engine
+from postbus.broker.index_pages import Pages
 from postbus.broker.message import OUTBOX, Message
-from postbus.broker.pages import Pages
 from postbus.broker.policy import Policy
 from postbus.broker.send_via import send_through
-from postbus.broker.subqueue import MAIN, TRANSFER_DEAD_LETTER
+from postbus.broker.subqueue_numbers import MAIN, TRANSFER_DEAD_LETTER
 from postbus.errors import InternalError, ServiceBusError, StoreUnavailable
 from postbus.model.times import Instant
 from postbus.runtime import forwarder as forwarders
 from postbus.runtime.forwarder import Forwarder
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.requests import Call
 from tests.support.operations import Do
 from tests.unit.runtime.test_forwarder import until

@@ -15,10 +15,10 @@ import pytest
 
 from postbus.broker import browse
 from postbus.broker.engine import Engine
+from postbus.broker.index_pages import Pages
 from postbus.broker.message import OUTBOX, Message
-from postbus.broker.pages import Pages
 from postbus.broker.policy import Policy
-from postbus.broker.subqueue import DEAD_LETTER, MAIN
+from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN
 from postbus.broker.transaction import Settlement, Transaction, Verdict
 from postbus.broker.window import WindowLimits
 from postbus.errors import ServiceBusError, StoreFull, TransactionRolledBack
@@ -26,7 +26,7 @@ from postbus.model.plain_message import Edits
 from postbus.observe.meters import StoreMeter
 from postbus.runtime import forwarder as forwarders
 from postbus.runtime import upkeep as upkeeps
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.loading import Loader
 from postbus.runtime.requests import Call
 from postbus.runtime.runtime import Runtime

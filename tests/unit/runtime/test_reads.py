@@ -9,15 +9,15 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from postbus.broker.engine import Engine
+from postbus.broker.index_pages import Need
 from postbus.broker.message import Message
-from postbus.broker.pages import Need
 from postbus.broker.policy import Policy
-from postbus.broker.subqueue import MAIN
+from postbus.broker.subqueue_numbers import MAIN
 from postbus.broker.window import WindowLimits
 from postbus.errors import ServiceBusError, StoreUnavailable
 from postbus.model.times import Instant
 from postbus.observe.meters import EntityMeter, StoreMeter
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.loading import Loader
 from postbus.runtime.reads import FORESEEN_MAX, OrderedRequest
 from postbus.runtime.requests import Call

@@ -12,7 +12,7 @@ import pytest
 
 from postbus.broker import browse
 from postbus.broker.message import Message
-from postbus.broker.subqueue import MAIN
+from postbus.broker.subqueue_numbers import MAIN
 from postbus.config.content import Content, Queue
 from postbus.model.description import QueueDescription
 from postbus.ops.config_file import NamespaceConfig

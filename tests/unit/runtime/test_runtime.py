@@ -11,16 +11,16 @@ import pytest
 
 from postbus.broker import browse
 from postbus.broker.engine import Engine
+from postbus.broker.index_pages import Pages
 from postbus.broker.message import Message
-from postbus.broker.pages import Pages
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
-from postbus.broker.subqueue import MAIN
+from postbus.broker.subqueue_numbers import MAIN
 from postbus.broker.window import WindowLimits
 from postbus.errors import EntityNotFound, InternalError, ServiceBusError, StoreUnavailable
 from postbus.model.times import Instant
 from postbus.observe.meters import EntityMeter, StoreMeter
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.loading import Loader
 from postbus.runtime.receivers import OutgoingMessage
 from postbus.runtime.requests import Call, Lose

@@ -17,7 +17,7 @@ from postbus.amqp.sections import (
     encode_properties,
 )
 from postbus.broker.message import ForwardingInfo, Message
-from postbus.broker.subqueue import MAIN
+from postbus.broker.subqueue_numbers import MAIN
 from postbus.gateway.operations import Peek, Show
 from postbus.gateway.response_writer import RESPONSE_TOIL_MAX, ResponseWriter
 from postbus.messages.envelope import read_message, write_delivery

@@ -11,9 +11,9 @@ import pytest
 from postbus.broker import topic as topics
 from postbus.broker.message import OUTBOX, PUBLISHING, Message
 from postbus.broker.policy import Policy
-from postbus.broker.subqueue import MAIN
+from postbus.broker.subqueue_numbers import MAIN
 from postbus.runtime.forwarder import Forwarder
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.requests import Call
 from tests.support.operations import Do
 from tests.support.topics import Sorter

@@ -7,9 +7,9 @@ import pytest
 from postbus.broker.message import ACTIVE, OUTBOX, Message
 from postbus.broker.policy import Policy
 from postbus.broker.send_via import send_through
-from postbus.broker.subqueue import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, subqueue_of
+from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, subqueue_of
 from postbus.runtime.engine_cache import at_rest
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.requests import Call
 from postbus.store.memory.store import MemoryStore
 from tests.support.operations import Do

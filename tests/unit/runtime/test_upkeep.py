@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from postbus.broker.engine import Engine
+from postbus.broker.index_pages import Pages
 from postbus.broker.message import Message
-from postbus.broker.pages import Pages
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
-from postbus.broker.subqueue import MAIN
+from postbus.broker.subqueue_numbers import MAIN
 from postbus.broker.window import WindowLimits
 from postbus.observe.meters import StoreMeter
 from postbus.runtime.engine_cache import EngineCache
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.loading import Loader
 from postbus.runtime.requests import Call
 from postbus.runtime.runtime import Runtime

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from postbus.observe.meters import StoreMeter
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.upkeep import GROWTH_SHARE, Upkeep
 from postbus.store.ports.journal import Trimmed
 

@@ -1,7 +1,7 @@
 """Composite types: described lists whose fields are given by a table (AMQP 1.4).
 
 Each class declares its fields once, in wire order. The one encoder and the one decoder here work
-from that table; property tests hold the hand-written ones of frame_readers.py and frame_writers.py
+from that table; property tests hold the hand-written ones of readers.py and writers.py
 against them.
 """
 

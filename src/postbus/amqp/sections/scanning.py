@@ -1,7 +1,7 @@
 """Where the sections of a message are, found from their first bytes alone (AMQP 3.2).
 
-A broker looks at few fields of a message and passes the rest on as it came; section_readers.py
-and section_writers.py read and build the sections one at a time.
+A broker looks at few fields of a message and passes the rest on as it came; readers.py
+and writers.py read and build the sections one at a time.
 """
 
 import struct

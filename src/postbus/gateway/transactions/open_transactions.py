@@ -29,7 +29,7 @@ from postbus.errors import (
 )
 from postbus.gateway.settlement import ACCEPTED
 from postbus.gateway.transactions.operations import Commit, Enlist, Enlistment, RollBack
-from postbus.runtime.fragment import LoadedFragment
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.requests import Call, Operation
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import Any, Protocol, cast
 
 from postbus.amqp.codec import decode
 from postbus.broker.engine import Engine
+from postbus.broker.index_pages import Need, Pages
 from postbus.broker.message import Message, NewProperties
-from postbus.broker.pages import Need, Pages
 from postbus.broker.send_via import send_through
 from postbus.broker.transaction import Settlement, Transaction
 from postbus.errors import ServiceBusError

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, takewhile
 from typing import Any, Final
 
-from postbus.model.rows import Checkpoint, Row, RowKey, SeenIds
+from postbus.model.index_rows import Checkpoint, Row, RowKey, SeenIds
 from postbus.model.times import Instant
 
 _BEHIND_ALL: Final = 1 << 63

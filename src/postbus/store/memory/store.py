@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
-from postbus.model.rows import Row
+from postbus.model.index_rows import Row
 from postbus.model.times import Instant
 from postbus.store import checks as rules
 from postbus.store.batch import StoredBatch

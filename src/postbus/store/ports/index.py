@@ -12,7 +12,7 @@ many rows the lane has. Lists are pages: the caller asks on behind the last row.
 from collections.abc import Sequence
 from typing import Protocol
 
-from postbus.model.rows import Row, RowKey
+from postbus.model.index_rows import Row, RowKey
 from postbus.model.times import Instant
 
 

@@ -15,7 +15,7 @@ In both cases the index is never ahead of the journal, and a crash costs replay 
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
-from postbus.model.rows import Checkpoint, Row
+from postbus.model.index_rows import Checkpoint, Row
 from postbus.model.times import Instant
 from postbus.store.batch import StoredBatch
 from postbus.store.ports.journal_reader import JournalReader

@@ -4,8 +4,8 @@ from contextlib import closing
 from typing import Final
 
 from postbus.store.batch import StoredBatch
-from postbus.store.damage import check_batch, check_numbers
 from postbus.store.ports.journal import OFFSET_MAX
+from postbus.store.sqlite.damage import check_batch, check_numbers
 from postbus.store.sqlite.database import Database
 from postbus.store.sqlite.schema import first_id
 

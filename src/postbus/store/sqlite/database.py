@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 import apsw
 
 from postbus.errors import OutcomeUnknown, StoreFailed, StoreFull, StoreUnavailable
-from postbus.store.damage import Damaged
 from postbus.store.ports.namespace_data import FormatUnknown
+from postbus.store.sqlite.damage import Damaged
 from postbus.store.sqlite.failures import Failures
 from postbus.store.sqlite.files import copy_steps, create_private
 from postbus.store.sqlite.reserve import Reserve

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import apsw
 
-from postbus.model.rows import SeenIds
+from postbus.model.index_rows import SeenIds
 from postbus.model.times import Instant
-from postbus.store.damage import Damaged, check_numbers
+from postbus.store.sqlite.damage import Damaged, check_numbers
 from postbus.store.sqlite.database import Database
 
 DIGEST_BYTES: Final = 16

@@ -8,7 +8,7 @@ from typing import Final
 import apsw
 
 from postbus.errors import OutcomeUnknown, StoreFailed, StoreFull, StoreUnavailable
-from postbus.store.damage import Damaged
+from postbus.store.sqlite.damage import Damaged
 
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _GROWTH: Final = frozenset({apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE})

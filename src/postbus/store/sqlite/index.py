@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from postbus.model.rows import Checkpoint, Row, RowKey
+from postbus.model.index_rows import Checkpoint, Row, RowKey
 from postbus.model.times import Instant
-from postbus.store.damage import check_numbers
 from postbus.store.sqlite import duplicates, rows
+from postbus.store.sqlite.damage import check_numbers
 from postbus.store.sqlite.database import Database
 
 _CHECKPOINT: Final = "UPDATE fragment SET checkpoint = ?, state = ? WHERE id = ? AND epoch = ?"

@@ -16,7 +16,6 @@ from postbus.errors import StoreFailed, StoreUnavailable
 from postbus.model.times import Instant
 from postbus.store.batch import HEADER_SIZE, StoredBatch
 from postbus.store.checks import check_within
-from postbus.store.damage import Damaged, check_batch, check_header, check_numbers
 from postbus.store.ports.journal import OFFSET_MAX
 from postbus.store.ports.journal_reader import (
     RAW_MAX,
@@ -24,6 +23,7 @@ from postbus.store.ports.journal_reader import (
     Extent,
     JournalView,
 )
+from postbus.store.sqlite.damage import Damaged, check_batch, check_header, check_numbers
 from postbus.store.sqlite.database import BUSY_MS
 from postbus.store.sqlite.schema import first_id
 from postbus.store.sqlite.spare_buffers import SpareBuffers

@@ -7,10 +7,10 @@ from typing import Final, NamedTuple
 
 import apsw
 
-from postbus.model.rows import Checkpoint, Row, RowKey
-from postbus.store.damage import check_numbers
+from postbus.model.index_rows import Checkpoint, Row, RowKey
 from postbus.store.ports.journal import OFFSET_MAX, Trimmed
 from postbus.store.sqlite import rows
+from postbus.store.sqlite.damage import check_numbers
 from postbus.store.sqlite.database import Database
 from postbus.store.sqlite.index import SqliteIndex
 from postbus.store.sqlite.schema import first_id

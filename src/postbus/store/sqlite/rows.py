@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import apsw
 
-from postbus.model.rows import Row, RowKey
-from postbus.store.damage import Damaged, check_numbers
+from postbus.model.index_rows import Row, RowKey
+from postbus.store.sqlite.damage import Damaged, check_numbers
 from postbus.store.sqlite.database import Database, Rows, Values
 
 _RUNS: Final = (512, 64, 8, 1)

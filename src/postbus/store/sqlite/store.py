@@ -6,11 +6,10 @@ from functools import cache, partial
 from typing import Final
 
 from postbus.errors import StoreFailed, StoreFull, StoreUnavailable
-from postbus.model.rows import Row
+from postbus.model.index_rows import Row
 from postbus.model.times import Instant
 from postbus.store import checks as rules
 from postbus.store.batch import StoredBatch
-from postbus.store.damage import check_blob, check_numbers
 from postbus.store.ports.journal import (
     OFFSET_MAX,
     FragmentPosition,
@@ -19,6 +18,7 @@ from postbus.store.ports.journal import (
     Trimmed,
 )
 from postbus.store.sqlite import batches
+from postbus.store.sqlite.damage import check_blob, check_numbers
 from postbus.store.sqlite.database import WAL_PAGES_MAX, Database
 from postbus.store.sqlite.index import SqliteIndex
 from postbus.store.sqlite.journal_reader import SqliteReader

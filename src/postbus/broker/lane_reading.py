@@ -5,8 +5,8 @@ checkpoint. So a page of the index may hold only removed messages, and not be th
 """
 
 from postbus.broker.delta import Delta
+from postbus.broker.index_pages import GroupPage, LanePage, Need, Pages
 from postbus.broker.message import Message
-from postbus.broker.pages import GroupPage, LanePage, Need, Pages
 
 
 def first_messages(

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from postbus.namespace.health import PROBE_EVERY_MS, Health
-from postbus.observe.scraping import FORMS_MAX, Scraping
+from postbus.observe.scrape_cache import FORMS_MAX, Scraping
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 T0 = 1_700_000_000_000

@@ -15,7 +15,7 @@ from postbus.amqp.sections import (
 )
 from postbus.broker.message import Message
 from postbus.broker.policy import Policy
-from postbus.broker.subqueue import DEAD_LETTER
+from postbus.broker.subqueue_numbers import DEAD_LETTER
 from postbus.broker.topic import COPIES_AT_ONCE, Copy
 from postbus.messages.envelope import read_message
 from postbus.model.rule import (
@@ -29,7 +29,7 @@ from postbus.model.rule import (
 from postbus.namespace.rule_matcher import TopicRuleMatcher
 from postbus.rules.matching import RuleSet
 from postbus.rules.values import EvaluationFailed
-from postbus.rules.work import STEPS_MAX, TooMuchWork
+from postbus.rules.work_limit import STEPS_MAX, TooMuchWork
 from tests.support.topics import Place
 from tests.unit.rules.samples import Sample, rule
 

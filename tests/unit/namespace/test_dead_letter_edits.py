@@ -27,7 +27,7 @@ from postbus.broker.message import NO_TTL, ForwardingInfo, Message
 from postbus.errors import InvalidOperation, MessageSizeExceeded
 from postbus.messages.envelope import read_message
 from postbus.model.plain_message import Edits
-from postbus.namespace.revision import Revision
+from postbus.namespace.dead_letter_edits import Revision
 
 FOOTER = b"\x00\x53\x78\xc1\x01\x00"
 HEADER = encode_header(durable=True, priority=7, ttl=60_000)

@@ -36,7 +36,7 @@ from postbus.rules.predicates import (
     membership,
     negation,
 )
-from postbus.rules.system import system_property
+from postbus.rules.system_properties import system_property
 from postbus.rules.values import INT64_MAX
 
 if TYPE_CHECKING:

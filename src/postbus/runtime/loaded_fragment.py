@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 from postbus.broker import chores, forwarding
 from postbus.broker.duplicates import recall
 from postbus.broker.engine import Engine
-from postbus.broker.pages import Need, Pages
+from postbus.broker.index_pages import Need, Pages
 from postbus.broker.policy import Policy
-from postbus.broker.subqueue import owner_of
+from postbus.broker.subqueue_numbers import owner_of
 from postbus.broker.topic import RuleMatcher, fan_out
 from postbus.errors import ServiceBusError
 from postbus.model.description import QueueCounts
-from postbus.model.rows import Checkpoint
+from postbus.model.index_rows import Checkpoint
 from postbus.model.times import NEVER, Instant
 from postbus.runtime.receivers import ReceiverQueue
 from postbus.runtime.requests import Chore, Request

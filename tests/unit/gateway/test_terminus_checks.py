@@ -8,7 +8,7 @@ from postbus.amqp.codec import decode, encode
 from postbus.amqp.codec.types import AmqpArray, Described, Symbol, ULong
 from postbus.amqp.frames.terminus import Source
 from postbus.errors import NotSupported
-from postbus.gateway.terminus import check_terminus
+from postbus.gateway.terminus_checks import check_terminus
 
 
 @pytest.mark.parametrize(

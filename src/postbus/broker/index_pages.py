@@ -8,7 +8,7 @@ So a page from before a later checkpoint is of no use, and is asked for again.
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
-from postbus.model.rows import Row, RowKey
+from postbus.model.index_rows import Row, RowKey
 from postbus.model.times import Instant
 
 
