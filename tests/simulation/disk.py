@@ -24,7 +24,8 @@ from postbus.store.ports.namespace_data import FormatUnknown
 from postbus.store.sqlite.store import SqliteStore
 from tests.contract.disk import SYNC, WRITE, Operation, PowerCut
 from tests.contract.forgetting import Change, ForgettingDisk, Medium, put
-from tests.simulation.history import STAYS, Violation
+from tests.simulation.history import Violation
+from tests.simulation.promises import STAYS
 
 FILE = "store.db"
 CUT, KILL, STOP = "power cut", "killed", "stopped"
@@ -34,7 +35,7 @@ _IN_MEMORY = Path("/dev/shm")
 _STARTS_MAX = 20
 
 
-class _Doomed(ForgettingDisk):
+class _FailingDisk(ForgettingDisk):
     """Stops taking anything after some more changes; the last of them still got there."""
 
     left: int | None = None
@@ -74,53 +75,56 @@ class SimDisk:
         self._folder = self._home / "0"
         self._folder.mkdir()
         self._lives = 0
-        self._disk = _Doomed(syncs=syncs)
+        self.was_full = False
+        """May the broker still wait because of it, before it tries again?"""
+        self._disk = _FailingDisk(syncs=syncs)
         self._store = self._open()
 
     @property
     def store(self) -> SqliteStore:
         return self._store
 
-    def doom(self) -> None:
+    def crash_soon(self) -> None:
         """Let the process end with one of the next changes it makes."""
         self._disk.left = self._chance.choice([1, 2, 3, 5, 8, 13, 30])
 
-    def spoil(self) -> None:
+    def fail_a_sync(self) -> None:
         """Let one of the next syncs fail, and all behind it."""
         if self._disk.syncs_left is None:
-            self._disk.syncs_left = self._chance.choice([0, 1, 2, 5])
+            self._disk.syncs_left = self._chance.choice([0, 0, 1, 3])
 
     def fill(self) -> None:
         """Let some of the next writes find no room, in the middle of a commit or of a move of the
         log into the file."""
+        self.was_full = True
         self._disk.full_for = self._chance.choice([1, 2, 5, 20])
 
     @property
-    def spoilt(self) -> bool:
+    def sync_failed(self) -> bool:
         """Has one failed?"""
         return self._disk.syncs_left is not None and self._disk.syncs_left < 0
 
-    def spare(self) -> None:
+    def call_off(self) -> None:
         """Call off an end that has not come yet."""
         self._disk.left = None
         self._disk.full_for = 0
-        if not self.spoilt:
+        if not self.sync_failed:
             self._disk.syncs_left = None
 
     def restart(self) -> str:
         """End the process, one way or another, and start it again; says which."""
-        end = self._chance.choice([CUT, KILL] if self._disk.is_dead or self.spoilt else _ENDS)
+        end = self._chance.choice([CUT, KILL] if self._disk.is_dead or self.sync_failed else _ENDS)
         ends = [end]
         if end == STOP:
-            self.spare()
+            self.call_off()
             self._store.close()
         self._bring_back(end)
         for _ in range(_STARTS_MAX):
             try:
                 if self._chance.random() < 0.15 and len(ends) < 4:
-                    self.doom()
+                    self.crash_soon()
                 self._store = self._open()
-                self.spare()
+                self.call_off()
                 return ", then ".join(ends)
             except PowerCut:
                 ends.append(self._chance.choice([CUT, KILL]))
@@ -150,7 +154,7 @@ class SimDisk:
         self._lives += 1
         self._folder = self._home / str(self._lives)
         put(files, self._folder)
-        self._disk = _Doomed(medium, self._syncs)
+        self._disk = _FailingDisk(medium, self._syncs)
 
     def _end(self) -> None:
         """The process is gone: SQLite gets no chance to tidy up as it closes."""

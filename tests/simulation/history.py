@@ -1,17 +1,16 @@
-"""What happened, in order, so that a failure can be read."""
+"""The history of one seed: what happened, in order, so that a failure can be read."""
 
 from __future__ import annotations
 
 from postbus.broker.message import CorruptRow
+from tests.simulation.promises import BODY, FAULT
 
-TOLD = 40
-LATELY = 12
-
-STAYS = "what was committed stays"
+STORY_LINES = 40
+LAST_LINES = 12
 
 
 class Violation(AssertionError):
-    """A promise was broken: by which checker's word, and about which message."""
+    """A promise was broken: which promise, and for which message."""
 
     def __init__(self, promise: str, name: str | None, text: str) -> None:
         super().__init__(f"{promise}: {text}")
@@ -20,30 +19,25 @@ class Violation(AssertionError):
 
 
 def fault_of(error: BaseException) -> Violation:
-    """Something raised what nobody expected."""
-    lacks_body = isinstance(error, CorruptRow)
-    return Violation(
-        "no body is wrong or missing" if lacks_body else "the broker has no fault",
-        None,
-        repr(error),
-    )
+    """The broker raised an error that no client may see."""
+    return Violation(BODY if isinstance(error, CorruptRow) else FAULT, None, repr(error))
 
 
 class History:
-    """Lines of one run, each about a message or about everything."""
+    """Lines of one run, each about one message or about all of them."""
 
     def __init__(self) -> None:
-        self.receiver_queues: list[tuple[int, str | None, str]] = []
+        self.lines: list[tuple[int, str | None, str]] = []
 
     def note(self, now: int, name: str | None, text: str) -> None:
-        self.receiver_queues.append((now, name, text))
+        self.lines.append((now, name, text))
 
     def about(self, name: str | None) -> str:
-        """The story of one message with the events that touch all of them, and the very end."""
-        chosen = [line for line in self.receiver_queues if name is None or line[1] in (None, name)]
-        told = [_line(*line) for line in chosen[-TOLD:]]
-        lately = [_line(*line) for line in self.receiver_queues[-LATELY:]]
-        return "\n".join([f"story of {name or 'everything'}:", *told, "at the end:", *lately])
+        """The story of one message, with the events that touch all messages, and the very end."""
+        chosen = [line for line in self.lines if name is None or line[1] in (None, name)]
+        story = [_line(*line) for line in chosen[-STORY_LINES:]]
+        end = [_line(*line) for line in self.lines[-LAST_LINES:]]
+        return "\n".join([f"story of {name or 'everything'}:", *story, "at the end:", *end])
 
 
 def _line(now: int, name: str | None, text: str) -> str:

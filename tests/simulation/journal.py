@@ -1,26 +1,42 @@
-"""The real store, with a copy of all that was ever written to it, for the checkers."""
+"""The real store, with a copy of all that was ever written to it, for models and checkers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from postbus.broker import records
+from postbus.broker.records import Record
+from postbus.store import batch
 from postbus.store.batch import StoredBatch
 from postbus.store.ports.journal import Lease, Part
 from postbus.store.ports.store import Store
-from tests.simulation.history import STAYS, Violation
-from tests.simulation.inventory import FRAGMENT
-from tests.simulation.model import Model
+from tests.simulation.history import Violation
+from tests.simulation.promises import FENCED, STAYS, TIME
+
+Written = list[tuple[Record, bytes]]
+"""The records of one batch, each decoded and in its bytes."""
+_EVERYTHING = 1 << 30
 
 
-class Journal:
-    """Passes every call on; what a commit made durable, the model learns from its bytes."""
+class RecordedStore:
+    """Passes every call on, and says what each commit made durable."""
 
-    def __init__(self, store: Store, model: Model) -> None:
+    def __init__(
+        self,
+        store: Store,
+        is_deleted: Callable[[int], bool],
+        committed: Callable[[Part, Written], None],
+        note: Callable[[str], None],
+    ) -> None:
         self.store: Any = store
-        self._model = model
-        self.batches: list[StoredBatch] = []
-        self._standing = Lease(FRAGMENT, 0, 0, 0, b"")
+        self._is_deleted = is_deleted
+        """Was the entity of this fragment deleted? Then its data need not be there."""
+        self._committed = committed
+        self._note = note
+        self.batches: dict[int, list[StoredBatch]] = {}
+        self.standing_of: dict[int, Lease] = {}
+        """Where each fragment stands, without taking it over."""
         self._under_way: Sequence[Part] = ()
         self._latest = 0
 
@@ -32,51 +48,62 @@ class Journal:
         passed: frozenset[int] = self.store.commit(parts)
         self._under_way = ()
         for part in parts:
-            if part.lease.fragment not in passed:
-                raise Violation("nobody is fenced", None, f"epoch {part.lease.epoch}")
-            self._take(part)
+            if part.lease.fragment not in passed and not self._is_deleted(part.lease.fragment):
+                raise Violation(FENCED, None, f"epoch {part.lease.epoch}")
+            self._record(part)
         return passed
 
-    def _take(self, part: Part) -> None:
+    def _record(self, part: Part) -> None:
         if part.at < self._latest:
-            raise Violation("time never goes back", None, f"{part.at} after {self._latest}")
+            raise Violation(TIME, None, f"{part.at} after {self._latest}")
         self._latest = part.at
-        if part.batch:
-            self.batches.append(StoredBatch(part.base, part.batch))
-            self._model.committed(part.batch)
-        self._standing = self._after(part)
-        self._model.history.note(
-            part.at,
-            None,
-            f"committed {part.count} records at {part.base}, index {self._standing.checkpoint}",
+        fragment_id = part.lease.fragment
+        standing = self.standing_of[fragment_id] = self._after(part)
+        self._note(
+            f"committed {part.count} records of {fragment_id} at {part.base}, "
+            f"index {standing.checkpoint}"
         )
+        if part.batch:
+            self.batches.setdefault(fragment_id, []).append(StoredBatch(part.base, part.batch))
+            self._committed(part, [(records.decode(d), d) for _, d in batch.records(part.batch)])
 
     def _after(self, part: Part) -> Lease:
-        checkpoint, state = self._standing.checkpoint, self._standing.state
+        fragment_id = part.lease.fragment
+        before = self.standing_of.get(fragment_id, Lease(fragment_id, 0, 0, 0, b""))
+        checkpoint, state = before.checkpoint, before.state
         if part.checkpoint is not None:
             checkpoint, state = part.checkpoint.offset, part.checkpoint.state
-        return Lease(FRAGMENT, 0, part.base + part.count, checkpoint, state)
+        return Lease(fragment_id, 0, part.base + part.count, checkpoint, state)
+
+    # -- after a start ---------------------------------------------------------------------------
 
     def reopened(self, store: Store) -> None:
-        """All that was committed is there, and what was under way is there wholly or not."""
+        """All that was committed is there; of a commit that was cut short all parts or none."""
         self.store = store
-        found = store.acquire(FRAGMENT, "inspector", 0)._replace(epoch=0)
         parts, self._under_way = self._under_way, ()
-        for part in parts:
-            there = found == self._after(part)
-            self._model.history.note(
-                part.at, None, f"a commit was cut short: {'there' if there else 'not there'}"
-            )
-            if there:
-                self._take(part)
-        if found != self._standing:
-            raise Violation(STAYS, None, f"found {found}, must be {self._standing}")
-        start = found.checkpoint
-        stored = [each for each in store.read(FRAGMENT, start, 1 << 30) if each.base >= start]
-        if stored != [each for each in self.batches if each.base >= start]:
-            raise Violation(STAYS, None, f"other batches after {start} than were written")
+        there = [self._found(part.lease.fragment) == self._after(part) for part in parts]
+        if parts:
+            self._note(f"a commit was cut short: {'there' if all(there) else 'not there'}")
+            if any(there) != all(there):
+                raise Violation(STAYS, None, "half of a commit")
+        if all(there):
+            for part in parts:
+                self._record(part)
+        for fragment_id, standing in self.standing_of.items():
+            if not self._is_deleted(fragment_id):
+                self._check_stays(fragment_id, standing)
 
-    @property
-    def stands(self) -> Lease:
-        """Where the fragment stands, without taking it over."""
-        return self._standing
+    def _found(self, fragment_id: int) -> Lease:
+        standing = self.store.position(fragment_id)
+        if standing is None:
+            return Lease(fragment_id, 0, 0, 0, b"")
+        return Lease(fragment_id, 0, standing.head, standing.checkpoint, standing.state)
+
+    def _check_stays(self, fragment_id: int, standing: Lease) -> None:
+        found, start = self._found(fragment_id), standing.checkpoint
+        if found != standing:
+            raise Violation(STAYS, None, f"found {found}, must be {standing}")
+        stored = self.store.read(fragment_id, start, _EVERYTHING)
+        written = self.batches.get(fragment_id, [])
+        if [b for b in stored if b.base >= start] != [b for b in written if b.base >= start]:
+            raise Violation(STAYS, None, f"other batches after {start} than were written")

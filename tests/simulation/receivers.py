@@ -1,63 +1,91 @@
-"""Receivers with credit, waiting in line for messages: peek-lock, or receive and delete."""
+"""A receiver with credit, waiting for messages: peek-lock, or receive and delete."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from postbus.broker.message import Message
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.receivers import OutgoingMessage
 
-
-class Watch(Protocol):
-    """Who wants to know what a receiver is given."""
-
-    def before_take(self) -> None: ...
-    def after_take(self, receiver: SimReceiver) -> None: ...
-    def delivered(self, receiver: SimReceiver, outgoing: OutgoingMessage) -> None: ...
-    def give_back(self, outgoing: OutgoingMessage) -> None: ...
+if TYPE_CHECKING:
+    from tests.simulation.world import World
 
 
-class SimReceiver:
-    """One link. A detached one gives back what was on its way to it."""
+class Receiver:
+    """One link. After it is detached, it gives back what was on its way to it."""
 
-    def __init__(self, watch: Watch, holder: int, subqueue: int, deletes: bool) -> None:
-        self.watch = watch
-        self.holder = holder
+    session_id: str | None = None
+
+    def __init__(
+        self, world: World, fragment: LoadedFragment, subqueue: int, deletes: bool, holder: int
+    ) -> None:
+        self._world = world
+        self._model = world.models[fragment.id]
+        self.fragment = fragment
         self.subqueue = subqueue
         self.deletes = deletes
+        self.holder = holder
         self.draining = False
         self.attached = True
         self.credit = 0
-        self._reserved = 0
+        self.reserved = 0
+
+    def attach(self, credit: int) -> None:
+        self.credit = credit
+        self.fragment.receivers_of(self.subqueue).join(self)
+        self._count()
+        self.wake()
+
+    def detach(self) -> None:
+        self.attached = False
+        self.fragment.receivers_of(self.subqueue).leave(self)
+        self._count()
+
+    def _count(self) -> None:
+        if self.fragment.engine is not None:
+            members = self.fragment.receivers_of(self.subqueue).members
+            self.fragment.engine.set_receivers(self.subqueue, len(members))
+
+    def grant(self, credit: int) -> None:
+        self.credit += credit
+        self.wake()
+
+    def wake(self) -> None:
+        self.fragment.receivers_of(self.subqueue).wants(self)
+        self._world.runtime_of(self.fragment).wake(self.fragment)
+
+    def engine_lost(self) -> None:
+        """What was reserved will not come; a client would attach again."""
+        self.reserved = 0
+        self.fragment.receivers_of(self.subqueue).wants(self)
+
+    # -- what the broker asks --------------------------------------------------------------------
 
     def capacity(self) -> int:
-        self.watch.before_take()
-        return max(0, self.credit - self._reserved)
+        self._model.absorb(self.fragment)
+        return max(0, self.credit - self.reserved)
 
     def reserve(self, message: Message, raw: bytes) -> OutgoingMessage:
-        self._reserved += 1
-        self.watch.after_take(self)
+        self.reserved += 1
+        self._model.taken(self, message)
         return OutgoingMessage(message, raw, (b"%d" % message.delivery_count,))
 
     def deliver(self, messages: list[OutgoingMessage]) -> None:
-        self._reserved -= len(messages)
+        self.reserved -= len(messages)
         for outgoing in messages:
             if self.attached:
                 self.credit -= 1
-                self.watch.delivered(self, outgoing)
+                self._model.delivered(self, outgoing)
             else:
-                self.watch.give_back(outgoing)
+                self._model.give_back(self, outgoing)
 
     def drained(self) -> None:
         self.credit = 0
         self.draining = False
 
-    def lost(self) -> None:
-        """The engine was thrown away: what was reserved will not come."""
-        self._reserved = 0
-
 
 def shown_count(outgoing: OutgoingMessage) -> int:
-    """The delivery count as the receiver is told."""
+    """The delivery count that the receiver is told."""
     assert outgoing.payload is not None
     return int(outgoing.payload[0])

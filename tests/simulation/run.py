@@ -1,250 +1,155 @@
-"""Run a seed: steps in random order, audits now and then, and at the end all is taken out."""
+"""Run a seed: steps in random order, checks at quiet moments, and at the end all is taken out."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Sequence
+from contextlib import ExitStack
 
-from postbus.broker.message import DEFERRED, SCHEDULED
-from postbus.broker.policy import Policy
-from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN
-from tests.contract.disk import PowerCut
+from tests.simulation.duplicates.part import Duplicates
 from tests.simulation.history import Violation, fault_of
-from tests.simulation.inventory import (
-    from_every_record,
-    from_index_and_tail,
-    read_from,
-    same,
-    take_stock,
-)
-from tests.simulation.patches import tiny
-from tests.simulation.simulation import Simulation
+from tests.simulation.limits import simulated_loop, small_limits
+from tests.simulation.parts import Part, Weights
+from tests.simulation.promises import TAKEN_OUT
+from tests.simulation.queues.part import PlainQueue, QueueClients
+from tests.simulation.queues.queues import Queues
+from tests.simulation.queues.resubmission import Resubmission
+from tests.simulation.replay import all_rows, check_empty
+from tests.simulation.scheduler import Scheduler
+from tests.simulation.sessions.part import Sessions
+from tests.simulation.topics.part import Topics
+from tests.simulation.topics.resubmission import TopicResubmission
+from tests.simulation.transactions.part import TransactionClients
+from tests.simulation.world import World
+
+QUEUES = ("queues", "resubmission")
+TOPICS = ("topics", "resubmission")
+SESSIONS = ("sessions", "duplicates", "transactions")
+EVERYTHING = ("queues", "topics", "sessions", "duplicates", "transactions", "resubmission")
+"""All parts there are."""
 
 STEPS = 800
 ON_DISK_EVERY = 4
-_SOON = 60_000
-_LOOP_STEPS_MAX = 50
-_REST_STEPS_MAX = 20_000
-_DRAIN_ROUNDS = 400
+_DRAIN_ROUNDS = 80
 
 
-def run_seed(seed: int, kind: type[Simulation] = Simulation, steps: int = STEPS) -> None:
-    """Raises Violation, with the seed and the story of the message it is about."""
+def run_seed(
+    seed: int,
+    parts: Sequence[str] = EVERYTHING,
+    world_class: type[World] = World,
+    steps: int = STEPS,
+    on_disk: bool | None = None,
+) -> World:
+    """Raises Violation, with the seed and the story of the message that it is about."""
     chance = random.Random(seed)
-    with tiny(chance):
-        simulation = kind(chance, on_disk(seed))
+    if on_disk is None:
+        on_disk = seed % ON_DISK_EVERY == ON_DISK_EVERY - 1
+    with ExitStack() as stack:
+        stack.enter_context(small_limits(chance))
+        world = world_class(chance, on_disk)
+        stack.callback(world.close)
+        stack.enter_context(simulated_loop(world.machine))
         try:
-            Run(simulation).go(chance.randint(steps // 10, steps))
+            Run(world, parts).go(chance.randint(steps // 10, steps))
         except Exception as error:
             found = error if isinstance(error, Violation) else fault_of(error)
-            found.add_note(f"seed {seed}\n{simulation.history.about(found.name)}")
+            story = world.history.about(found.name)
+            found.add_note(f"seed {seed} of {' '.join(parts)}\n{story}")
             if found is error:
                 raise
             raise found from error
-        finally:
-            simulation.close()
+    return world
 
 
-def on_disk(seed: int) -> bool:
-    return seed % ON_DISK_EVERY == ON_DISK_EVERY - 1
+def make_parts(world: World, scheduler: Scheduler, names: Sequence[str]) -> list[Part]:
+    """The parts with these names, and what they have in common."""
+    parts: list[Part] = []
+    topics = Topics(world, scheduler) if "topics" in names else None
+    if set(names) & {"queues", "sessions", "duplicates", "transactions"}:
+        queues = Queues(world, scheduler)
+        clients = QueueClients(queues)
+        parts += [queues, clients]
+        if "queues" in names:
+            parts.append(PlainQueue(clients))
+        if "sessions" in names:
+            parts.append(Sessions(clients))
+        if "duplicates" in names:
+            parts.append(Duplicates(queues))
+        if "transactions" in names:
+            parts.append(TransactionClients(clients))
+        if "resubmission" in names:
+            parts.append(Resubmission(queues))
+    if topics is not None:
+        parts.append(topics)
+        if "resubmission" in names:
+            parts.append(TopicResubmission(topics))
+    return parts
 
 
 class Run:
-    """Plays one simulation to its end."""
+    """Takes one history to its end."""
 
-    def __init__(self, simulation: Simulation) -> None:
-        self._sim = simulation
-        self._chance = simulation.chance
-        chance = simulation.chance
-        self._jump = chance.choice([30, 2_500, 20_000])
-        self._weights = {
-            self._loop: chance.choice([2, 6, 20]),
-            self._store: chance.choice([1, 3, 20]),
-            self._answer: chance.choice([1, 3, 20]),
-            simulation.clients.act: 10,
-            self._receive: chance.choice([1, 3, 6]),
-            self._hurry: chance.choice([0, 0.1, 0.3]),
-            self._time: chance.choice([0.1, 0.5, 2]),
-            self._idle: chance.choice([0, 0.1, 0.6]),
-            simulation.trim: chance.choice([0, 0.5, 2]),
-            self._checkpoint: 0.3,
-            simulation.crash: chance.choice(simulation.crash_weights),
-            self._set_clock: chance.choice([0, 0.1]),
-            simulation.forget_idle: chance.choice([0, 0.5, 3]),
-            self._desert: chance.choice([0, 0.1, 0.5]),
-            self.audit: 0.15,
+    def __init__(self, world: World, names: Sequence[str]) -> None:
+        self._world = world
+        self._chance = chance = world.chance
+        self._scheduler = Scheduler(world)
+        self._parts = world.parts = make_parts(world, self._scheduler, names)
+        self._actions: Weights = {}
+        weights = self._weights = dict(self._scheduler.weights)
+        weights |= {
+            self._act: chance.choice([10, 20, 40]),
+            self._stop: chance.choice([0, 0, 0.3, 0.6]),
+            self.check: 0.2,
         }
+        for part in self._parts:
+            self._actions |= part.actions
+            weights |= part.steps
+        world.start()
+        for part in self._parts:
+            part.begin()
 
     def go(self, steps: int) -> None:
-        actions, weights = list(self._weights), list(self._weights.values())
+        steps_there_are, weights = list(self._weights), list(self._weights.values())
         for _ in range(steps):
-            self._chance.choices(actions, weights)[0]()
-        self.audit()
-        self._drain()
+            self._chance.choices(steps_there_are, weights)[0]()
+        self.check()
+        self._take_everything_out()
 
-    # -- what may happen next -------------------------------------------------------------------
+    def _act(self) -> None:
+        """A client does one small thing."""
+        self._chance.choices(list(self._actions), list(self._actions.values()))[0]()
 
-    def _loop(self) -> None:
-        if self._sim.machine.ready:
-            self._sim.machine.run_one()
+    def _stop(self) -> None:
+        """The process stops and starts again; and perhaps nobody uses anything after that."""
+        self._scheduler.stop()
+        if self._chance.random() < 0.5:
+            self.check()
 
-    def _store(self) -> None:
-        if self._sim.thread.calls:
-            try:
-                self._sim.thread.run_one()
-            except PowerCut:
-                self._sim.restart()
-            self._sim.give_up_if_spoilt()
+    def check(self) -> None:
+        """Let everything come to its end; then each part looks."""
+        patient = any(part.tries_again for part in self._parts)
+        with self._scheduler.quiet(patient):
+            for part in self._parts:
+                part.check()
 
-    def _answer(self) -> None:
-        if self._sim.thread.answers:
-            self._sim.thread.answer_one()
-
-    def _receive(self) -> None:
-        sim, chance = self._sim, self._chance
-        if len(sim.receivers) < 3 or chance.random() < 0.1:
-            sim.attach()
-        elif chance.random() < 0.2:
-            sim.detach()
-        else:
-            sim.refresh_credit()
-
-    def _hurry(self) -> None:
-        """Somebody sends to a queue where nobody waits; while that is being written another comes
-        to receive, and others ask for things that write nothing: that is worth a turn."""
-        sim = self._sim
-        while sim.receivers:
-            sim.detach()
-        sim.clients.send()
-        self._catch_up()
-        sim.attach_one(MAIN, False, 2)
-        for _ in range(3):
-            sim.clients.settle_late()
-        self._catch_up()
-
-    def _catch_up(self) -> None:
-        """The loop does all it can without the store."""
-        for _ in range(_LOOP_STEPS_MAX):
-            if not self._sim.machine.ready:
-                return
-            self._loop()
-
-    def _time(self) -> None:
-        machine = self._sim.machine
-        ring = machine.next_ring
-        jumps = [1, 10, 300, self._jump]
-        if ring is not None and ring <= _SOON:
-            jumps += [max(1, ring)] * 2 + [max(1, ring // 2)] * 2
-        elif ring is not None:
-            jumps.append(ring)  # an hour of nothing, in which all that can run out does
-        machine.pass_time(self._chance.choice(jumps))
-
-    def _idle(self) -> None:
-        """Nobody does anything until all is answered, and then for a while."""
-        self._rest()
-        self._time()
-
-    def _set_clock(self) -> None:
-        self._sim.machine.set_clock(self._chance.choice([-20_000, -700, -1, 1, 5_000]))
-
-    def _checkpoint(self) -> None:
-        self._sim.fragment.checkpoint_wanted = True
-        self._sim.runtime.wake(self._sim.fragment)
-
-    def _desert(self) -> None:
-        """Everybody leaves. When the locks have run out the engine is not needed any more."""
-        sim = self._sim
-        while sim.receivers:
-            sim.detach()
-        sim.machine.pass_time(sim.policy.lock_ms)
-        for _ in range(2):  # a checkpoint may have to be written first
-            self._rest()
-            sim.forget_idle()
-        sim.machine.pass_time(self._chance.choice([1, 300, self._jump]))
-        self._rest()
-        self._check_due()
-
-    # -- quiet moments --------------------------------------------------------------------------
-
-    def _rest(self) -> None:
-        """Let everything that is under way come to its end; time stands still."""
-        sim = self._sim
-        steps: list[Callable[[], None]] = [self._loop, self._store, self._answer]
-        for _ in range(_REST_STEPS_MAX):
-            if not (sim.machine.ready or sim.thread.calls or sim.thread.answers):
-                return
-            self._chance.choice(steps)()
-        raise Violation("work comes to an end", None, "the broker never comes to rest")
-
-    def audit(self) -> None:
-        """Compare the live engine, the model, a restart, and a replay of everything."""
-        sim = self._sim
-        sim.spare()
-        failing, sim.thread.failing = sim.thread.failing, 0.0
-        self._rest()
-        if not failing:
-            self._check_due()
-            self._check_served()
-        sim.runtime.wake(sim.fragment)  # what failed before is asked again
-        self._rest()
-        sim.thread.failing = failing
-        engine = sim.fragment.engine
-        if engine is None or engine.ledger.pending:
-            raise Violation("work comes to an end", None, "the engine is not there, or not written")
-        if sim.model.live != sim.model.durable:
-            raise Violation("replay equals live", None, "decided and written differ")
-        queue = engine.own
-        live = take_stock(queue, read_from(sim.journal.store))
-        for checker in sim.checkers:
-            checker.seen(live, queue)
-        second = from_index_and_tail(sim.journal.store, sim.journal.stands, sim.policy)
-        same(live, take_stock(second, read_from(sim.journal.store)), "replay equals live")
-        third, read = from_every_record(sim.journal.batches, sim.policy)
-        same(live, take_stock(third, read), "index and tail equal a full replay")
-        for other in (second, third):
-            for checker in sim.checkers:
-                checker.seen(live, other)
-
-    def _check_due(self) -> None:
-        """Whether or not the engine is in memory, as long as the store answers."""
-        if self._sim.thread.failing:
-            return
-        # Upkeep looks every second whether the clock was set.
-        self._sim.runtime.set_timer_again(self._sim.fragment)
-        self._sim.machine.pass_time(1)  # a timer waits that long at the least
-        self._rest()
-        now = self._sim.now - 1
-        for entry in self._sim.model.durable.values():
-            if entry.lane == SCHEDULED and entry.enqueued_at <= now:
-                text = f"due at {entry.enqueued_at}, it is {now}"
-                raise Violation("what is due comes on time", entry.name, text)
-
-    def _check_served(self) -> None:
-        """Nobody is called but where something happened, so a call that is lost is lost."""
-        sim = self._sim
-        for subqueue, line in sim.fragment.receiver_queues.items():
-            if not (sim.policy.receives and any(r.capacity() > 0 for r in line.members)):
-                continue
-            first = sim.model.first_ready(subqueue, sim.now)
-            if first is not None:
-                raise Violation("whoever waits is served", first.name, f"nobody gets {first}")
-
-    def _drain(self) -> None:
-        """Whatever is there can be had."""
-        sim = self._sim
-        sim.thread.failing = 0.0
-        sim.update(Policy())
+    def _take_everything_out(self) -> None:
+        world = self._world
+        world.failing = 0.0
+        for part in self._parts:
+            part.open_up()
+        with self._scheduler.quiet(patient=True):
+            for part in self._parts:
+                part.offer()
         for _ in range(_DRAIN_ROUNDS):
-            if not sim.model.durable:
-                self.audit()
+            for part in self._parts:
+                part.take_out()
+            self._scheduler.rest_and_wait(10_000)
+            if not any(all_rows(world, fragment_id) for fragment_id in world.fragments):
+                self.check()
+                for fragment_id in world.fragments:
+                    check_empty(world, fragment_id)
                 return
-            sim.attach_one(MAIN, True, 20)
-            sim.attach_one(DEAD_LETTER, True, 20)
-            for entry in list(sim.model.live.values()):
-                if entry.lane == DEFERRED:
-                    sim.clients.receive_deferred(entry.subqueue, [entry.number], True)
-            self._rest()
-            sim.machine.pass_time(15_000)
-            self._rest()
-        name = min(sim.model.durable)
-        raise Violation("whatever is there can be had", name, f"stays: {sim.model.durable[name]}")
+        for fragment_id in world.fragments:
+            for row in all_rows(world, fragment_id):
+                text = f"{row.message_id} stays in {fragment_id}, lane {row.lane}"
+                raise Violation(TAKEN_OUT, row.message_id, text)

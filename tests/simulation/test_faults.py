@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.faults import FAULTS, Fault, find
+from tests.simulation.faults import Fault, find
+from tests.simulation.planted import FAULTS
 
 # The simulator makes constants small and puts itself between methods.
 pytestmark = pytest.mark.interpreted_only
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_a_planted_fault_is_found(fault: Fault) -> None:
-    found = find(fault)
+@pytest.mark.parametrize(
+    ("parts", "fault"),
+    [
+        pytest.param(parts, fault, id=f"{parts[0]}: {fault.name}")
+        for parts, faults in FAULTS.items()
+        for fault in faults
+    ],
+)
+def test_a_planted_fault_is_found(parts: tuple[str, ...], fault: Fault) -> None:
+    found = find(fault, parts)
     assert found is not None, "200 seeds noticed nothing"
     _, violation = found
     assert violation.promise in fault.promises

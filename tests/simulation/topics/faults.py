@@ -15,12 +15,9 @@ from postbus.broker.queue import Queue
 from postbus.broker.record_kinds import RecordKind
 from postbus.broker.topic import Topic
 from postbus.runtime import forwarder, loading
-from tests.simulation.faults import SEEDS_MAX, Fault, nobody_told, nothing_done, patched
-from tests.simulation.history import Violation
-from tests.simulation.ledgers import FULL, REPLAY
-from tests.simulation.playing import ENDS
-from tests.simulation.topics import judge
-from tests.simulation.topics.play import run_topic_seed
+from tests.simulation.faults import Fault, does_nothing, patched, says_no
+from tests.simulation.promises import COPY_ORDER, ENDS, FULL, LOST, ONCE, REPLAY, SERVED, TAKEN_OUT
+from tests.simulation.queues.faults import mark_not_looked_at, wake_up_lost
 
 
 def _cursor_too_far(change: Any) -> Any:
@@ -36,18 +33,6 @@ def _cursor_not_kept(change: Any) -> Any:
     def faulty(ledger: Ledger, kind: RecordKind, message: Message) -> None:
         if kind is not RecordKind.ADVANCED:
             change(ledger, kind, message)
-
-    return faulty
-
-
-def _no_marks(accept: Any) -> Any:
-    def faulty(engine: Engine, origin: int, *rest: Any) -> Any:
-        marks = engine.ledger.marks
-        mark = marks.pop(origin, None)
-        receipt = accept(engine, origin, *rest)
-        if mark is not None:
-            marks.setdefault(origin, mark)
-        return receipt
 
     return faulty
 
@@ -111,72 +96,39 @@ def _refusal_forgotten(_: Any) -> Any:
     return faulty
 
 
-def _nothing_left(_: Any) -> Any:
-    return lambda *_: False
-
-
 TOPIC_FAULTS = [
-    Fault(
-        "copy lost at a slice boundary",
-        frozenset({judge.LOST}),
-        patched(Ledger, "change", _cursor_too_far),
-    ),
+    Fault("copy lost at a slice boundary", {LOST}, patched(Ledger, "change", _cursor_too_far)),
     Fault(
         "cursor not written",
-        frozenset({judge.ONCE, REPLAY, FULL, ENDS}),
+        {ONCE, REPLAY, FULL, ENDS},
         patched(Ledger, "change", _cursor_not_kept),
     ),
     Fault(
-        "mark not looked at",
-        frozenset({judge.ONCE, judge.ORDER}),
-        patched(forwarding, "accept", _no_marks),
+        "mark not looked at", {ONCE, COPY_ORDER}, patched(forwarding, "accept", mark_not_looked_at)
     ),
     Fault(
-        "mark not in the checkpoint",
-        frozenset({judge.ONCE, FULL}),
-        patched(Ledger, "_state", _marks_not_summed_up),
+        "mark not in the checkpoint", {ONCE, FULL}, patched(Ledger, "_state", _marks_not_summed_up)
     ),
     Fault(
         "one mark for all outboxes of a fragment",
-        frozenset({judge.LOST}),
+        {LOST},
         patched(forwarder, "outbox_id", _one_mark_for_all),
     ),
     Fault(
-        "outbox emptied before arrival",
-        frozenset({judge.LOST}),
-        patched(forwarding, "collect", _removed_at_once),
+        "outbox emptied before arrival", {LOST}, patched(forwarding, "collect", _removed_at_once)
     ),
-    Fault(
-        "refused message dropped",
-        frozenset({judge.LOST}),
-        patched(forwarding, "returned", _refusal_forgotten),
-    ),
-    Fault(
-        "staged message overtaken",
-        frozenset({judge.ORDER}),
-        patched(Topic, "_take_in", _overtaking),
-    ),
+    Fault("refused message dropped", {LOST}, patched(forwarding, "returned", _refusal_forgotten)),
+    Fault("staged message overtaken", {COPY_ORDER}, patched(Topic, "_take_in", _overtaking)),
     Fault(
         "dead letter taken out and not posted",
-        frozenset({judge.LOST}),
-        patched(resubmission.Posted, "place", nothing_done),
+        {LOST},
+        patched(resubmission.Posted, "place", does_nothing),
     ),
-    Fault("wake-up lost", frozenset({judge.SERVED}), patched(chores, "fetch_bodies", nobody_told)),
-    Fault("outbox not seen to", frozenset({ENDS}), patched(Queue, "placed", _outbox_not_noted)),
+    Fault("wake-up lost", {SERVED, TAKEN_OUT}, patched(chores, "fetch_bodies", wake_up_lost)),
+    Fault("outbox not seen to", {ENDS}, patched(Queue, "placed", _outbox_not_noted)),
     Fault(
         "unfinished work not looked for at the start",
-        frozenset({ENDS}),
-        patched(loading, "_unfinished", _nothing_left),
+        {ENDS},
+        patched(loading, "_unfinished", says_no),
     ),
 ]
-
-
-def find_in_topics(fault: Fault) -> tuple[int, Violation] | None:
-    """How many seeds it takes to notice, and what is said then."""
-    with fault.plant():
-        for seed in range(SEEDS_MAX):
-            try:
-                run_topic_seed(seed)
-            except Violation as found:
-                return seed + 1, found
-    return None
