@@ -1,7 +1,7 @@
-"""The machine under the broker: a clock, an event loop and a store's thread, all of them played.
+"""The machine under the broker: a clock, an event loop and a store's thread, all simulated.
 
-Nothing here runs by itself. The simulation says which of the things that could happen next does:
-a callback of the loop, a call on the store's thread, or the arrival of such a call's answer.
+Nothing here runs by itself. The scheduler chooses what happens next: a callback of the loop, a call
+on the store's thread, or the arrival of the answer to such a call.
 """
 
 from __future__ import annotations

@@ -43,10 +43,9 @@ def happened(seeds: Iterable[int], parts: tuple[str, ...]) -> Counter[str]:
 
 
 @pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
-@pytest.mark.parametrize("parts", [QUEUES, TOPICS, SESSIONS, EVERYTHING], ids=" ".join)
-def test_a_seed_always_tells_the_same_story(parts: tuple[str, ...], on_disk: bool) -> None:
-    for seed in range(2):
-        first, second = (run_seed(seed, parts, on_disk=on_disk).history for _ in range(2))
+def test_a_seed_always_tells_the_same_story(on_disk: bool) -> None:
+    for seed in range(3):
+        first, second = (run_seed(seed, EVERYTHING, on_disk=on_disk).history for _ in range(2))
         assert first.lines == second.lines
         assert first.about(None) == second.about(None)
 

@@ -51,9 +51,11 @@ class Duplicates(Part):
     def forget_ids(self) -> None:
         """As `runtime.upkeep` does: segments past the window are dropped, a slice at a time."""
         models = [model for model in self._queues.models.values() if model.window is not None]
-        fragment = self.world.fragments[self.chance.choice(models).id]
+        model = self.chance.choice(models)
+        fragment = self.world.fragments[model.id]
         history = None if fragment.engine is None else fragment.engine.ledger.history
-        if history is not None:
+        if history is not None and model.window is not None:
+            model.window.forget(self.world.now)
             below, limit = history.expire(self.world.now), self.chance.choice([1, 2, 100])
             store = self.world.store_of(fragment)
             store.thread.submit(
@@ -101,13 +103,11 @@ class DuplicatesAreDropped(Checker):
         answers = repeated(history, digests, world.now, pages)
         for message_id, digest, known in zip(ids, digests, answers, strict=True):
             first = window.first.get(message_id)
-            versions = [0] if first is None else window.since(first)
-            age = world.now - (first or 0)
             text = f"{message_id} of {model.id}: {promise}, first seen at {first}"
-            if known and age >= max(versions):
+            if known and not window.may_know(message_id, world.now):
                 raise self.broken(None, text)
             at = history.recent.get(digest, pages.seen.get(digest))
             if known and at != first:
                 raise self.broken(None, f"{text}, and not at {at}")
-            if not known and age < min(versions):
+            if not known and window.must_know(message_id, world.now):
                 raise Violation(DUPLICATE, None, text)

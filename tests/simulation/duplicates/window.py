@@ -16,6 +16,8 @@ class Window:
         replaced is so until the next version is known to be in force."""
         self.first: dict[str, int] = {}
         """When each id was first seen."""
+        self._forgot_at = 0
+        """When upkeep last dropped ids. A clock that is set back brings none of them back."""
 
     def ask(self, window_ms: int) -> int:
         """A client asks for another version; returns its number."""
@@ -31,15 +33,27 @@ class Window:
         """All versions in force since then: an id that a shorter one forgot does not come back."""
         return [window_ms for window_ms, until in self._versions if until >= at]
 
+    def forget(self, at: int) -> None:
+        """Upkeep drops the ids that are past the window."""
+        self._forgot_at = max(self._forgot_at, at)
+
+    def must_know(self, message_id: str, at: int) -> bool:
+        first = self.first.get(message_id)
+        return first is not None and max(at, self._forgot_at) - first < min(self.since(first))
+
+    def may_know(self, message_id: str, at: int) -> bool:
+        first = self.first.get(message_id)
+        return first is not None and at - first < max(self.since(first))
+
     def came(self, message_id: str, name: str, at: int) -> None:
         first = self.first.get(message_id)
-        if first is not None and at - first < min(self.since(first)):
+        if first is not None and self.must_know(message_id, at):
             text = f"{message_id} was first seen {at - first} ms before"
             raise Violation(DUPLICATE, name, text)
         if message_id:
             self.first[message_id] = at
 
     def dropped(self, message_id: str, at: int) -> None:
-        first = self.first.get(message_id)
-        if first is None or at - first >= max(self.since(first)):
+        if not self.may_know(message_id, at):
+            first = self.first.get(message_id)
             raise Violation(DROPPED, None, f"{message_id} at {at}, first seen at {first}")

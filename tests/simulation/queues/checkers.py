@@ -10,7 +10,7 @@ from postbus.broker.record_kinds import RecordKind
 from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
 from tests.simulation import promises
 from tests.simulation.history import Violation
-from tests.simulation.queues.clients import SMALL
+from tests.simulation.queues.clients import LARGE
 from tests.simulation.queues.messages import SentMessage, name_of
 from tests.simulation.queues.model import REMOVES, Entry, Event, Place, QueueModel, entry_of
 from tests.simulation.queues.peeking import check_peeks
@@ -356,7 +356,7 @@ class WorkHasEnded(Checker):
             if entry.lane == OUTBOX:
                 to = self.queues.messages.by_name[entry.name].queue
                 # A destination without room keeps them waiting (semantics B §7).
-                if self.queues.world.policy_of(to).size_bytes_max > SMALL:
+                if self.queues.world.policy_of(to).size_bytes_max >= LARGE:
                     raise self.broken(entry.name, f"still on its way in {entry.place}")
 
 

@@ -22,6 +22,8 @@ from tests.simulation.queues.model import Asked
 from tests.simulation.queues.queues import Delivery, Queues
 
 SENDERS = 2
+LARGE = 1 << 20
+"""Room for all messages of a history, in bytes."""
 VERBS = ["complete", "abandon", "defer", "dead_letter", "release", "lose", "forget"]
 Written = tuple[list[SentMessage], list[Message]]
 
@@ -375,10 +377,6 @@ def random_policy(queues: Queues, requires_session: bool = False) -> Policy:
         max_delivery_count=chance.choice([1, 2, 4, 10]),
         default_ttl_ms=chance.choice([None, None, None, None, 3_000]),
         dead_letter_on_expiry=chance.random() < 0.7,
-        size_bytes_max=chance.choice([SMALL, 4_000, 1 << 20]),
+        size_bytes_max=chance.choice([400, 4_000, LARGE]),
         requires_session=requires_session,
     )
-
-
-SMALL = 400
-"""Room for some ten messages."""
