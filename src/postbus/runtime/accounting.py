@@ -23,11 +23,12 @@ def account(fragment: LoadedFragment, written: list[bytes]) -> None:
 
 
 def _add(meter: EntityMeter, written: list[bytes]) -> None:
-    kinds: dict[int, int] = {}
+    counts: dict[int, int] = {}
     for record in written:
-        kind = record[0]  # a record's first byte
-        kinds[kind] = kinds.get(kind, 0) + 1
-    for number, count in kinds.items():
+        number = record[0]  # a record's first byte
+        counts[number] = counts.get(number, 0) + 1
+    for number, count in counts.items():
+        # A name of its own: compiled code keeps a number in a variable that was a number before.
         kind = RecordKind(number)
         for name in MEANINGS[kind].meters:
             if name == DEAD_LETTER_METER:
