@@ -1,6 +1,6 @@
 """What a connection shares with its sessions and links: bounds, time, frames and events."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 
 from postbus.amqp.faults import ProtocolError
@@ -21,7 +21,7 @@ def plainly(fault: ProtocolError) -> str:
 # module need not know them.
 
 
-class SessionBase(ABC):
+class SessionBase:
     """The part of a session that its connection uses."""
 
     __slots__ = ()
@@ -31,7 +31,7 @@ class SessionBase(ABC):
         """Write the saved dispositions and flows."""
 
 
-class LinkBase(ABC):
+class LinkBase:
     """The part of a link that its connection uses."""
 
     __slots__ = ()

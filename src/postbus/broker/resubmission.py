@@ -7,7 +7,7 @@ through an entity (`postbus.broker.send_via`). The caller edits its sections: th
 look into messages.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
@@ -55,7 +55,7 @@ class Repair(NamedTuple):
     revise: Revise
 
 
-class ResubmitTarget(ABC):
+class ResubmitTarget:
     """Where dead letters are sent."""
 
     @abstractmethod

@@ -6,7 +6,7 @@ of them.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import ClassVar, Final
 
 from postbus.amqp.events import Event
@@ -27,7 +27,7 @@ from postbus.runtime.sliced_work import Step
 ORPHANS_MAX: Final = 10_000
 
 
-class ClientConnection(ABC):
+class ClientConnection:
     """Who the client is, what it may do, and what it was promised."""
 
     _last_id: ClassVar[int] = 0

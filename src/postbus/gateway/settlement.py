@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Final
 
@@ -27,7 +27,7 @@ from postbus.runtime.requests import Request
 ACCEPTED: Final = Accepted()
 
 
-class TransferOrigin(ABC):
+class TransferOrigin:
     """The link that transfers came on."""
 
     @abstractmethod
@@ -35,7 +35,7 @@ class TransferOrigin(ABC):
         """A transfer has its outcome."""
 
 
-class DispositionOrigin(ABC):
+class DispositionOrigin:
     """The link that dispositions came on."""
 
     subqueue: int

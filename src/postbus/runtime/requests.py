@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Request(ABC):
+class Request:
     """Something asked of one fragment. It is answered after the commit that it depends on."""
 
     __slots__ = ("exclusive", "fragment", "grows", "pages", "size")
@@ -48,10 +48,10 @@ class Request(ABC):
         """Do it. Raises ServiceBusError to refuse. A request that returns Need has changed
         nothing, and is called again when the pages were read."""
 
-    def answer(self) -> None:  # noqa: B027
+    def answer(self) -> None:
         """It is done, durably. By default nobody waits to hear of it."""
 
-    def refuse(self, error: ServiceBusError) -> None:  # noqa: B027
+    def refuse(self, error: ServiceBusError) -> None:
         """It is not done. By default nobody waits to hear of it."""
 
 
