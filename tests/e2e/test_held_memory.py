@@ -43,6 +43,7 @@ BUDGET_MB = 4
 GROWTH_MAX_MB = 60
 """The budget, what Python and the memory allocator add to it, and what the good client costs."""
 CLOSINGS = 'postbus_held_closings_total{budget="%s"}'
+HELD = 'postbus_held_bytes{budget="%s"}'
 
 
 class Attack:
@@ -236,9 +237,17 @@ CASES = [
 ]
 
 
-def closings(server: Server, budget: str) -> float:
+def metric(server: Server, name: str) -> float:
     metrics = urlopen(f"{server.http}/metrics").read().decode()
-    return float(metrics.partition(CLOSINGS % budget)[2].partition("\n")[0] or 0)
+    return float(metrics.partition(name)[2].partition("\n")[0] or 0)
+
+
+def closings(server: Server, budget: str) -> float:
+    return metric(server, CLOSINGS % budget)
+
+
+def held(server: Server, budget: str) -> float:
+    return metric(server, HELD % budget)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.attack.__name__)
@@ -285,9 +294,7 @@ def test_the_one_that_holds_the_most_is_told_why_it_is_closed(
     queue = Administration(server.connection_string).make_queue()
     with RawClient(server) as modest, RawClient(server) as greedy:
         link = modest.sender(queue)
-        part = encode_frame(0, Transfer(0, 0, b"t", 0, more=True), bytes(10_000))
-        modest.socket.sendall(part)
-        links = 6
+        links = 4
         for n in range(links):
             attach = Attach(f"s{n}", 0, ROLE_SENDER, source=Source("s"), target=Target(queue))
             greedy.session.attach(SenderLink, attach)
@@ -299,6 +306,11 @@ def test_the_one_that_holds_the_most_is_told_why_it_is_closed(
                 first = Transfer(n, n, b"%d" % n, 0, more=True)
                 transfer = first if more == 0 else Transfer(n, more=True)
                 greedy.socket.sendall(encode_frame(0, transfer, bytes(60_000)))
+        # The greedy client is within its own bound. It is the modest one that exceeds the budget.
+        until_blocking("all of it is held", lambda: held(server, "unfinished") >= links * 240_000)
+        for more in range(2):
+            transfer = Transfer(0, 0, b"t", 0, more=True) if more == 0 else Transfer(0, more=True)
+            modest.socket.sendall(encode_frame(0, transfer, bytes(60_000)))
         closed = greedy.until(Closed)
         assert closed.error is not None
         assert closed.error.condition == "com.microsoft:server-busy"

@@ -11,10 +11,12 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from postbus.amqp.events import Disposed
 from postbus.amqp.sections import Properties, encode_data, encode_properties
 from postbus.messages.batches import BATCH_FORMAT
+from tests.e2e.test_held_memory import held
 from tests.support.administration import Administration
 from tests.support.raw_client import RawClient
 from tests.support.rest import RestClient
 from tests.support.server import Server
+from tests.support.waiting import until_blocking
 
 pytestmark = pytest.mark.small_limits
 
@@ -128,3 +130,15 @@ def test_frames_that_come_at_once_are_all_heard(server: Server, queue: str) -> N
         while sender.unsettled:
             client.read()
     assert taken(server, queue, len(names)) == names
+
+
+def test_what_was_heard_later_is_no_longer_held(server: Server, queue: str) -> None:
+    """The budget of unfinished frames closes connections by what they hold now."""
+    with RawClient(server) as client:
+        sender = client.sender(queue)
+        for n in range(10 * COUNT):
+            sender.send(b"%d" % n, (encode_data(bytes(400)),))
+        client.write()
+        while sender.unsettled:
+            client.read()
+        until_blocking("nothing is held", lambda: held(server, "unfinished") == 0)

@@ -179,9 +179,6 @@ class Gateway(ClientConnection):
         if self._connection.more:
             self._fall_behind()
         self._flush()
-        core, watched = self._connection, self._place.holds or not self._place.known
-        if watched or core.usage.unfinished or core.unfinished_bytes > HELD_MIN:
-            self.weigh()
         if self._reading and (self._overfed() or len(events) > EVENTS_AT_ONCE):
             # Even a peer that is welcome lets the others have their turn.
             self._pause()
@@ -305,8 +302,10 @@ class Gateway(ClientConnection):
         data = self._connection.data_to_send()
         if data:
             transport.write(data)
-        waiting = len(data) + self.waiting_bytes + self._connection.usage.unsent_bytes
-        if waiting > HELD_MIN:
+        core = self._connection
+        waiting = len(data) + self.waiting_bytes + core.usage.unsent_bytes + core.unfinished_bytes
+        watched = self._place.holds or not self._place.known or bool(core.usage.unfinished)
+        if watched or waiting > HELD_MIN:
             self.weigh()
         self._wake_receivers()
         if self._connection.closed:
