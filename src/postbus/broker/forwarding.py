@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from postbus.broker.bloom import digest_of
 from postbus.broker.browse import by_number
+from postbus.broker.destination import NOWHERE
 from postbus.broker.duplicate_history import History
 from postbus.broker.duplicates import digests_of, drop, lookup, repeated
 from postbus.broker.engine import Engine
@@ -23,7 +24,7 @@ from postbus.broker.index_pages import BodyPage, LanePage, Need, Page, Pages, mi
 from postbus.broker.lane_reading import first_messages
 from postbus.broker.message import ACTIVE, OUTBOX, SCHEDULED, ForwardingInfo, Message, no_body
 from postbus.broker.outbox import destination_of
-from postbus.broker.policy import NOWHERE, admit
+from postbus.broker.policy import admit
 from postbus.broker.queue import HOPS_EXCEEDED, HOPS_MAX, Queue
 from postbus.broker.record_kinds import RecordKind
 from postbus.broker.send_via import is_posted
@@ -185,6 +186,7 @@ def _take_in(engine: Engine, origin: int, sent: Message, raw: bytes, now: Instan
         trail.hops += 1  # the way from where it was sent through is none
     trail.origin, trail.origin_number = origin, sent.number
     made.trail = trail
+    made.partition_key = sent.partition_key
     made.properties, made.source = sent.properties, sent.source
     made.reason, made.description = sent.reason, sent.description
     made.number = engine.ledger.next_number()
@@ -270,9 +272,9 @@ def _in_outbox(
 def diverts(queue: Queue) -> int | None:
     """The subqueue whose messages must leave, because the queue forwards now; None without any."""
     policy, ledger = queue.policy, queue.ledger
-    if policy.forward_to != NOWHERE and ledger.count(queue.main, ACTIVE):
+    if policy.forward_to is not None and ledger.count(queue.main, ACTIVE):
         return queue.main
-    if policy.forward_dead_letters_to == NOWHERE or queue.diverted_to == NEVER:
+    if policy.forward_dead_letters_to is None or queue.diverted_to == NEVER:
         return None
     return queue.dead_letters if ledger.count(queue.dead_letters, ACTIVE) else None
 
@@ -295,6 +297,8 @@ def diverted(engine: Engine) -> list[int]:
 
 def divert(queue: Queue, subqueue: int, now: Instant, pages: Pages) -> Need | None:
     """Send off the messages from before the queue began to forward, a slice at a time."""
+    if not queue.forwards(subqueue):
+        return None  # an update has ended it while a page was read
     start = queue.diverted_to if subqueue == queue.dead_letters else 0
     delta = queue.ledger.delta
     page = first_messages(delta, pages, subqueue, ACTIVE, start, DIVERTED_AT_ONCE)
@@ -315,7 +319,8 @@ def divert(queue: Queue, subqueue: int, now: Instant, pages: Pages) -> Need | No
 
 def _may_leave(queue: Queue, dead: Message) -> bool:
     """A dead letter that still has its destination was refused there, and stays."""
-    was_refused = destination_of(dead) == queue.policy.forward_dead_letters_to
+    destination = queue.policy.forward_dead_letters_to
+    was_refused = destination is not None and destination_of(dead) in destination.fragments
     return queue.tries_refused or not was_refused
 
 
@@ -335,7 +340,9 @@ def _set_out(queue: Queue, message: Message, now: Instant) -> None:
             queue.withdraw(message)
             queue.move_to_dead_letters(message, HOPS_EXCEEDED, None)
             return
-        trail.destination = queue.policy.forward_to
+        destination = queue.policy.forward_to
+        assert destination is not None
+        trail.destination = queue.aim(destination, message)
     queue.withdraw(message)
     number = queue.ledger.next_number()
     queue.ledger.move(RecordKind.DIVERTED, message, message.subqueue, OUTBOX, number)

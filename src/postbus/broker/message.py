@@ -38,6 +38,7 @@ _REASON: Final = 2
 _DESCRIPTION: Final = 3
 _SOURCE: Final = 4
 _TRAIL: Final = 5
+_PARTITION_KEY: Final = 6
 
 # hops with _AGAIN and _SCHEDULED, size, cursor or former size, newest, destination, source fragment
 # and number, envelope length
@@ -142,6 +143,7 @@ class Message:
         "locked_until",
         "message_id",
         "number",
+        "partition_key",
         "position",
         "properties",
         "raw",
@@ -166,6 +168,8 @@ class Message:
         self.raw = raw
         self.message_id = message_id
         self.session_id = session_id
+        self.partition_key: str | None = None
+        """It chooses the fragment of each entity on the way, unless a session id does."""
         self.ttl = ttl
         # In lane SCHEDULED this is when the message will be enqueued.
         self.enqueued_at: Instant = scheduled_at
@@ -198,6 +202,7 @@ class Message:
     def snapshot(self) -> "Message":
         """The message as it is now, for an answer that is written later. It is in no queue."""
         other = Message(self.raw, self.message_id, self.session_id, self.ttl, self.enqueued_at)
+        other.partition_key = self.partition_key
         other.header_size, other.length = self.header_size, self.length
         other.subqueue, other.lane = self.subqueue, self.lane
         other.number, other.enqueue_number = self.number, self.enqueue_number
@@ -291,6 +296,7 @@ def encode_extras(message: Message) -> bytes:
         (_REASON, message.reason),
         (_DESCRIPTION, message.description),
         (_SOURCE, message.source),
+        (_PARTITION_KEY, message.partition_key),
     ):
         if text is not None:
             data = text.encode()
@@ -353,6 +359,8 @@ def decode_extras(message: Message, data: bytes) -> None:
             message.description = value.decode()
         elif tag == _SOURCE:
             message.source = value.decode()
+        elif tag == _PARTITION_KEY:
+            message.partition_key = value.decode()
         elif tag == _TRAIL:
             message.trail = _decode_trail(value, message.lane)
         else:
@@ -366,6 +374,7 @@ def has_extras(message: Message) -> bool:
         or message.description is not None
         or message.source is not None
         or message.trail is not None
+        or message.partition_key is not None
     )
 
 

@@ -7,8 +7,8 @@ that no search goes over them again.
 
 from collections.abc import Collection, Sequence
 
+from postbus.broker.destination import NOWHERE
 from postbus.broker.message import Message
-from postbus.broker.policy import NOWHERE
 
 
 class Lag:

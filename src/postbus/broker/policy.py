@@ -6,6 +6,7 @@ They admit all messages of a send, or none.
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from postbus.broker.destination import Destination
 from postbus.broker.message import Message
 from postbus.errors import (
     EntityDisabled,
@@ -16,9 +17,8 @@ from postbus.errors import (
 )
 
 GIGABYTE: Final = 1 << 30
-NOWHERE: Final = -1
 ID_LENGTH_MAX: Final = 128
-"""Characters of a message id or a session id (semantics B §11)."""
+"""Characters of a message id, a session id or a partition key (semantics B §11)."""
 
 SESSION_MISSING: Final = (
     "The SessionId was not set on a message, and it cannot be sent to the entity. Entities that "
@@ -39,9 +39,9 @@ class Policy(NamedTuple):
     header_size_max: int = 64 * 1024
     sends: bool = True
     receives: bool = True
-    forward_to: int = NOWHERE
-    """The fragment that its messages are forwarded to, and the fragment for its dead letters."""
-    forward_dead_letters_to: int = NOWHERE
+    forward_to: Destination | None = None
+    """Where its messages are forwarded to, and where its dead letters are."""
+    forward_dead_letters_to: Destination | None = None
     dead_letter_on_filter_errors: bool = True
     requires_session: bool = False
     duplicate_window_ms: int | None = None
@@ -83,3 +83,5 @@ def _check(name: str, policy: Policy, message: Message) -> None:
         raise InvalidArgument(f"The MessageId is longer than {ID_LENGTH_MAX} characters.")
     if message.session_id is not None and len(message.session_id) > ID_LENGTH_MAX:
         raise InvalidArgument(f"The SessionId is longer than {ID_LENGTH_MAX} characters.")
+    if message.partition_key is not None and len(message.partition_key) > ID_LENGTH_MAX:
+        raise InvalidArgument(f"The PartitionKey is longer than {ID_LENGTH_MAX} characters.")

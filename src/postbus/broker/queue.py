@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
+from postbus.broker.destination import Destination
 from postbus.broker.held_sessions import Session, Sessions
 from postbus.broker.ledger import Ledger
 from postbus.broker.message import (
@@ -22,7 +23,7 @@ from postbus.broker.message import (
     NewProperties,
 )
 from postbus.broker.outbox import Outbox
-from postbus.broker.policy import NOWHERE, Policy, admit
+from postbus.broker.policy import Policy, admit
 from postbus.broker.record_kinds import RecordKind
 from postbus.broker.shared_state import SharedState
 from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, subqueue_of
@@ -49,6 +50,7 @@ class Queue:
     """A queue, or a subscription of a topic, within the engine of its fragment."""
 
     __slots__ = (
+        "_aimed",
         "dead_letters",
         "deferred_locks",
         "diverted_to",
@@ -90,6 +92,8 @@ class Queue:
         """Dead letters with lower numbers were sent on, or may not go on (`forwarding.divert`)."""
         self.diverts_up_to = self.ledger.last_number
         """Later messages have higher numbers: they went straight on, or were refused and stay."""
+        self._aimed = 0
+        """Messages that were given a destination. Without a key they take turns there."""
         self.tries_refused = False
         """Dead letters that were refused are sent once more: after an update, not after a load."""
         self.receivers = dict.fromkeys(self.subqueues, 0)
@@ -106,7 +110,7 @@ class Queue:
 
     def _note_forwarding(self) -> None:
         policy = self.policy
-        if policy.forward_to == NOWHERE and policy.forward_dead_letters_to == NOWHERE:
+        if policy.forward_to is None and policy.forward_dead_letters_to is None:
             self.shared.diverting.pop(self.owner, None)
         else:
             self.shared.diverting[self.owner] = None
@@ -166,7 +170,8 @@ class Queue:
         """Choose subqueue and lane of a message that comes in. Where the queue forwards, that is
         its outbox, under the number that the message has just been given."""
         message.subqueue = self.main
-        if self.policy.forward_to == NOWHERE:
+        destination = self.policy.forward_to
+        if destination is None:
             return
         trail = message.trail
         if trail is None:
@@ -175,7 +180,7 @@ class Queue:
             message.subqueue = self.dead_letters
             message.reason = HOPS_EXCEEDED
             return
-        trail.destination = self.policy.forward_to
+        trail.destination = self.aim(destination, message)
         message.lane = OUTBOX
 
     def route_dead_letter(self, message: Message, reason: str, description: str) -> None:
@@ -188,16 +193,22 @@ class Queue:
     def passes_on(self, message: Message) -> bool:
         """Does this dead letter go on to another entity? If so, it now says where it comes from."""
         destination = self.policy.forward_dead_letters_to
-        if destination == NOWHERE or message.reason == HOPS_EXCEEDED:
+        if destination is None or message.reason == HOPS_EXCEEDED:
             return False
         trail = message.trail
         if trail is None:
             trail = message.trail = ForwardingInfo(message.length)
         if trail.hops >= HOPS_MAX:
             return False
-        trail.destination = destination
+        trail.destination = self.aim(destination, message)
         message.source = self.name
         return True
+
+    def aim(self, destination: Destination, message: Message) -> int:
+        """The fragment that the message goes to for good. The destination knows by numbers which
+        messages of an outbox have arrived: behind a later one, this one would count as such."""
+        self._aimed += 1
+        return destination.fragment_for(message, self._aimed)
 
     def placed(self, message: Message) -> None:
         """The record of a routed message is written: receivers may take it, or it goes on."""
@@ -228,8 +239,8 @@ class Queue:
         """Is the broker the only receiver of this subqueue (semantics B §8)?"""
         policy = self.policy
         if subqueue == self.main:
-            return policy.forward_to != NOWHERE
-        return subqueue == self.dead_letters and policy.forward_dead_letters_to != NOWHERE
+            return policy.forward_to is not None
+        return subqueue == self.dead_letters and policy.forward_dead_letters_to is not None
 
     def check_receives(self) -> None:
         if not self.policy.receives:

@@ -17,7 +17,7 @@ from postbus.broker.browse import RECEIVE_BYTES_MAX, by_number
 from postbus.broker.engine import Engine
 from postbus.broker.index_pages import BodyPage, Need, Page, Pages, missing
 from postbus.broker.message import ACTIVE, DEFERRED, SCHEDULED, ForwardingInfo, Message, no_body
-from postbus.broker.policy import NOWHERE, Policy, admit
+from postbus.broker.policy import Policy, admit
 from postbus.broker.queue import Queue
 from postbus.broker.record_kinds import RecordKind
 from postbus.broker.send_via import admit_posts, post
@@ -101,7 +101,7 @@ class Back(ResubmitTarget):
             queue.next_due = min(queue.next_due, made.enqueued_at)
             return
         made.enqueued_at = now
-        if queue.policy.forward_to != NOWHERE:
+        if queue.policy.forward_to is not None:
             made.trail = _sent_again(made)
         queue.route(made)
         queue.ledger.add(RecordKind.PUT_BACK, made, raw)

@@ -43,6 +43,7 @@ class Copy(NamedTuple):
     """The message annotations, likewise."""
     message_id: str | None = None
     session_id: str | None = None
+    partition_key: str | None = None
     ttl: int | None = None
     header_size: int = 0
     """Bytes of everything but the body, if an action has changed any of it."""
@@ -216,6 +217,9 @@ def _copy_of(message: Message, raw: bytes, copy: Copy) -> Message:
         copy.header_size or message.header_size,
     )
     made.layout = message.layout
+    made.partition_key = (
+        message.partition_key if copy.partition_key is None else copy.partition_key or None
+    )
     made.base, made.position = message.base, message.position
     made.enqueue_number = message.enqueue_number
     made.properties = message.properties if copy.properties is None else copy.properties

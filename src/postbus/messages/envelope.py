@@ -129,21 +129,24 @@ def read_message(
         message_id = token_hex(16)
         payload, sections = _with_message_id(payload, sections, message_id)
     scheduled_at: Instant = 0
+    partition_key: str | None = None
     if sections.properties > sections.message_annotations:
         annotations = read_annotations(payload, sections)
         when = annotations.get(_SCHEDULED)
         if when is not None:
             scheduled_at = _instant(when)
-        partition_key = annotations.get(_PARTITION_KEY)
-        if isinstance(partition_key, bytes):
+        given = annotations.get(_PARTITION_KEY)
+        if isinstance(given, bytes):
             # The Python SDK sends back received keys as bytes.
-            partition_key = partition_key.decode(errors="replace")
-        if partition_key and session_id and partition_key != session_id:
+            given = given.decode(errors="replace")
+        if given and session_id and given != session_id:
             # R-PART-12; Azure checks it on every entity (semantics B §9). An empty text is a
             # session id, and contradicts no key.
             raise InvalidOperation(
                 "The PartitionKey of the message differs from its SessionId: they must be equal."
             )
+        if given and session_id is None:
+            partition_key = str(given)
     message = Message(
         payload,
         # A character for each byte, so that the limit on its length means the same.
@@ -153,6 +156,7 @@ def read_message(
         scheduled_at,
         sections.body - (sections.message_annotations - sections.delivery_annotations),
     )
+    message.partition_key = partition_key
     message.layout = sections
     return message
 

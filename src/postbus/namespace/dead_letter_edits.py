@@ -77,7 +77,7 @@ class Revision:
         if self._edits.body is not None or application != raw[head : sections.body]:
             raw = b"".join((raw[:head], application, body, raw[sections.footer :]))
         delivery_size = sections.message_annotations - sections.delivery_annotations
-        return Message(
+        made = Message(
             raw,
             dead.message_id,
             dead.session_id,
@@ -86,6 +86,8 @@ class Revision:
             dead.enqueued_at,
             head + len(application) - delivery_size,
         )
+        made.partition_key = dead.partition_key
+        return made
 
     @property
     def _changes_head(self) -> bool:

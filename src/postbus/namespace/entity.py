@@ -9,8 +9,9 @@ from typing import Any, Final
 import structlog
 
 from postbus.amqp.link import Link
+from postbus.broker.destination import Destination
 from postbus.broker.message import Message
-from postbus.broker.policy import NOWHERE, Policy
+from postbus.broker.policy import Policy
 from postbus.broker.subqueue_numbers import MAIN, subqueue_of
 from postbus.errors import DetachForced, EntityDisabled, InvalidOperation, ServiceBusError
 from postbus.model.address import Address, SubQueue
@@ -195,9 +196,8 @@ class ReceivableEntity(Entity):
     ) -> None:
         super().__init__(name, fragments, owner, settings)
         self.prefetch = PrefetchWatch(now)
-        self.forward_to = NOWHERE
-        """The fragments of the entities that it forwards to; NOWHERE for none."""
-        self.forward_dead_letters_to = NOWHERE
+        self.forward_to: Destination | None = None
+        self.forward_dead_letters_to: Destination | None = None
 
     @property
     def status(self) -> EntityStatus:
@@ -207,7 +207,7 @@ class ReceivableEntity(Entity):
     @property
     def auto_delete_ms(self) -> int | None:
         # A queue that forwards is never idle (semantics B §8).
-        return None if self.forward_to != NOWHERE else self.description.auto_delete_ms
+        return None if self.forward_to is not None else self.description.auto_delete_ms
 
     def needs_session(self, subqueue: SubQueue) -> bool:
         return subqueue is SubQueue.MAIN and bool(self.description.requires_session)

@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 
-from postbus.broker.policy import NOWHERE
+from postbus.broker.destination import Destination
 from postbus.errors import ServiceBusError
 from postbus.namespace.engines import Engines
 from postbus.namespace.entities import QueueEntity, SubscriptionEntity, TopicEntity
@@ -36,8 +36,8 @@ class ForwardingTargets:
     def resolve(self, entity: ReceivableEntity) -> None:
         """Find the fragments that an entity forwards to, and give it the policy that says so."""
         description = entity.description
-        entity.forward_to = self._fragment_id(description.forward_to)
-        entity.forward_dead_letters_to = self._fragment_id(description.forward_dead_letters_to)
+        entity.forward_to = self._destination(description.forward_to)
+        entity.forward_dead_letters_to = self._destination(description.forward_dead_letters_to)
         policy = entity.policy()
         for fragment in entity.fragments:
             if isinstance(entity, SubscriptionEntity):
@@ -69,8 +69,13 @@ class ForwardingTargets:
                     # An engine that does not answer is loaded anew, and learns it then.
                     log.warning("forwarder not told", entity=entity.path, error=str(error))
 
-    def _fragment_id(self, name: str | None) -> int:
+    def _destination(self, name: str | None) -> Destination | None:
         if name is None:
-            return NOWHERE
+            return None
         entity = self._find(name)
-        return GONE if entity is None else entity.only_fragment.id
+        if entity is None:
+            return Destination((GONE,))
+        return Destination(
+            tuple(fragment.id for fragment in entity.fragments),
+            entity.description.requires_duplicate_detection,
+        )

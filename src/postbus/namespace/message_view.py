@@ -212,6 +212,8 @@ class Rewritten(NamedTuple):
     annotations_section: bytes | None
     message_id: str
     session_id: str | None
+    partition_key: str | None
+    """None: as in the message; empty: the action has removed it."""
     ttl_ms: int
     """The time to live of its own; NO_TTL for none."""
     header_size: int
@@ -254,6 +256,7 @@ def write_changes(
         annotations,
         str(system.get(MESSAGE_ID, message.message_id)),
         None if session_id is None else str(session_id),
+        str(system[PARTITION_KEY] or "") if PARTITION_KEY in system else None,
         _ttl_ms(system[TIME_TO_LIVE]) if TIME_TO_LIVE in system else message.ttl,
         size,
     )

@@ -139,6 +139,7 @@ class TopicRuleMatcher:
             annotations=written.annotations_section,
             message_id=written.message_id,
             session_id=written.session_id,
+            partition_key=written.partition_key,
             ttl=written.ttl_ms,
             header_size=written.header_size,
         )

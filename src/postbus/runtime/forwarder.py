@@ -150,16 +150,10 @@ class Forwarder:
             log.warning("forwarding interrupted", entity=destination.name, error=str(error))
             done(ForwardResult(0, error))
 
-        # Posts of one outbox go to several destinations: one that does not answer must not hold up
+        # Messages of one outbox go to several fragments: one that does not answer must not hold up
         # the others.
-        self._ask(
-            destination,
-            Ship(outbox_id(fragment.id, subqueue), batch.messages),
-            done,
-            (fragment, subqueue),
-            size,
-            failed if is_posted(subqueue) else None,
-        )
+        ship = Ship(outbox_id(fragment.id, subqueue), batch.messages)
+        self._ask(destination, ship, done, (fragment, subqueue), size, failed)
 
     def _accepted(
         self,
@@ -174,13 +168,10 @@ class Forwarder:
         destination, refusal = batch.destination, result.refusal
         refused = full_at = None
         go_on = partial(self._done, (fragment, subqueue), has_more=True)
-        if refusal is not None and is_posted(subqueue) and _may_end(refusal):
-            # The message waits until there is room (semantics B §7). Posts to other destinations
-            # pass it.
+        if refusal is not None and _waits(refusal, is_posted(subqueue)):
+            # Messages to other destinations pass it.
             full_at = batch.messages[result.arrived][0].number
             self._ask_again((fragment, subqueue), destination, isinstance(refusal, InternalError))
-        elif refusal is not None and refusal.transient:
-            go_on = partial(self._later, (fragment, subqueue))
         elif refusal is not None:
             refused = batch.messages[result.arrived][0].number
             log.warning("message not forwarded", entity=fragment.name, error=str(refusal))
@@ -242,6 +233,9 @@ class Forwarder:
         self._has_work(*outbox)
 
 
-def _may_end(refusal: ServiceBusError) -> bool:
-    """Whether the destination may accept the same message later: it has room, or was mended."""
-    return refusal.transient or isinstance(refusal, (QuotaExceeded, InternalError))
+def _waits(refusal: ServiceBusError, posted: bool) -> bool:
+    """Whether the message waits until the destination answers, or was mended. A message that was
+    sent through the entity also waits until there is room (semantics B §7)."""
+    if isinstance(refusal, QuotaExceeded):
+        return posted
+    return refusal.transient or isinstance(refusal, InternalError)

@@ -27,7 +27,6 @@ from postbus.broker.index_pages import (
 )
 from postbus.broker.ledger import Layout, Ledger
 from postbus.broker.message import OUTBOX, PUBLISHING, SCHEDULED, CorruptRow
-from postbus.broker.policy import NOWHERE
 from postbus.broker.shared_state import SharedState
 from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, subqueue_of
 from postbus.broker.window import WindowLimits
@@ -258,8 +257,8 @@ def _unfinished(fragment: LoadedFragment, ledger: Ledger, owner: int) -> bool:
     policy = fragment.subscriptions[owner][1] if owner else fragment.policy
     return (
         any(ledger.count(each, OUTBOX) for each in (main, dead, posted))
-        or (policy.forward_to != NOWHERE and ledger.count(main) > 0)
-        or (policy.forward_dead_letters_to != NOWHERE and ledger.count(dead) > 0)
+        or (policy.forward_to is not None and ledger.count(main) > 0)
+        or (policy.forward_dead_letters_to is not None and ledger.count(dead) > 0)
     )
 
 

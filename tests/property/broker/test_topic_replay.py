@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postbus.broker import chores, forwarding, topic
+from postbus.broker.destination import Destination
 from postbus.broker.ledger import Layout, Ledger
 from postbus.broker.message import ACTIVE, PUBLISHING, ForwardingInfo, Message
 from postbus.broker.policy import Policy
@@ -24,6 +25,8 @@ from postbus.store.memory.store import MemoryStore
 from tests.support.topics import Place, Sorter
 
 _ALL = 1 << 20
+
+HERE, THERE, SPREAD = Destination((1,)), Destination((2,)), Destination((1, 2) * 8)
 
 
 def told(ledger: Ledger, place: Place | None) -> list[tuple[object, ...]]:
@@ -78,8 +81,8 @@ class Actor:
 
     def _policy(self) -> Policy:
         return Policy(
-            forward_to=self.chance.choice([-1, -1, 1, 2]),
-            forward_dead_letters_to=self.chance.choice([-1, 2]),
+            forward_to=self.chance.choice([None, None, HERE, THERE, SPREAD]),
+            forward_dead_letters_to=self.chance.choice([None, THERE, SPREAD]),
             max_delivery_count=2,
         )
 

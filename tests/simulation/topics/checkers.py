@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from postbus.broker.message import ACTIVE, OUTBOX, PUBLISHING, SCHEDULED, Message
-from postbus.broker.policy import NOWHERE, Policy
+from postbus.broker.policy import Policy
 from postbus.broker.send_via import is_posted
 from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN, kind_of, owner_of
 from tests.simulation.history import Violation
@@ -67,7 +67,7 @@ class TopicChecker:
         if (
             kind_of(message.subqueue) == MAIN
             and lane == ACTIVE
-            and self.policy(fragment_id, owner).forward_to != NOWHERE
+            and self.policy(fragment_id, owner).forward_to is not None
         ):
             raise Violation(ENDS, name, f"did not set out from {place}")
 
@@ -83,7 +83,7 @@ class TopicChecker:
             policy = self.policy(fragment_id, owner)
             is_dead = kind_of(subqueue) == DEAD_LETTER
             target = policy.forward_dead_letters_to if is_dead else policy.forward_to
-            if target != NOWHERE or not receiver.capacity():
+            if target is not None or not receiver.capacity():
                 continue
             engine = receiver.fragment.engine
             queue = None if engine is None else engine.queues.get(owner)

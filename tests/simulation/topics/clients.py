@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from postbus.broker import browse
+from postbus.broker.destination import NOWHERE, Destination
 from postbus.broker.engine import Engine
 from postbus.broker.index_pages import Pages
 from postbus.broker.message import Message
-from postbus.broker.policy import NOWHERE, Policy
+from postbus.broker.policy import Policy
 from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN, owner_of, subqueue_of
 from postbus.errors import EntityNotFound, OutcomeUnknown, ServiceBusError
 from tests.simulation.parts import Part
@@ -166,16 +167,17 @@ class TopicClients(Part):
         # More than one way back to the topic makes more copies than a history has time for.
         loops = any({TOPIC, ROUTE} & each.targets for each in standing if each is not made)
         ends = [NOWHERE, NOWHERE, END, END] + ([] if loops or made.twice else [TOPIC, ROUTE])
+        forward, forward_dead = chance.choice(ends), chance.choice([NOWHERE, NOWHERE, END])
         policy = Policy(
             lock_ms=chance.choice([200, 5_000]),
             max_delivery_count=chance.choice([1, 3]),
             default_ttl_ms=chance.choice([None, None, 300, 4_000]),
             dead_letter_on_expiry=True,
-            forward_to=chance.choice(ends),
-            forward_dead_letters_to=chance.choice([NOWHERE, NOWHERE, END]),
+            forward_to=_to(forward),
+            forward_dead_letters_to=_to(forward_dead),
             dead_letter_on_filter_errors=dead_letters_failures,
         )
-        made.targets |= {policy.forward_to, policy.forward_dead_letters_to} - {NOWHERE}
+        made.targets |= {forward, forward_dead} - {NOWHERE}
         return policy
 
     def unsubscribe(self) -> None:
@@ -219,7 +221,7 @@ class TopicClients(Part):
             target = END
         self.routes.route_targets |= {target} - {NOWHERE, NO_ENTITY}
         policy = Policy(
-            forward_to=target, lock_ms=500, max_delivery_count=2, dead_letter_on_expiry=True
+            forward_to=_to(target), lock_ms=500, max_delivery_count=2, dead_letter_on_expiry=True
         )
         self.set_policy(ROUTE, policy)
 
@@ -255,3 +257,7 @@ class TopicClients(Part):
             fragment.gone = EntityNotFound("route")
             world.runtime_of(fragment).discard(fragment, fragment.gone)
             world.receivers = [each for each in world.receivers if each.fragment is not fragment]
+
+
+def _to(fragment: int) -> Destination | None:
+    return None if fragment == NOWHERE else Destination((fragment,))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from postbus.broker.destination import Destination
 from postbus.broker.engine import Engine
 from postbus.broker.index_pages import Need, Pages
 from postbus.broker.message import ACTIVE, Message
-from postbus.broker.policy import NOWHERE
 from postbus.broker.queue import Queue
 from postbus.broker.resubmission import Back, Posted, Repair, ResubmitTarget, Result, resubmit
 from postbus.runtime.loaded_fragment import LoadedFragment
@@ -45,7 +45,7 @@ class TopicResubmission(Part):
             target: ResubmitTarget = Back(found, engine.own)
             if elsewhere:
                 target = Posted(engine, END, "Queue", NAMES[END], world.policy_of(END))
-            elif found.policy.forward_to not in (NOWHERE, END):
+            elif found.policy.forward_to not in (None, Destination((END,))):
                 return []  # it would go round and round: what is sent again has all its hops
             return resubmit(found, subqueue, repairs, target, now, pages)
 

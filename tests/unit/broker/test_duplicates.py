@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from postbus.broker import records
+from postbus.broker.destination import Destination
 from postbus.broker.duplicates import recall
 from postbus.broker.index_pages import Need, Pages, SeenPage
 from postbus.broker.message import Message
@@ -213,7 +214,7 @@ def test_a_topic_drops_duplicates_before_they_become_copies() -> None:
 def test_what_is_forwarded_is_dropped_where_its_id_is_known(to_topic: bool) -> None:
     """It counts as arrived, also after a crash: the mark has passed it."""
     store = MemoryStore()
-    source = Place(store, 1, Policy(forward_to=2))
+    source = Place(store, 1, Policy(forward_to=Destination((2,))))
     target = Place(store, 2, FINDS, Sorter() if to_topic else None)
     owner = 1 if to_topic else 0
     if to_topic:
@@ -241,7 +242,7 @@ def test_what_is_forwarded_is_dropped_where_its_id_is_known(to_topic: bool) -> N
 
 def test_a_disabled_destination_takes_no_duplicates_either() -> None:
     store = MemoryStore()
-    source, target = Place(store, 1, Policy(forward_to=2)), Place(store, 2, FINDS)
+    source, target = Place(store, 1, Policy(forward_to=Destination((2,)))), Place(store, 2, FINDS)
     target.publish("a")
     target.update(FINDS._replace(sends=False))
     source.send_messages(message("a"))
@@ -336,7 +337,7 @@ def test_a_transaction_near_the_quota_of_a_topic_is_whole_after_a_crash(full: bo
 def test_ids_that_arrive_while_old_ones_are_being_dropped_stay_known(crash: bool) -> None:
     """Dropping takes many slices, and what comes between them must not go with the last."""
     store = MemoryStore()
-    source, target = Place(store, 1, Policy(forward_to=2)), Place(store, 2, FINDS)
+    source, target = Place(store, 1, Policy(forward_to=Destination((2,)))), Place(store, 2, FINDS)
     target.publish(*(f"old {n}" for n in range(40)))
     target.commit(checkpoint=True)
     source.now = target.now = target.now + MINUTE

@@ -4,6 +4,7 @@ under, so that a reader of the feed finds its body."""
 from __future__ import annotations
 
 from postbus.broker import records
+from postbus.broker.destination import Destination
 from postbus.broker.message import OUTBOX
 from postbus.broker.policy import Policy
 from postbus.broker.record_kinds import BRINGS_BODY
@@ -71,7 +72,7 @@ def test_of_what_sets_out_for_another_entity_after_it_was_there() -> None:
     message = source.receive()
     assert message is not None
     source.dead_letter(message, "unpaid")
-    source.update(Policy(forward_to=9, forward_dead_letters_to=9))
+    source.update(Policy(forward_to=Destination((9,)), forward_dead_letters_to=Destination((9,))))
     source.divert()
     check(source)
 
@@ -84,7 +85,7 @@ def test_of_what_got_a_number_twice() -> None:
     message = source.receive()
     assert message is not None
     source.dead_letter(message, "unpaid")
-    source.update(Policy(forward_dead_letters_to=9))
+    source.update(Policy(forward_dead_letters_to=Destination((9,))))
     source.divert()
     check(source)
     assert len({record.message.number for record in journal(source)}) == 3
@@ -92,12 +93,12 @@ def test_of_what_got_a_number_twice() -> None:
 
 def test_of_what_arrived_from_elsewhere_and_sets_out_again() -> None:
     """Its number in the outbox it came from is another fragment's, and none of its own."""
-    source = Place(policy=Policy(forward_to=8))
+    source = Place(policy=Policy(forward_to=Destination((8,))))
     source.publish("a", "b")
     between = Place(source.store, 8)
     between.publish("its own")
     source.ship_to(between)
-    between.update(Policy(forward_to=9))
+    between.update(Policy(forward_to=Destination((9,))))
     between.divert()
     check(between)
     between.crash()

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 
 from postbus.broker import forwarding
+from postbus.broker.destination import Destination
 from postbus.broker.forwarding import ForwardResult
 from postbus.broker.message import OUTBOX, Message
 from postbus.broker.policy import Policy
@@ -24,7 +25,9 @@ def pair(policy: Policy | None = None, checkpoint_every: int = 0) -> tuple[Place
     """A queue that forwards, and the one that it forwards to."""
     store = MemoryStore()
     end = Place(store, 2, policy, checkpoint_every=checkpoint_every)
-    return Place(store, 1, Policy(forward_to=2), checkpoint_every=checkpoint_every), end
+    return Place(
+        store, 1, Policy(forward_to=Destination((2,))), checkpoint_every=checkpoint_every
+    ), end
 
 
 def test_a_forwarded_message_keeps_what_it_was_and_is_gone_at_its_source() -> None:
@@ -148,7 +151,12 @@ def test_after_four_hops_a_message_is_a_dead_letter_where_it_is_and_goes_no_furt
     """semantics B §8"""
     store = MemoryStore()
     places = [
-        Place(store, n, Policy(forward_to=n + 1, forward_dead_letters_to=9)) for n in range(1, 7)
+        Place(
+            store,
+            n,
+            Policy(forward_to=Destination((n + 1,)), forward_dead_letters_to=Destination((9,))),
+        )
+        for n in range(1, 7)
     ]
     places[0].publish("a")
     for source, end in pairwise(places):
@@ -163,7 +171,7 @@ def test_after_four_hops_a_message_is_a_dead_letter_where_it_is_and_goes_no_furt
 
 def test_dead_letters_go_on_with_their_reason_and_say_where_they_come_from() -> None:
     store = MemoryStore()
-    source = Place(store, 1, Policy(forward_dead_letters_to=2))
+    source = Place(store, 1, Policy(forward_dead_letters_to=Destination((2,))))
     end = Place(store, 2)
     source.publish("a", "b")
     for _ in range(2):
@@ -190,7 +198,7 @@ def test_what_is_there_when_forwarding_begins_sets_out_in_order(
     source, end = pair(checkpoint_every=checkpoint_every)
     source.update(Policy())
     source.publish(*"abcdefg")
-    source.update(Policy(forward_to=2))
+    source.update(Policy(forward_to=Destination((2,))))
     for _ in range(crash_after):
         source.paged(lambda pages: forwarding.divert(source.queue, MAIN, source.now, pages))
     source.crash()
@@ -227,7 +235,7 @@ def test_dead_letters_that_are_refused_are_tried_once_and_not_without_end(
         message = source.receive()
         assert message is not None
         source.dead_letter(message, "broken")
-    source.update(Policy(forward_dead_letters_to=2))
+    source.update(Policy(forward_dead_letters_to=Destination((2,))))
     slices = 0
     while (subqueue := forwarding.diverts(source.queue)) is not None and slices < 20:
         slices += 1
@@ -255,7 +263,7 @@ def test_subscriptions_that_forward_to_one_queue_have_an_outbox_each() -> None:
     store = MemoryStore()
     topic, end = Place(store, 1, matcher=Sorter()), Place(store, 2)
     for owner in (1, 2):
-        topic.subscribe(owner, Policy(forward_to=2))
+        topic.subscribe(owner, Policy(forward_to=Destination((2,))))
     topic.publish("a", "b")
     for owner in (2, 1):
         topic.ship_to(end, subqueue_of(owner))
@@ -267,7 +275,7 @@ def test_subscriptions_that_forward_to_one_queue_have_an_outbox_each() -> None:
 
 def test_a_subscription_that_forwards_to_its_own_topic_comes_to_an_end() -> None:
     topic = Place(fragment=1, matcher=Sorter())
-    topic.subscribe(1, Policy(forward_to=1))
+    topic.subscribe(1, Policy(forward_to=Destination((1,))))
     topic.subscribe(2)
     topic.publish("a")
     for _ in range(10):
@@ -280,7 +288,7 @@ def test_a_subscription_that_forwards_to_its_own_topic_comes_to_an_end() -> None
 
 def test_a_forwarded_message_is_spread_by_the_topic_that_it_arrives_at() -> None:
     store = MemoryStore()
-    source = Place(store, 1, Policy(forward_to=2))
+    source = Place(store, 1, Policy(forward_to=Destination((2,))))
     topic = Place(store, 2, matcher=Sorter())
     topic.subscribe(1)
     source.publish("a", "b")
@@ -293,7 +301,7 @@ def test_a_forwarded_message_is_spread_by_the_topic_that_it_arrives_at() -> None
 
 def test_a_full_topic_refuses_what_is_forwarded_to_it() -> None:
     store = MemoryStore()
-    source = Place(store, 1, Policy(forward_to=2))
+    source = Place(store, 1, Policy(forward_to=Destination((2,))))
     topic = Place(store, 2, Policy(size_bytes_max=5), Sorter())
     source.publish("a")
     shipment = source.collect()
@@ -309,7 +317,7 @@ def test_a_line_at_a_queue_that_forwards_gets_nothing() -> None:
     place.publish("a")
     fragment = LoadedFragment(place.fragment, 0, 0, "place", place.policy)
     fragment.engine = place.engine
-    place.update(Policy(forward_to=2))
+    place.update(Policy(forward_to=Destination((2,))))
     place.engine.shared.ready_subqueues[MAIN] = None
 
     class Eager:
@@ -332,7 +340,7 @@ def test_what_has_expired_when_forwarding_begins_does_not_come_alive() -> None:
     source.publish("a", ttl=1_000)
     source.publish("b")
     source.now += 3_600_000
-    source.update(Policy(forward_to=2))
+    source.update(Policy(forward_to=Destination((2,))))
     source.divert()
     source.ship_to(end)
     assert end.names() == ["b"]
@@ -341,7 +349,7 @@ def test_what_has_expired_when_forwarding_begins_does_not_come_alive() -> None:
 
 def test_what_a_deleted_subscription_was_to_forward_stays_here_and_is_removed() -> None:
     place = Place(matcher=Sorter())
-    place.subscribe(1, Policy(forward_to=2))
+    place.subscribe(1, Policy(forward_to=Destination((2,))))
     place.publish("a")
     place.unsubscribe(1)
     assert place.collect(subqueue_of(1)) is None
@@ -356,7 +364,7 @@ def test_a_dead_letter_that_was_refused_is_sent_again_after_an_update_and_not_af
     checkpoint_every: int,
 ) -> None:
     store = MemoryStore()
-    policy = Policy(forward_dead_letters_to=2)
+    policy = Policy(forward_dead_letters_to=Destination((2,)))
     end = Place(store, 2, Policy(sends=False))
     source = Place(store, 1, Policy(), checkpoint_every=checkpoint_every)
     source.publish("a", "b")
@@ -376,3 +384,15 @@ def test_a_dead_letter_that_was_refused_is_sent_again_after_an_update_and_not_af
     source.update(policy)
     source.divert()
     assert outbox(source, kind=DEAD_LETTER) == ["a", "b"]
+
+
+def test_messages_stay_where_an_update_ends_forwarding_while_a_page_is_read() -> None:
+    place = Place(MemoryStore(), 1, Policy(forward_to=Destination((2,))))
+    place.update(Policy())
+    place.publish("a")
+    place.update(Policy(forward_to=Destination((2,))))
+    subqueue = forwarding.diverts(place.queue)
+    assert subqueue == MAIN
+    place.update(Policy())
+    place.paged(lambda pages: forwarding.divert(place.queue, subqueue, place.now, pages))
+    assert place.names() == ["a"] and outbox(place) == []

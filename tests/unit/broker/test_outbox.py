@@ -7,10 +7,11 @@ import random
 import pytest
 
 from postbus.broker import forwarding
+from postbus.broker.destination import NOWHERE
 from postbus.broker.forwarding import ForwardBatch, ForwardResult
 from postbus.broker.index_pages import LanePage, Need, Pages
 from postbus.broker.message import Message
-from postbus.broker.policy import NOWHERE, Policy
+from postbus.broker.policy import Policy
 from postbus.broker.send_via import send_through
 from postbus.broker.subqueue_numbers import TRANSFER_DEAD_LETTER
 from postbus.errors import QuotaExceeded

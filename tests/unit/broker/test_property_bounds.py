@@ -15,6 +15,7 @@ import pytest
 
 from postbus.amqp.sections import encode_application_properties, encode_data
 from postbus.broker import browse
+from postbus.broker.destination import Destination
 from postbus.broker.index_pages import Need, Pages
 from postbus.broker.message import LANES, OUTBOX, Message, NewProperties
 from postbus.broker.policy import Policy
@@ -190,7 +191,7 @@ def test_a_dead_letter_that_is_forwarded_or_sent_again_keeps_to_the_bound_and_is
         message = place.receive(DEAD_LETTER)
         assert message is not None
         alone(place, DEAD_LETTER, message, Changes(properties={f"p{n}": "x" * NEW}))
-    place.update(policy._replace(forward_dead_letters_to=ELSEWHERE))
+    place.update(policy._replace(forward_dead_letters_to=Destination((ELSEWHERE,))))
     place.divert()
     assert place.names(kind=DEAD_LETTER, lane=OUTBOX)
     check(place)

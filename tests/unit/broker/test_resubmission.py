@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from postbus.broker import browse, records
+from postbus.broker.destination import Destination
 from postbus.broker.message import DEFERRED, OUTBOX, SCHEDULED, Message
 from postbus.broker.policy import Policy
 from postbus.broker.record_kinds import RecordKind
@@ -265,7 +266,7 @@ def test_a_queue_that_forwards_sends_it_on_and_it_arrives_where_it_was_seen(late
     there.publish("a")
     here = Place(store, HERE)
     [number] = move_to_dead_letters(here, "a")
-    here.update(Policy(forward_to=THERE))
+    here.update(Policy(forward_to=Destination((THERE,))))
     due = here.now + later_ms
     results = send_again(here, number, revise=lambda dead, raw: Message(raw, "a", scheduled_at=due))
     assert results == MOVED

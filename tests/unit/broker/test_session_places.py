@@ -5,6 +5,7 @@ from __future__ import annotations
 from unittest import mock
 
 from postbus.broker import chores, session_operations
+from postbus.broker.destination import Destination
 from postbus.broker.index_pages import Need, Pages
 from postbus.broker.message import STATE, Message
 from postbus.broker.policy import Policy
@@ -43,7 +44,7 @@ def test_a_subscription_with_sessions_buries_what_has_none() -> None:
 def test_a_queue_with_sessions_refuses_what_is_forwarded_to_it_without_one() -> None:
     store = MemoryStore()
     end = Place(store, 2, IN_SESSIONS)
-    source = Place(store, 1, Policy(forward_to=2))
+    source = Place(store, 1, Policy(forward_to=Destination((2,))))
     publish(source, "with", "a")
     publish(source, "without", None)
     publish(source, "with too", "b")

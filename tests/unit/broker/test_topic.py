@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 
 from postbus.broker import chores, records, topic
+from postbus.broker.destination import Destination
 from postbus.broker.index_pages import BodyPage, Pages, PinnedPage
 from postbus.broker.message import COPY_BYTES, PUBLISHING, SCHEDULED, Message
 from postbus.broker.policy import Policy
@@ -133,7 +134,7 @@ def test_a_subscription_gets_nothing_that_was_there_before_it(
         place.now += 10
         place.paged(partial(chores.activate, place.engine, place.now, place.now))
     elif comes == "forwarded":
-        source = Place(place.store, 1, Policy(forward_to=place.fragment))
+        source = Place(place.store, 1, Policy(forward_to=Destination((place.fragment,))))
         source.publish("a")
         source.ship_to(place)
     else:
@@ -318,7 +319,7 @@ def test_a_full_or_disabled_topic_takes_none_of_a_batch() -> None:
 
 def test_what_an_action_changed_is_there_after_a_restart() -> None:
     place = topic_with()
-    changed = Copy(1, b"envelope", b"properties", b"annotations", "other", "session", 77, 9)
+    changed = Copy(1, b"envelope", b"properties", b"annotations", "other", "session", "key", 77, 9)
     place.subscribe(1, rule=lambda _: [changed])
     place.publish("a")
     for _ in range(2):
@@ -327,6 +328,7 @@ def test_what_an_action_changed_is_there_after_a_restart() -> None:
         assert (copy.trail.envelope, copy.properties) == (b"envelope", b"properties")
         assert copy.trail.annotations == b"annotations"
         assert (copy.message_id, copy.session_id, copy.ttl) == ("other", "session", 77)
+        assert copy.partition_key == "key"
         place.commit(checkpoint=True)
         place.crash()
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from postbus.broker import chores, session_operations
+from postbus.broker.destination import Destination
 from postbus.broker.message import OUTBOX, Message
 from postbus.broker.policy import Policy
 from postbus.broker.subqueue_numbers import MAIN, subqueue_of
@@ -72,7 +73,9 @@ class Crowd:
 
 
 @pytest.mark.interpreted_only
-@pytest.mark.parametrize("policy", [Policy(), Policy(forward_to=END)], ids=["received", "forward"])
+@pytest.mark.parametrize(
+    "policy", [Policy(), Policy(forward_to=Destination((END,)))], ids=["received", "forward"]
+)
 def test_a_turn_with_one_message_costs_the_same_in_a_crowd(policy: Policy) -> None:
     costs: list[int] = []
     for subscriptions in (3, 300):
@@ -91,7 +94,7 @@ def test_a_turn_with_one_message_costs_the_same_in_a_crowd(policy: Policy) -> No
 
 
 def test_a_courier_is_told_of_an_outbox_when_something_was_added_and_not_in_every_turn() -> None:
-    crowd = Crowd(3, Policy(forward_to=END))
+    crowd = Crowd(3, Policy(forward_to=Destination((END,))))
     crowd.place.publish("a")
     crowd.turn()
     assert crowd.told == [subqueue_of(owner) for owner in (1, 2, 3)]
@@ -149,7 +152,7 @@ def test_what_becomes_ready_in_a_queue_that_forwards_sets_out_later_too() -> Non
     place.publish("a")
     taken = place.turn(lambda: queue.take_and_delete(queue.main, place.now))
     assert taken is not None
-    place.update(Policy(forward_to=END), owner=1)
+    place.update(Policy(forward_to=Destination((END,))), owner=1)
     assert crowd.turn() == [] and crowd.turn() == []
     # It was for somebody who had gone.
     place.turn(lambda: queue.put_back(*taken))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from postbus.broker import forwarding
+from postbus.broker.destination import Destination
 from postbus.broker.forwarding import outbox_id
 from postbus.broker.message import OUTBOX, Message
 from postbus.broker.policy import Policy
@@ -37,7 +38,7 @@ class Town:
         matcher.rules = dict.fromkeys(self.owners)
         self.topic.matcher = matcher
         self.topic.subscriptions = {
-            owner: (f"s{owner}", Policy(forward_to=END)) for owner in self.owners
+            owner: (f"s{owner}", Policy(forward_to=Destination((END,)))) for owner in self.owners
         }
         self.fragments = {TOPIC: self.topic, END: self.end}
         self.forwarder = Forwarder(self.fragments.get, lambda _: self.bed.runtime)

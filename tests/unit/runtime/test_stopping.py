@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from postbus.broker import topic as topics
+from postbus.broker.destination import Destination
 from postbus.broker.message import OUTBOX, PUBLISHING, Message
 from postbus.broker.policy import Policy
 from postbus.broker.subqueue_numbers import MAIN
@@ -69,7 +70,7 @@ async def test_a_stop_leaves_a_long_fan_out_to_the_next_start(
 
 
 async def test_a_courier_that_was_stopped_sends_nothing_more(bed: Bed) -> None:
-    source = LoadedFragment(1, 0, 0, "source", Policy(forward_to=2))
+    source = LoadedFragment(1, 0, 0, "source", Policy(forward_to=Destination((2,))))
     end = LoadedFragment(2, 0, 0, "end", Policy())
     forwarder = Forwarder({1: source, 2: end}.get, lambda _: bed.runtime)
     forwarder.serve(source)

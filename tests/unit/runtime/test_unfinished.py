@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from postbus.broker.destination import Destination
 from postbus.broker.message import ACTIVE, OUTBOX, Message
 from postbus.broker.policy import Policy
 from postbus.broker.send_via import send_through
@@ -49,8 +50,8 @@ def started(store: MemoryStore, fragment: LoadedFragment) -> Bed:
 @pytest.mark.parametrize(
     ("policy", "subqueue"),
     [
-        (Policy(forward_to=ELSEWHERE), MAIN),
-        (Policy(forward_dead_letters_to=ELSEWHERE), DEAD_LETTER),
+        (Policy(forward_to=Destination((ELSEWHERE,))), MAIN),
+        (Policy(forward_dead_letters_to=Destination((ELSEWHERE,))), DEAD_LETTER),
     ],
     ids=["messages", "dead letters"],
 )
@@ -113,7 +114,7 @@ def test_what_a_subscription_has_left_is_purged_after_a_start() -> None:
 
 
 def test_an_engine_that_was_not_looked_at_yet_is_not_forgotten_with_work_to_do() -> None:
-    policy = Policy(forward_to=ELSEWHERE)
+    policy = Policy(forward_to=Destination((ELSEWHERE,)))
     store = rested()
     bed = Bed(store=store)
     bed.fragments, bed.fragment = [fragment := LoadedFragment(1, 0, 0, "q1", policy)], fragment
