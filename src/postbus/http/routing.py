@@ -288,12 +288,12 @@ class Front:
     ) -> None:
         facts = {"tracking": tracking, "method": method, "path": path, "status": status}
         if status == 500:
-            _log.error("request_failed", **facts, exc_info=error)
+            _log.error("request failed", **facts, exc_info=error)
         elif status != 401:
-            _log.info("request_refused", **facts, text=wording)
+            _log.info("request refused", **facts, text=wording)
         elif (held := self._valve.passes("unauthorized", self.clock())) is not None:
             # Anybody can cause these, so only one line a second is written.
-            _log.warning("request_unauthorized", **facts, text=wording, held_back=held)
+            _log.warning("request unauthorized", **facts, text=wording, held_back=held)
 
 
 def _host(request: Request) -> str:
