@@ -15,7 +15,7 @@ import argparse
 import sys
 import time
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -40,25 +40,14 @@ _SETTLE_WITHIN_S = 300.0
 _LOOK_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Through(Case):
-    """A case in a queue that has a name."""
-
-    name: str
-
-    @property
-    def queue(self) -> str:
-        return self.name
-
-
 class Identified(Generator):
     """Gives each message an id that no other message of any run has."""
 
     runs = 0
 
-    def _command(self, broker: Broker, case: Case) -> list[str]:
+    def _command(self, broker: Broker, case: Case, mode: str) -> list[str]:
         self.runs += 1
-        return [*super()._command(broker, case), "--ids", f"run-{self.runs}"]
+        return [*super()._command(broker, case, mode), "--ids", f"run-{self.runs}"]
 
 
 class Detecting(Postbus):
@@ -110,8 +99,9 @@ def warm_up(broker: Detecting, generator: Generator, given: argparse.Namespace) 
     broker.settle()
 
 
-def _case(given: argparse.Namespace, name: str, share: float = 1.0) -> Through:
-    return Through(given.size, given.window, 1, max(int(given.count * share), 1_000), name)
+def _case(given: argparse.Namespace, name: str, share: float = 1.0) -> Case:
+    count = max(int(given.count * share), 1_000)
+    return Case(name, name, count, given.window, size=given.size)
 
 
 def compare(given: argparse.Namespace, folder: Path, facts: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from multiprocessing import get_context
 from multiprocessing.sharedctypes import Synchronized
@@ -84,22 +84,22 @@ def measure(given: argparse.Namespace, folder: Path) -> int:
         "machine": machine(folder),
     }
     say(f"{facts['date']}, {', '.join(f'{k}: {v}' for k, v in facts['machine'].items())}")
-    case = Case(given.size, given.window, 1, given.count)
+    case = Case("feed", "feed", given.count, given.window, size=given.size)
     generator = Generator(None, at_once=False, limit_s=300)
     results: dict[str, list[Run]] = {READ: [], UNREAD: []}
     events: list[int] = []
     with Postbus(folder / "feed", [case.queue]) as broker:
         facts["broker"] = broker.full_name
-        warm_up = Case(given.size, given.window, 1, max(int(given.count * WARM_UP_SHARE), 1_000))
-        generator.run(broker, warm_up)
+        count = max(int(given.count * WARM_UP_SHARE), 1_000)
+        generator.run(broker, replace(case, count=count))
         for index in range(given.rounds):
             for name in (READ, UNREAD) if index % 2 == 0 else (UNREAD, READ):
                 wait_until_quiet(QUIET_SHARE, given.quiet)
                 if name == READ:
-                    with reader(broker, case.queue, given.rate) as count:
+                    with reader(broker, case.queue, given.rate) as seen:
                         time.sleep(1)  # until it has found the end
                         run = generator.run(broker, case)
-                        events.append(count.value)
+                        events.append(seen.value)
                 else:
                     run = generator.run(broker, case)
                 results[name].append(run)
