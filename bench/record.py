@@ -57,10 +57,17 @@ class Record:
 
     def page(self) -> str:
         facts = self.facts
-        heads = ["broker", "version", "receivers settle", "start s", "stop s", "idle MB", "logged"]
-        keys = ("full_name", "settlement", "start_s", "stop_s", "idle_mb")
+        titles = {
+            "full_name": "version",
+            "settlement": "receivers settle",
+            "warm_up": "messages to warm up",
+            "start_s": "start s",
+            "stop_s": "stop s",
+            "idle_mb": "idle MB",
+        }
+        heads = ["broker", *titles.values(), "logged"]
         brokers = [
-            [name, *(str(told[key]) for key in keys), "; ".join(told["logged"]) or "nothing"]
+            [name, *(str(told[key]) for key in titles), "; ".join(told["logged"]) or "nothing"]
             for name, told in facts["brokers"].items()
         ]
         parts = [

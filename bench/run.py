@@ -55,10 +55,10 @@ class Measurement:
         self._generator = generator
         self._stuck: set[tuple[str, str]] = set()
 
-    def warm_up(self, scale: float) -> None:
+    def warm_up(self) -> None:
         """Runs that do not count: code is loaded and compiled, files and queues are made."""
         for broker in self.brokers:
-            left = max(int(broker.warm_up_count * scale), 1)
+            left = broker.warm_up_count
             say(f"warming up {broker.name} with {left:,} messages and a little of each row")
             for done in range(0, left, _WARM_UP_STEP):
                 count = min(left - done, _WARM_UP_STEP)
@@ -153,7 +153,7 @@ def measure(given: argparse.Namespace, folder: Path) -> int:
             facts["rounds"] = index
             record.write(output)
 
-        measurement.warm_up(given.scale)
+        measurement.warm_up()
         deadline = time.monotonic() + given.total
         measurement.rounds(given.rounds, deadline, given.quiet, after_each)
     for broker in brokers:
@@ -172,6 +172,7 @@ def _facts(broker: Broker, generator: Generator) -> dict[str, Any]:
         "start_s": round(broker.start_s, 2),
         "stop_s": None,
         "idle_mb": round(usage_of(broker.pid).resident_mb, 1),
+        "warm_up": broker.warm_up_count,
         "logged": [],
     }
 

@@ -19,6 +19,7 @@ FACTS = {
         name: {
             "full_name": f"{name} 1",
             "settlement": "at once",
+            "warm_up": 2_000,
             "start_s": 1.0,
             "stop_s": 0.5,
             "idle_mb": 60.0,
@@ -50,7 +51,9 @@ def test_the_page_tells_what_was_left_out_failed_or_disturbed() -> None:
     assert "- 3 of 3 runs were disturbed" in page
     assert "no basis for a claim" in page
     assert "| cores | 2 |" in page
-    assert "| Artemis | Artemis 1 | at once | 1.0 | 0.5 | 60.0 | 2 times: a warning |" in page
+    assert (
+        "| Artemis | Artemis 1 | at once | 2000 | 1.0 | 0.5 | 60.0 | 2 times: a warning |" in page
+    )
 
 
 def test_files_are_named_by_their_date_so_that_names_sort_by_age() -> None:
