@@ -67,7 +67,7 @@ class Record:
         }
         heads = ["broker", *titles.values(), "logged"]
         brokers = [
-            [name, *(str(told[key]) for key in titles), "; ".join(told["logged"]) or "nothing"]
+            [name, *(str(told[key]) for key in titles), _logged(told["logged"])]
             for name, told in facts["brokers"].items()
         ]
         parts = [
@@ -103,10 +103,15 @@ def kept() -> list[Path]:
     return sorted(KEPT.glob("queues-*.md"), reverse=True)
 
 
-def newest_whole() -> Path | None:
+def newest_whole() -> Path:
     """The newest of them that has every row."""
     wanted = {name for row in ROWS for name, _ in row.lines.values()}
-    return next((path for path in kept() if wanted <= set(read(path).facts["lines"])), None)
+    return next(path for path in kept() if wanted <= set(read(path).facts["lines"]))
+
+
+def _logged(lines: list[str]) -> str:
+    """In a cell of a table, where a bar would end the cell."""
+    return "; ".join(lines).replace("|", "\\|") or "nothing"
 
 
 def _numbers(results: Results) -> str:
