@@ -10,7 +10,6 @@ import io
 import json
 import re
 from dataclasses import dataclass, fields
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,9 @@ _NUMBERS = [field.name for field in fields(Run)]
 _FENCE = re.compile(r"^```(csv|json)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-def file_name(moment: datetime) -> str:
-    return f"queues-{moment:%Y-%m-%d-%H%M}.md"
+def file_name(date: str) -> str:
+    """Named by its date, `2026-01-02 03:04 UTC`, so that names sort by age."""
+    return f"queues-{date.removesuffix(' UTC').replace(' ', '-').replace(':', '')}.md"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,13 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from bench.artemis import Artemis
 from bench.brokers import Broker, BrokerMissing, Compiled, Interpreted
-from bench.processes import machine, usage_of, wait_until_quiet
-from bench.program import BUILD, conduct, say
+from bench.processes import usage_of, wait_until_quiet
+from bench.program import BUILD, begun, conduct, say
 from bench.rabbitmq import RabbitMQ
 from bench.record import KEPT, Record, file_name
 from bench.report import Results
@@ -125,20 +124,17 @@ def measure(given: argparse.Namespace, folder: Path) -> int:
     """Start, measure, report, stop."""
     work = chosen(given.rows, given.scale)
     generator = Generator(given.neutral, given.settle == "at-once", given.limit)
-    began = datetime.now(UTC)
-    output = given.output or (KEPT if given.keep else BUILD) / file_name(began)
+    facts = begun(
+        folder,
+        generator=generator.name,
+        scale=given.scale,
+        rounds=0,
+        lines=dict(line for case in work for line in case.lines.values()),
+        brokers={},
+    )
+    output = given.output or (KEPT if given.keep else BUILD) / file_name(facts["date"])
     queues = [WARM_UP.name, *(queue for case in work for queue in case.queues)]
-    brokers, missing = obtained(given.brokers, folder, queues)
-    facts: dict[str, Any] = {
-        "date": began.strftime("%Y-%m-%d %H:%M UTC"),
-        "machine": machine(folder),
-        "generator": generator.name,
-        "scale": given.scale,
-        "rounds": 0,
-        "lines": dict(line for case in work for line in case.lines.values()),
-        "brokers": {},
-        "missing": missing,
-    }
+    brokers, facts["missing"] = obtained(given.brokers, folder, queues)
     with ExitStack() as running:
         for broker in brokers:
             running.enter_context(broker)
