@@ -8,7 +8,7 @@
 #   make check                       lint and types     make format      rewrite in the house style
 #   make coverage                    what the tests of amqp and broker leave out
 #   make fuzz  ARGS='--seconds 600 --target sections'   hostile input, for as long as you like
-#   make bench ARGS='--rounds 3'     measure the speed, beside RabbitMQ where that is installed
+#   make bench ROWS=w500,drain ROUNDS=3   measure the speed, beside Artemis and RabbitMQ
 #   make bench-sdk, bench-hostile    an official client beside a stub; what others notice of a bad peer
 #   make bench-soak ARGS='--minutes 30'   what stays behind after a long time at full rate
 #   make bench-backlog ARGS='--large 1000000'   what a backlog costs in memory and speed
@@ -95,7 +95,9 @@ format: $(DEV)
 
 # Takes minutes and wants the machine for itself; docs/performance.md says how to read it.
 bench: $(COMPILED)
-	@PYTHONPATH=build/compiled $(BIN)/python -m bench.run $(ARGS)
+	@PYTHONPATH=build/compiled $(BIN)/python -m bench.run $(if $(ROWS),--rows $(ROWS)) \
+		$(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(NEUTRAL),--neutral $(NEUTRAL)) \
+		$(if $(KEEP),--keep) $(ARGS)
 
 bench-sdk: $(COMPILED)
 	@PYTHONPATH=build/compiled $(BIN)/python -m bench.sdk $(ARGS)

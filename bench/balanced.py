@@ -10,7 +10,8 @@ import multiprocessing
 import signal
 from multiprocessing.connection import Connection as Pipe
 
-from bench.client import LoadFailed, Loop, ReceivingWire, Samples, SendingWire, Work
+from bench.client import LoadFailed, ReceivingWire, Samples, SendingWire, Work
+from bench.loop import Loop
 from bench.work import RunFailed
 
 LEAD = 2_000

@@ -18,14 +18,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import postbus
-
 START_WITHIN_S = 60.0
 STOP_WITHIN_S = 30.0
+SAID_WITHIN_S = 180.0
+ROOT = Path(__file__).resolve().parents[1]
+_COMPILED = ROOT / "build" / "compiled"
+_COUNT_COMPILED = "from postbus.ops.doctor import compiled_modules as f; print(len(f()))"
 
 
 class BrokerFailed(Exception):
     """A broker did not start, or ended on its own."""
+
+
+class BrokerMissing(Exception):
+    """A broker is not installed here; the text says what is missing."""
 
 
 class Broker:
@@ -34,7 +40,18 @@ class Broker:
     name: str
     user: str
     password: str
-    takes_settle_mode_second = True
+    settlement = "second"
+    """How its receivers settle: receiver settle mode `second` or `first`, each confirmed by the
+    broker, or `at-once`, which nobody confirms."""
+    without_second = ""
+    """What it does in receiver settle mode second, where that is not to settle."""
+    warm_up_count = 2_000
+    """Messages after which its speed has stopped to rise."""
+
+    @classmethod
+    def obtain(cls) -> Path:
+        """Where its programs are. BrokerMissing if they cannot be had."""
+        raise NotImplementedError
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
@@ -142,6 +159,8 @@ class Broker:
 
 
 class Postbus(Broker):
+    """The code that this process runs too, unless `code` is another folder to import it from."""
+
     name = "Postbus"
     user = "RootManageSharedAccessKey"
     password = "SAS_KEY_VALUE"
@@ -152,12 +171,16 @@ class Postbus(Broker):
         queues: Sequence[str],
         flags: Sequence[str] = (),
         max_size_mb: int = 1_024,
+        code: Path | None = None,
     ) -> None:
         super().__init__(folder)
         self._flags = flags
         self._config = folder / "postbus.toml"
         size = f"max_size_in_megabytes = {max_size_mb}\n"
         self._config.write_text("".join(f'[queues."{queue}"]\n{size}' for queue in queues))
+        self._environment = dict(os.environ)
+        if code is not None:
+            self._environment["PYTHONPATH"] = str(code)
 
     @property
     def connection_string(self) -> str:
@@ -168,8 +191,8 @@ class Postbus(Broker):
 
     @property
     def full_name(self) -> str:
-        compiled = len(list(Path(postbus.__file__).parent.rglob("*.so")))
-        how = f"{compiled} modules compiled" if compiled else "not compiled"
+        count = int(said([sys.executable, "-c", _COUNT_COMPILED], self._environment))
+        how = f"{count} modules compiled" if count else "not compiled"
         python = ".".join(map(str, sys.version_info[:3]))
         return f"Postbus {version('postbus')}{_commit()}, Python {python}, {how}, one process"
 
@@ -182,6 +205,7 @@ class Postbus(Broker):
                 *("--config", str(self._config)),
                 *self._flags,
             ],
+            self._environment,
         )
         self.wait_until_served()
 
@@ -191,6 +215,29 @@ class Postbus(Broker):
     def complaints(self) -> list[str]:
         lines = self.log.read_text(errors="replace").splitlines()
         return [line for line in lines if re.search(r"\b(warning|error|critical)\b", line)]
+
+
+class Interpreted(Postbus):
+    """Postbus as `make serve` runs it after a plain installation."""
+
+    def __init__(self, folder: Path, queues: Sequence[str], code: Path) -> None:
+        super().__init__(folder, queues, code=code)
+
+    @classmethod
+    def obtain(cls) -> Path:
+        return ROOT / "src"
+
+
+class Compiled(Interpreted):
+    """Postbus as `make serve` runs it after `make compile`."""
+
+    name = "Postbus compiled"
+
+    @classmethod
+    def obtain(cls) -> Path:
+        if not (_COMPILED / ".ready").exists():
+            raise BrokerMissing("there is no build/compiled: make compile")
+        return _COMPILED
 
 
 class Stub(Broker):
@@ -235,13 +282,29 @@ class SyncingStub(Stub):
 
 def _commit() -> str:
     """The commit that is checked out, where this is a repository."""
-    root = Path(__file__).resolve().parents[1]
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty"]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
+        return f" ({said(['git', '-C', str(ROOT), 'describe', '--always', '--dirty']).strip()})"
+    except BrokerFailed:
         return ""
-    return f" ({said.stdout.strip()})"
+
+
+def said(command: Sequence[str], environment: dict[str, str] | None = None) -> str:
+    """What a command says when it is done; BrokerFailed if it fails or takes too long."""
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SAID_WITHIN_S,
+            check=True,
+        )
+    except subprocess.CalledProcessError as error:
+        raise BrokerFailed(f"{' '.join(command)}\n{error.stdout}{error.stderr}") from error
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BrokerFailed(str(error)) from error
+    return done.stdout or done.stderr
 
 
 def free_port() -> int:
@@ -252,7 +315,6 @@ def free_port() -> int:
     return port
 
 
-def inherited() -> dict[str, str]:
-    """Our own environment without what would steer a RabbitMQ node elsewhere."""
-    strange = ("RABBITMQ_", "ERL_", "CONF_ENV_FILE", "NOTIFY_SOCKET")
+def inherited(*strange: str) -> dict[str, str]:
+    """Our own environment without the variables that begin so: they would steer a peer."""
     return {name: value for name, value in os.environ.items() if not name.startswith(strange)}

@@ -6,7 +6,8 @@ import random
 import time
 from dataclasses import replace
 
-from bench.client import Loop, ReceivingWire, Samples, SendingWire, Wire, Work, now_ms
+from bench.client import ReceivingWire, Samples, SendingWire, Wire, Work, now_ms
+from bench.loop import Loop
 from postbus.amqp.codec.types import Int, Long, Symbol, Timestamp
 from postbus.amqp.events import (
     CreditChanged,
@@ -118,12 +119,11 @@ class PeekingWire(Wire):
     ) -> None:
         super().__init__(work, name, quota, samples)
         node = f"{work.address}/$management"
-        session = self.core.begin()
         asking = Attach(name, 0, ROLE_SENDER, source=Source(name), target=Target(node))
-        self._asking = session.attach(SenderLink, asking)
+        self._asking = self.session.attach(SenderLink, asking)
         hearing = Attach(f"{name}-replies", 0, ROLE_RECEIVER, source=Source(node))
         hearing.target = Target(name)
-        self._hearing = session.attach(ReceiverLink, hearing)
+        self._hearing = self.session.attach(ReceiverLink, hearing)
         self._links = 0
         self._last = last
         self._chance = chance

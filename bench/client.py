@@ -1,4 +1,4 @@
-"""One process of the load generator: links on our own AMQP core, many connections in one loop.
+"""The links of the load generator, on our own AMQP core; `bench.loop` runs many of them.
 
 A sender keeps up to a window of messages unsettled and times each from its transfer to the peer's
 verdict. A receiver accepts without settling and times each until the peer has settled: that is
@@ -9,12 +9,10 @@ they were sent, on the clock that all processes of a machine share.
 
 from __future__ import annotations
 
-import selectors
 import socket
 import struct
 import time
 from array import array
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from postbus.amqp.connection import Connection
@@ -40,18 +38,18 @@ from postbus.amqp.frames.performatives import (
 )
 from postbus.amqp.frames.terminus import Source, Target
 from postbus.amqp.limits import Limits
+from postbus.amqp.link import Link
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sasl_plain import encode_plain
 from postbus.amqp.sections import Properties, encode_data, encode_header, encode_properties
 from postbus.amqp.sending import SenderLink
+from postbus.amqp.session import Session
 
 MARK = b"BENCHMSG"
 STAMP = struct.Struct("<Q")
 SIZE_MIN = len(MARK) + STAMP.size
 ID_DIGITS = 10
 _READ_BYTES = 262_144
-_TICK_S = 1.0
-_CLOSE_WITHIN_S = 2.0
 
 
 class LoadFailed(Exception):
@@ -60,7 +58,8 @@ class LoadFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a load is made of. Connections, window and credit are those of each direction."""
+    """What a load is made of. Connections and links are those of each direction, window and credit
+    those of a link."""
 
     host: str
     port: int
@@ -76,6 +75,10 @@ class Work:
     stall_s: float
     ids: str = ""
     """What the ids of messages begin with, each being another; empty: all have the same."""
+    links: int = 1
+    """Of a connection."""
+    at_once: bool = False
+    """Receivers settle as they accept and wait for nothing, instead of being confirmed."""
 
 
 @dataclass(slots=True)
@@ -103,9 +106,14 @@ class Samples:
 
 
 class Wire:
-    """A connection with one link, its socket, and what is still to be written to it."""
+    """A link, and its connection with a socket and what is still to be written to it.
 
-    def __init__(self, work: Work, name: str, quota: int, samples: Samples) -> None:
+    The connection is that of `carrier`, where one is given: many links on one connection.
+    """
+
+    def __init__(
+        self, work: Work, name: str, quota: int, samples: Samples, carrier: Wire | None = None
+    ) -> None:
         self.work = work
         self.name = name
         self.quota = quota
@@ -113,10 +121,16 @@ class Wire:
         self.started = 0
         self.done = 0
         self.attached = False
+        self.carrier = carrier or self
+        self.riders: dict[Link | None, Wire] = {}
+        if carrier is not None:
+            self.session: Session = carrier.session
+            return
+        unsettled = 2 * work.credit * work.links
         limits = Limits(
-            incoming_window=max(5_000, 2 * work.credit),
-            unsettled_incoming_max=max(5_000, 2 * work.credit),
-            unsettled_outgoing_max=max(2_048, work.window),
+            incoming_window=max(5_000, unsettled),
+            unsettled_incoming_max=max(5_000, unsettled),
+            unsettled_outgoing_max=max(2_048, work.window * work.links),
         )
         self.core = Connection(
             limits,
@@ -132,6 +146,7 @@ class Wire:
         self.socket.setblocking(False)
         self.unwritten = b""
         self.core.open()
+        self.session = self.core.begin()
 
     @property
     def finished(self) -> bool:
@@ -156,14 +171,17 @@ class Wire:
         self.handle(self.core.receive_data(data, now_ms()))
 
     def handle(self, events: list[Event]) -> None:
+        """Give each event to the wire of its link; this one carries them all."""
         for event in events:
+            wire = self.riders.get(getattr(event, "link", None), self)
             if isinstance(event, LinkAttached):
-                self.attached = True
+                wire.attached = True
             elif isinstance(event, LinkDetached | SessionEnded | Closed):
-                if not (isinstance(event, Closed) and event.clean and self.finished):
-                    raise LoadFailed(f"{self.name}: {type(event).__name__}: {_text(event.error)}")
+                over = self.finished and all(rider.finished for rider in self.riders.values())
+                if not (isinstance(event, Closed) and event.clean and over):
+                    raise LoadFailed(f"{wire.name}: {type(event).__name__}: {_text(event.error)}")
             else:
-                self.on_event(event)
+                wire.on_event(event)
 
     def write(self) -> bool:
         """Write what there is; say whether the socket took all of it."""
@@ -180,12 +198,15 @@ class Wire:
 
 
 class SendingWire(Wire):
-    def __init__(self, work: Work, name: str, quota: int, samples: Samples) -> None:
-        super().__init__(work, name, quota, samples)
+    def __init__(
+        self, work: Work, name: str, quota: int, samples: Samples, carrier: Wire | None = None
+    ) -> None:
+        super().__init__(work, name, quota, samples, carrier)
         target = Target(work.address)
         attach = Attach(name, 0, ROLE_SENDER, source=Source(name), target=target)
         attach.snd_settle_mode = SND_UNSETTLED
-        self.link = self.core.begin().attach(SenderLink, attach)
+        self.link = self.session.attach(SenderLink, attach)
+        self.carrier.riders[self.link] = self
         body = encode_data(MARK + bytes(STAMP.size) + b"x" * (work.size - SIZE_MIN))
         message_id = f"{work.ids}-{name}-{0:0{ID_DIGITS}}" if work.ids else "bench-1"
         properties = encode_properties(Properties(message_id=message_id))
@@ -251,12 +272,15 @@ class SendingWire(Wire):
 
 
 class ReceivingWire(Wire):
-    def __init__(self, work: Work, name: str, quota: int, samples: Samples) -> None:
-        super().__init__(work, name, quota, samples)
+    def __init__(
+        self, work: Work, name: str, quota: int, samples: Samples, carrier: Wire | None = None
+    ) -> None:
+        super().__init__(work, name, quota, samples, carrier)
         source = Source(work.address)
         attach = Attach(name, 0, ROLE_RECEIVER, source=source, target=Target(name))
         attach.rcv_settle_mode = work.rcv_settle_mode
-        self.link = self.core.begin().attach(ReceiverLink, attach)
+        self.link = self.session.attach(ReceiverLink, attach)
+        self.carrier.riders[self.link] = self
         self._accepted_ns: dict[int, int] = {}
 
     def start(self) -> None:
@@ -283,8 +307,13 @@ class ReceivingWire(Wire):
             samples.started += 1
             if delivery.settled:
                 raise LoadFailed(f"{self.name}: a message came settled, it was to be locked")
-            self._accepted_ns[delivery.delivery_id] = came_ns
-            self.link.settle(delivery, ACCEPTED, settled=False)
+            self.link.settle(delivery, ACCEPTED, settled=self.work.at_once)
+            if self.work.at_once:
+                self.done += 1
+                samples.done += 1
+                samples.last_ns = came_ns
+            else:
+                self._accepted_ns[delivery.delivery_id] = came_ns
             self._top_up()
         elif isinstance(event, SettledBySender):
             heard_ns = time.monotonic_ns()
@@ -294,79 +323,6 @@ class ReceivingWire(Wire):
             self.done += len(event.deliveries)
             samples.done += len(event.deliveries)
             samples.last_ns = heard_ns
-
-
-class Loop:
-    """All connections of one process."""
-
-    def __init__(self, wires: list[Wire], stall_s: float) -> None:
-        self._wires = wires
-        self._stall_s = stall_s
-        self._selector = selectors.DefaultSelector()
-        self._full: set[Wire] = set()
-        for wire in wires:
-            self._selector.register(wire.socket, selectors.EVENT_READ, wire)
-
-    def attach(self) -> None:
-        """Return when every link is attached."""
-        self._run(lambda: all(wire.attached for wire in self._wires))
-
-    def work(self) -> None:
-        """Return when every link has done its share."""
-        for wire in self._wires:
-            wire.start()
-        self._run(lambda: all(wire.finished for wire in self._wires))
-
-    def close(self) -> None:
-        """Close in good order, but do not wait long for a broker that does not answer."""
-        for wire in self._wires:
-            wire.core.close()
-            self._write(wire)
-        deadline = time.monotonic() + _CLOSE_WITHIN_S
-        while time.monotonic() < deadline and not all(wire.core.closed for wire in self._wires):
-            self._turn(0.1)
-        self.drop()
-
-    def drop(self) -> None:
-        self._selector.close()
-        for wire in self._wires:
-            wire.socket.close()
-
-    def _run(self, is_over: Callable[[], bool]) -> None:
-        progress = -1
-        moved_at = ticked_at = time.monotonic()
-        for wire in self._wires:
-            self._write(wire)
-        while not is_over():
-            self._turn(_TICK_S)
-            now = time.monotonic()
-            if now - ticked_at >= _TICK_S:
-                ticked_at = now
-                for wire in self._wires:
-                    wire.handle(wire.core.tick(now_ms()))
-                    self._write(wire)
-            seen = sum(wire.attached + wire.started + wire.done for wire in self._wires)
-            if seen != progress:
-                progress, moved_at = seen, now
-            elif now - moved_at > self._stall_s:
-                raise LoadFailed(f"nothing happened for {self._stall_s:g} s")
-
-    def _turn(self, wait_s: float) -> None:
-        for key, ready in self._selector.select(wait_s):
-            wire: Wire = key.data
-            if ready & selectors.EVENT_READ and not wire.core.closed:
-                wire.read()
-            self._write(wire)
-
-    def _write(self, wire: Wire) -> None:
-        if wire.write() is (wire in self._full):
-            both = selectors.EVENT_READ | selectors.EVENT_WRITE
-            if wire in self._full:
-                self._full.discard(wire)
-                self._selector.modify(wire.socket, selectors.EVENT_READ, wire)
-            else:
-                self._full.add(wire)
-                self._selector.modify(wire.socket, both, wire)
 
 
 def now_ms() -> int:

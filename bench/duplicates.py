@@ -15,14 +15,13 @@ import argparse
 import sys
 import time
 from contextlib import closing
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from bench.brokers import Broker, Postbus
-from bench.processes import machine, memory_of, usage_of, wait_until_quiet
-from bench.program import add_places, conduct, say, write_json
+from bench.processes import memory_of, usage_of, wait_until_quiet
+from bench.program import add_places, alternating, begun, conduct, say, write_json
 from bench.report import comparison, markdown
 from bench.work import QUIET_SHARE, Case, Generator, Run, RunFailed
 from postbus.broker.bloom import digest_of
@@ -40,25 +39,14 @@ _SETTLE_WITHIN_S = 300.0
 _LOOK_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Through(Case):
-    """A case in a queue that has a name."""
-
-    name: str
-
-    @property
-    def queue(self) -> str:
-        return self.name
-
-
 class Identified(Generator):
     """Gives each message an id that no other message of any run has."""
 
     runs = 0
 
-    def _command(self, broker: Broker, case: Case) -> list[str]:
+    def _command(self, broker: Broker, case: Case, mode: str) -> list[str]:
         self.runs += 1
-        return [*super()._command(broker, case), "--ids", f"run-{self.runs}"]
+        return [*super()._command(broker, case, mode), "--ids", f"run-{self.runs}"]
 
 
 class Detecting(Postbus):
@@ -110,8 +98,9 @@ def warm_up(broker: Detecting, generator: Generator, given: argparse.Namespace) 
     broker.settle()
 
 
-def _case(given: argparse.Namespace, name: str, share: float = 1.0) -> Through:
-    return Through(given.size, given.window, 1, max(int(given.count * share), 1_000), name)
+def _case(given: argparse.Namespace, name: str, share: float = 1.0) -> Case:
+    count = max(int(given.count * share), 1_000)
+    return Case(name, name, count, given.window, size=given.size)
 
 
 def compare(given: argparse.Namespace, folder: Path, facts: dict[str, Any]) -> None:
@@ -123,16 +112,15 @@ def compare(given: argparse.Namespace, folder: Path, facts: dict[str, Any]) -> N
         filled_s = broker.fill(given.ids)
         say(f"{given.ids:,} ids in {filled_s:.0f} s")
         warm_up(broker, generator, given)
-        for index in range(given.rounds):
-            for name in (SEEN, PLAIN) if index % 2 == 0 else (PLAIN, SEEN):
-                wait_until_quiet(QUIET_SHARE, given.quiet)
-                run = generator.run(broker, _case(given, name))
-                results[name].append(run)
-                say(
-                    f"round {index + 1}  {name:6} {run.rate:8.0f}/s"
-                    f"  broker {run.cpu_us_per_message:5.0f} µs"
-                    f"  settled in {run.send_settle_p50_ms} ms, p99 {run.send_settle_p99_ms} ms"
-                )
+        for index, name in alternating((SEEN, PLAIN), given.rounds):
+            wait_until_quiet(QUIET_SHARE, given.quiet)
+            run = generator.run(broker, _case(given, name))
+            results[name].append(run)
+            say(
+                f"round {index}  {name:6} {run.rate:8.0f}/s"
+                f"  broker {run.cpu_us_per_message:5.0f} µs"
+                f"  settled in {run.send_settle_p50_ms} ms, p99 {run.send_settle_p99_ms} ms"
+            )
         facts["logged"] = broker.complaints()
     facts["rates"] = {name: [asdict(run) for run in runs] for name, runs in results.items()}
     titles = (
@@ -179,11 +167,7 @@ def weigh(given: argparse.Namespace, folder: Path, facts: dict[str, Any]) -> Non
 
 
 def measure(given: argparse.Namespace, folder: Path) -> int:
-    facts: dict[str, Any] = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "machine": machine(folder),
-    }
-    say(f"{facts['date']}, {', '.join(f'{k}: {v}' for k, v in facts['machine'].items())}")
+    facts = begun(folder)
     if given.rounds:
         compare(given, folder, facts)
     if given.large:

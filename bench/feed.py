@@ -13,17 +13,15 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
-from datetime import UTC, datetime
+from dataclasses import asdict, replace
 from multiprocessing import get_context
 from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any
 
 from bench.brokers import Postbus
-from bench.processes import machine, wait_until_quiet
-from bench.program import add_places, conduct, say, write_json
+from bench.processes import wait_until_quiet
+from bench.program import add_places, alternating, begun, conduct, say, write_json
 from bench.report import comparison, markdown
 from bench.work import QUIET_SHARE, Case, Generator, Run
 from postbus.auth.sas import create_sas
@@ -79,35 +77,30 @@ def reader(broker: Postbus, queue: str, rate: int) -> Iterator[Synchronized[int]
 
 
 def measure(given: argparse.Namespace, folder: Path) -> int:
-    facts: dict[str, Any] = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "machine": machine(folder),
-    }
-    say(f"{facts['date']}, {', '.join(f'{k}: {v}' for k, v in facts['machine'].items())}")
-    case = Case(given.size, given.window, 1, given.count)
+    facts = begun(folder)
+    case = Case("feed", "feed", given.count, given.window, size=given.size)
     generator = Generator(None, at_once=False, limit_s=300)
     results: dict[str, list[Run]] = {READ: [], UNREAD: []}
     events: list[int] = []
     with Postbus(folder / "feed", [case.queue]) as broker:
         facts["broker"] = broker.full_name
-        warm_up = Case(given.size, given.window, 1, max(int(given.count * WARM_UP_SHARE), 1_000))
-        generator.run(broker, warm_up)
-        for index in range(given.rounds):
-            for name in (READ, UNREAD) if index % 2 == 0 else (UNREAD, READ):
-                wait_until_quiet(QUIET_SHARE, given.quiet)
-                if name == READ:
-                    with reader(broker, case.queue, given.rate) as count:
-                        time.sleep(1)  # until it has found the end
-                        run = generator.run(broker, case)
-                        events.append(count.value)
-                else:
+        count = max(int(given.count * WARM_UP_SHARE), 1_000)
+        generator.run(broker, replace(case, count=count))
+        for index, name in alternating((READ, UNREAD), given.rounds):
+            wait_until_quiet(QUIET_SHARE, given.quiet)
+            if name == READ:
+                with reader(broker, case.queue, given.rate) as seen:
+                    time.sleep(1)  # until it has found the end
                     run = generator.run(broker, case)
-                results[name].append(run)
-                say(
-                    f"round {index + 1}  {name:6} {run.rate:8.0f}/s"
-                    f"  broker {run.cpu_us_per_message:5.0f} µs"
-                    f"  settled in {run.send_settle_p50_ms} ms, p99 {run.send_settle_p99_ms} ms"
-                )
+                    events.append(seen.value)
+            else:
+                run = generator.run(broker, case)
+            results[name].append(run)
+            say(
+                f"round {index}  {name:6} {run.rate:8.0f}/s"
+                f"  broker {run.cpu_us_per_message:5.0f} µs"
+                f"  settled in {run.send_settle_p50_ms} ms, p99 {run.send_settle_p99_ms} ms"
+            )
         facts["logged"] = broker.complaints()
     facts["events"] = events
     facts["runs"] = {name: [asdict(run) for run in runs] for name, runs in results.items()}

@@ -15,7 +15,6 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,8 @@ from bench.client import Work
 from bench.holders import HOLDERS
 from bench.numbers import Spread
 from bench.peers import PEERS, TURNS_PER_S, Peer
-from bench.processes import machine, machine_cpu_s, usage_of
-from bench.program import add_places, conduct, say, write_json
+from bench.processes import machine_cpu_s, usage_of
+from bench.program import add_places, begun, conduct, say, write_json
 from bench.report import markdown
 from bench.steady import Reading, SteadyClient
 from bench.work import QUIET_SHARE, RunFailed
@@ -168,11 +167,7 @@ def measure(given: argparse.Namespace, folder: Path) -> int:
     if not kinds:
         say(f"No peer is called {given.only!r}.")
         return 2
-    facts: dict[str, Any] = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "machine": machine(folder),
-        "flags": FLAGS,
-    }
+    facts = begun(folder, flags=FLAGS)
     rounds: dict[type[Peer], list[Round]] = {kind: [] for kind in kinds}
     with Postbus(folder / "postbus", (SHARED, OWN), FLAGS) as broker:
         facts["broker"] = broker.full_name
@@ -250,7 +245,6 @@ def _tell(
                 _text([100 * each.broker_share for each in found], 0),
             ]
         )
-    say(f"\n{facts['date']}, {', '.join(f'{k}: {v}' for k, v in facts['machine'].items())}")
     say(f"{facts['broker']}; {' '.join(FLAGS)}; {given.rounds} rounds of {given.seconds:g} s\n")
     say(markdown(heads, lines) + "\n")
     for kind, found in rounds.items():

@@ -12,25 +12,20 @@ import json
 import multiprocessing
 import sys
 import time
+from dataclasses import replace
+from itertools import chain
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Barrier
 from threading import BrokenBarrierError
 from typing import Any
 
-from bench.client import (
-    SIZE_MIN,
-    LoadFailed,
-    Loop,
-    ReceivingWire,
-    Samples,
-    SendingWire,
-    Work,
-)
+from bench.client import SIZE_MIN, LoadFailed, ReceivingWire, Samples, SendingWire, Wire, Work
+from bench.loop import Loop
 from bench.numbers import percentile
 from postbus.amqp.frames.performatives import RCV_FIRST, RCV_SECOND
 
-SETTLE_MODES = {"first": RCV_FIRST, "second": RCV_SECOND}
+SETTLE_MODES = {"first": RCV_FIRST, "second": RCV_SECOND, "at-once": RCV_FIRST}
 SIDES = {"send": ("send",), "receive": ("receive",), "both": ("send", "receive")}
 # The AMQP core takes messages of 1 MB, sections included.
 SIZE_MAX = 1_000_000
@@ -51,8 +46,20 @@ def spread(sides: tuple[str, ...], connections: int, processes: int) -> list[lis
 
 
 def quota(work: Work, number: int) -> int:
-    """How many messages a connection moves: the first takes what does not divide."""
-    return work.count // work.connections + (work.count % work.connections if number == 0 else 0)
+    """How many messages a link moves: the first takes what does not divide."""
+    links = work.connections * work.links
+    return work.count // links + (work.count % links if number == 0 else 0)
+
+
+def wires(work: Work, side: str, number: int, samples: Samples) -> list[Wire]:
+    """The links of a connection; `#` in the address stands for the number of the link."""
+    made: list[Wire] = []
+    kind = SendingWire if side == "send" else ReceivingWire
+    for at in range(number * work.links, (number + 1) * work.links):
+        own = replace(work, address=work.address.replace("#", str(at)))
+        carrier = made[0] if made else None
+        made.append(kind(own, f"bench-{side}-{at}", quota(work, at), samples, carrier))
+    return made
 
 
 def work_off(work: Work, shares: list[Share], begin: Barrier, pipe: Pipe) -> None:
@@ -61,15 +68,8 @@ def work_off(work: Work, shares: list[Share], begin: Barrier, pipe: Pipe) -> Non
     failure = None
     loop = None
     try:
-        loop = Loop(
-            [
-                (SendingWire if side == "send" else ReceivingWire)(
-                    work, f"bench-{side}-{number}", quota(work, number), samples[side]
-                )
-                for side, number in shares
-            ],
-            work.stall_s,
-        )
+        dealt = [wires(work, side, number, samples[side]) for side, number in shares]
+        loop = Loop(list(chain.from_iterable(dealt)), work.stall_s)
         loop.attach()
         begin.wait(work.stall_s)
         loop.work()
@@ -160,18 +160,21 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=5672)
     parser.add_argument("--user", default="RootManageSharedAccessKey")
     parser.add_argument("--password", default="SAS_KEY_VALUE")
-    parser.add_argument("--address", required=True, help="the queue")
+    parser.add_argument(
+        "--address", required=True, help="the queue, or # in it for a link's number"
+    )
     parser.add_argument("--count", type=int, default=20_000, help="messages, in all")
     parser.add_argument("--size", type=int, default=1_024, help="bytes of a body")
-    parser.add_argument("--window", type=int, default=500, help="unsettled sends of a connection")
+    parser.add_argument("--window", type=int, default=500, help="unsettled sends of a link")
     parser.add_argument("--credit", type=int, default=500, help="credit of a receiver")
     parser.add_argument("--connections", type=int, default=1, help="in each direction")
+    parser.add_argument("--links", type=int, default=1, help="of a connection")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument(
-        "--settle-mode",
+        "--settle",
         choices=SETTLE_MODES,
         default="second",
-        help="of receivers; either way they wait for the broker to confirm each settlement",
+        help="of receivers: in this mode, each confirmed by the broker, or at once and unconfirmed",
     )
     parser.add_argument("--ids", default="", help="what message ids begin with; each is another")
     parser.add_argument("--stall", type=float, default=20, help="give up after s without progress")
@@ -187,6 +190,7 @@ def main() -> int:
         "window": 100_000,
         "credit": 100_000,
         "connections": 1_000,
+        "links": 1_000,
         "processes": 64,
     }
     for name, most in bounds.items():
@@ -194,8 +198,8 @@ def main() -> int:
             parser.error(f"--{name} is from 1 to {most}")
     if not SIZE_MIN <= given.size <= SIZE_MAX:
         parser.error(f"--size is from {SIZE_MIN} to {SIZE_MAX}")
-    if given.connections > given.count:
-        parser.error("--connections is at most --count")
+    if given.connections * given.links > given.count:
+        parser.error("--connections times --links is at most --count")
     work = Work(
         given.host,
         given.port,
@@ -207,12 +211,14 @@ def main() -> int:
         given.window,
         given.credit,
         given.connections,
-        SETTLE_MODES[given.settle_mode],
+        SETTLE_MODES[given.settle],
         given.stall,
         given.ids,
+        given.links,
+        given.settle == "at-once",
     )
     outcome = run(work, SIDES[given.mode], given.processes, given.limit)
-    asked = ("mode", "address", "size", "window", "credit", "connections", "processes")
+    asked = ("mode", "address", "size", "window", "credit", "connections", "links", "processes")
     report = {name: getattr(given, name) for name in asked} | outcome
     sys.stdout.write(json.dumps(report) + "\n")
     return 0 if outcome["ok"] else 1

@@ -8,16 +8,18 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
-from bench.brokers import BrokerFailed
+from bench.brokers import ROOT, BrokerFailed
+from bench.processes import machine
 from bench.work import RunFailed
 
-ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build"
+Side = TypeVar("Side")
 
 
 def say(text: str) -> None:
@@ -46,6 +48,21 @@ def conduct(measure: Callable[[argparse.Namespace, Path], int], given: argparse.
         return 130
     finally:
         shutil.rmtree(folder)
+
+
+def begun(folder: Path, **asked: object) -> dict[str, Any]:
+    """When and on what a measurement is made, which is said too, and what was asked for."""
+    on = machine(folder)
+    date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    say(f"{date}, {', '.join(f'{name}: {told}' for name, told in on.items())}")
+    return {"date": date, "machine": on, **asked}
+
+
+def alternating(sides: Sequence[Side], rounds: int) -> Iterator[tuple[int, Side]]:
+    """The number of the round and each side in it; who goes first changes by the round."""
+    for index in range(1, rounds + 1):
+        for side in sides if index % 2 else sides[::-1]:
+            yield index, side
 
 
 def write_json(path: Path, told: dict[str, Any]) -> None:

@@ -9,42 +9,43 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.brokers import START_WITHIN_S, Broker, BrokerFailed, free_port, inherited
+from bench.brokers import Broker, BrokerFailed, BrokerMissing, free_port, inherited, said
 
 # Debian puts a wrapper on the path that changes user and folder; the scripts themselves are here.
 _DEBIAN = Path("/usr/lib/rabbitmq/bin")
 _LOOPBACK = "-kernel inet_dist_use_interface {127,0,0,1}"
 
 
-def scripts() -> Path | None:
-    """The folder with rabbitmq-server and rabbitmqctl, if it is installed."""
-    if (_DEBIAN / "rabbitmq-server").exists():
-        return _DEBIAN
-    found = shutil.which("rabbitmq-server")
-    return Path(found).resolve().parent if found else None
-
-
 class RabbitMQ(Broker):
     name = "RabbitMQ"
     user = "guest"
     password = "guest"
+    settlement = "first"
     # 3.10 ends the session: "rcv-settle-mode second not supported".
-    takes_settle_mode_second = False
+    without_second = "refuses mode second"
 
-    def __init__(self, folder: Path, queues: Sequence[str], found: Path) -> None:
+    @classmethod
+    def obtain(cls) -> Path:
+        """The folder with rabbitmq-server and rabbitmqctl."""
+        if (_DEBIAN / "rabbitmq-server").exists():
+            return _DEBIAN
+        if found := shutil.which("rabbitmq-server"):
+            return Path(found).resolve().parent
+        raise BrokerMissing("rabbitmq-server is not installed")
+
+    def __init__(self, folder: Path, queues: Sequence[str], scripts: Path) -> None:
         super().__init__(folder)
-        self._scripts = found
+        self._scripts = scripts
         self._queues = queues
         self._version = ""
         self._epmd_port = free_port()
         (folder / "rabbitmq.conf").write_text(f"listeners.tcp.1 = 127.0.0.1:{self.port}\n")
         (folder / "enabled_plugins").write_text("[rabbitmq_amqp1_0].\n")
         self._environment = {
-            **inherited(),
+            **inherited("RABBITMQ_", "ERL_", "CONF_ENV_FILE", "NOTIFY_SOCKET"),
             # The cookie that lets rabbitmqctl in is made here.
             "HOME": str(folder),
             "RABBITMQ_NODENAME": f"postbus-bench-{os.getpid()}@localhost",
@@ -82,7 +83,7 @@ class RabbitMQ(Broker):
         release = "erlang:system_info(otp_release)"
         told = self._control("eval", f"{{rabbit_misc:version(), {release}}}.")
         number, erlang = json.loads(told.strip().replace("{", "[").replace("}", "]"))
-        self._version = f"RabbitMQ {number}{_package()} on Erlang {erlang}"
+        self._version = f"RabbitMQ {number} on Erlang {erlang}"
 
     def _declare(self) -> None:
         definitions = {
@@ -106,21 +107,7 @@ class RabbitMQ(Broker):
             raise BrokerFailed(f"RabbitMQ did not make the quorum queues: {listed}")
 
     def _control(self, *arguments: str) -> str:
-        command = [str(self._scripts / "rabbitmqctl"), *arguments]
-        try:
-            said = subprocess.run(
-                command,
-                env=self._environment,
-                capture_output=True,
-                text=True,
-                timeout=START_WITHIN_S,
-                check=True,
-            )
-        except subprocess.CalledProcessError as error:
-            raise BrokerFailed(f"{' '.join(command)}\n{error.stdout}{error.stderr}") from error
-        except subprocess.TimeoutExpired as error:
-            raise BrokerFailed(f"{' '.join(command)} took too long") from error
-        return said.stdout
+        return said([str(self._scripts / "rabbitmqctl"), *arguments], self._environment)
 
     def address(self, queue: str) -> str:
         return f"/amq/queue/{queue}"
@@ -133,13 +120,3 @@ class RabbitMQ(Broker):
         ]
         marks = ("[warning]", "[error]", "[critical]")
         return [line for line in lines if any(mark in line for mark in marks)]
-
-
-def _package() -> str:
-    """The version of the Debian package, where there is one."""
-    command = ["dpkg-query", "-W", "-f", "${Version}", "rabbitmq-server"]
-    try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return f" (Debian {said.stdout.strip()})"

@@ -1,35 +1,104 @@
-"""The tables of a measurement, in Markdown, and the file with all of its numbers."""
+"""The tables of a measurement, in Markdown."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from bench.numbers import Spread
-from bench.work import QUIET_SHARE, Case, Run
+from bench.work import QUIET_SHARE, Run
 
-# What a broker gave in a case, one run for each round in which it did the case; None where it
-# did not.
-Results = dict[tuple[str, Case], list[Run | None]]
-Number = Callable[[Run], float | None]
+# What a broker gave in a line of the table, by the round.
+Results = dict[tuple[str, str], dict[int, Run]]
+
+# Title, the number or the pair of numbers it shows, digits.
+_OTHERS = (
+    ("send settled, ms, p50 / p99", ("send_settle_p50_ms", "send_settle_p99_ms"), 1),
+    ("receive settled, ms, p50 / p99", ("receive_settle_p50_ms", "receive_settle_p99_ms"), 1),
+    ("end to end, ms, p50 / p99", ("e2e_p50_ms", "e2e_p99_ms"), 1),
+    ("MB resident after it", ("resident_mb",), 0),
+    ("cores busy elsewhere", ("elsewhere_share",), 2),
+)
 
 
-def spread_of(runs: list[Run | None], number: Number) -> Spread | None:
-    values = [value for run in runs if run is not None and (value := number(run)) is not None]
-    return Spread.of(values)
+def spread_of(runs: Mapping[int, Run], number: str) -> Spread | None:
+    values = [getattr(run, number) for run in runs.values()]
+    return Spread.of([value for value in values if value is not None])
 
 
-def ratios(ours: list[Run | None], theirs: list[Run | None]) -> Spread | None:
-    """The ratio of the rates round by round, so that both sides of it had the same minute."""
+def ratios(ours: Mapping[int, Run], theirs: Mapping[int, Run], number: str) -> Spread | None:
+    """The ratio round by round, so that both sides of it had the same minute."""
     values = [
-        mine.rate / other.rate
-        for mine, other in zip(ours, theirs, strict=False)
-        if mine is not None and other is not None and other.rate
+        getattr(run, number) / getattr(theirs[index], number)
+        for index, run in ours.items()
+        if index in theirs and getattr(theirs[index], number)
     ]
     return Spread.of(values)
+
+
+class Tables:
+    """The tables of one measurement, whose lines and brokers have names in this order."""
+
+    def __init__(
+        self, results: Results, lines: Mapping[str, str], brokers: Mapping[str, str]
+    ) -> None:
+        """`lines`: titles by name; `brokers`: how receivers settle, by name."""
+        self._results = results
+        self._lines = lines
+        self._brokers = brokers
+        ours = [name for name in brokers if name.startswith("Postbus")]
+        peers = [name for name in brokers if name not in ours]
+        self._pairs = [(one, other) for other in peers for one in ours]
+
+    def summary(self) -> str:
+        """Median rates, and their ratios with the spread."""
+        table = self._compared("messages per second", "rate", 0, middle_only=True)
+        settle = ["receivers settle", *self._brokers.values(), *("" for _ in self._pairs)]
+        return markdown(table[0], [settle, *table[1:]])
+
+    def details(self) -> list[str]:
+        """All rates and costs with their spread and ratios, then times and memory."""
+        tables = [
+            self._compared("messages per second", "rate", 0),
+            self._compared("CPU µs of the broker for a message", "cpu_us_per_message", 1),
+            *(self._plain(title, numbers, digits) for title, numbers, digits in _OTHERS),
+        ]
+        return [markdown(table[0], table[1:]) for table in tables]
+
+    def _compared(
+        self, title: str, number: str, digits: int, middle_only: bool = False
+    ) -> list[list[str]]:
+        heads = [title, *self._brokers, *(f"{one} / {other}" for one, other in self._pairs)]
+        rows = [heads]
+        for line, told in self._lines.items():
+            runs = {name: self._results.get((line, name), {}) for name in self._brokers}
+            spreads = [spread_of(each, number) for each in runs.values()]
+            pairs = [ratios(runs[one], runs[other], number) for one, other in self._pairs]
+            rows.append(
+                [
+                    told,
+                    *(_text(spread, digits, middle_only) for spread in spreads),
+                    *("-" if pair is None else f"**{pair.text(2)}**" for pair in pairs),
+                ]
+            )
+        return rows
+
+    def _plain(self, title: str, numbers: Sequence[str], digits: int) -> list[list[str]]:
+        rows = [[title, *self._brokers]]
+        for line, told in self._lines.items():
+            row = [told]
+            for name in self._brokers:
+                runs = self._results.get((line, name), {})
+                spreads = [spread_of(runs, number) for number in numbers]
+                texts = [_text(spread, digits, len(numbers) > 1) for spread in spreads]
+                row.append("-" if None in spreads else " / ".join(texts))
+            rows.append(row)
+        return rows
+
+
+def _text(spread: Spread | None, digits: int, middle_only: bool) -> str:
+    if spread is None:
+        return "-"
+    return f"{spread.middle:,.{digits}f}" if middle_only else spread.text(digits)
 
 
 def comparison(
@@ -42,115 +111,9 @@ def comparison(
         mine = [float(getattr(run, field)) for run in ours]
         its = [float(getattr(run, field)) for run in theirs]
         ratio = [one / other for one, other in zip(mine, its, strict=True)]
-        lines.append([title, _text(mine, digits), _text(its, digits), f"**{_text(ratio, 2)}**"])
+        texts = [_text(Spread.of(values), digits, False) for values in (mine, its)]
+        lines.append([title, *texts, f"**{_text(Spread.of(ratio), 2, False)}**"])
     return lines
-
-
-def _text(values: Sequence[float], digits: int) -> str:
-    spread = Spread.of(values)
-    return "-" if spread is None else spread.text(digits)
-
-
-def tables(results: Results, names: list[str]) -> str:
-    """Rates with their ratios, then times, then costs."""
-    work = list(dict.fromkeys(case for _, case in results))
-    parts = [_rates(results, names, work)]
-    parts.append(
-        _table(
-            "time in ms, p50 / p99",
-            [
-                *((f"{name}: send settled", _send_settle) for name in names),
-                *((f"{name}: receive settled", _receive_settle) for name in names),
-                *((f"{name}: end to end", _e2e) for name in names),
-            ],
-            names * 3,
-            results,
-            work,
-        )
-    )
-    parts.append(
-        _table(
-            "cost to the broker, and who else was busy",
-            [
-                *((f"{name}: CPU µs per message", _cpu) for name in names),
-                *((f"{name}: MB resident after it", _memory) for name in names),
-                *((f"{name}: % of a core busy elsewhere", _elsewhere) for name in names),
-            ],
-            names * 3,
-            results,
-            work,
-        )
-    )
-    return "\n\n".join(parts)
-
-
-def _rates(results: Results, names: list[str], work: list[Case]) -> str:
-    heads = ["messages per second", *names]
-    if len(names) > 1:
-        heads.append(f"{names[0]} / {names[1]}")
-    rows = []
-    for case in work:
-        row = [case.title]
-        for name in names:
-            spread = spread_of(results[name, case], lambda run: run.rate)
-            row.append("failed" if spread is None else spread.text(0))
-        if len(names) > 1:
-            ratio = ratios(results[names[0], case], results[names[1], case])
-            row.append("" if ratio is None else f"**{ratio.text(2)}**")
-        rows.append(row)
-    return markdown(heads, rows)
-
-
-def _table(
-    head: str,
-    columns: list[tuple[str, Callable[[list[Run | None]], str]]],
-    names: list[str],
-    results: Results,
-    work: list[Case],
-) -> str:
-    heads = [head, *(title for title, _ in columns)]
-    rows = [
-        [
-            case.title,
-            *(text(results[name, case]) for name, (_, text) in zip(names, columns, strict=True)),
-        ]
-        for case in work
-    ]
-    return markdown(heads, rows)
-
-
-def _pair(runs: list[Run | None], p50: Number, p99: Number) -> str:
-    middle, high = spread_of(runs, p50), spread_of(runs, p99)
-    if middle is None or high is None:
-        return "-"
-    return f"{middle.middle:.1f} / {high.middle:.1f}"
-
-
-def _send_settle(runs: list[Run | None]) -> str:
-    return _pair(runs, lambda run: run.send_settle_p50_ms, lambda run: run.send_settle_p99_ms)
-
-
-def _receive_settle(runs: list[Run | None]) -> str:
-    return _pair(runs, lambda run: run.receive_settle_p50_ms, lambda run: run.receive_settle_p99_ms)
-
-
-def _e2e(runs: list[Run | None]) -> str:
-    return _pair(runs, lambda run: run.e2e_p50_ms, lambda run: run.e2e_p99_ms)
-
-
-def _cpu(runs: list[Run | None]) -> str:
-    spread = spread_of(runs, lambda run: run.cpu_us_per_message)
-    return "-" if spread is None else spread.text(0)
-
-
-def _memory(runs: list[Run | None]) -> str:
-    spread = spread_of(runs, lambda run: run.resident_mb)
-    return "-" if spread is None else spread.text(0)
-
-
-def _elsewhere(runs: list[Run | None]) -> str:
-    spread = spread_of(runs, lambda run: 100 * run.elsewhere_share)
-    return "-" if spread is None else spread.text(0)
 
 
 def markdown(heads: list[str], rows: list[list[str]]) -> str:
@@ -161,19 +124,5 @@ def markdown(heads: list[str], rows: list[list[str]]) -> str:
 
 def disturbed(results: Results) -> tuple[int, int]:
     """How many runs had company, and how many there were."""
-    runs = [run for one in results.values() for run in one if run is not None]
+    runs = [run for one in results.values() for run in one.values()]
     return sum(run.elsewhere_share > QUIET_SHARE for run in runs), len(runs)
-
-
-def write(path: Path, facts: dict[str, Any], results: Results) -> None:
-    """Write all numbers of all rounds."""
-    measured = [
-        {
-            "broker": name,
-            **asdict(case),
-            "rounds": [None if run is None else asdict(run) for run in runs],
-        }
-        for (name, case), runs in results.items()
-    ]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({**facts, "measured": measured}, indent=1) + "\n")

@@ -15,14 +15,13 @@ import sys
 import time
 from base64 import b64encode
 from contextlib import closing
-from datetime import UTC, datetime
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 from bench.brokers import Postbus
-from bench.processes import machine, memory_of, usage_of
-from bench.program import add_places, conduct, say, write_json
+from bench.processes import memory_of, usage_of
+from bench.program import add_places, begun, conduct, say, write_json
 from bench.report import markdown
 from bench.work import RunFailed
 from postbus.amqp.sections import (
@@ -126,11 +125,7 @@ def _ways(size: int) -> dict[str, dict[str, Any]]:
 
 
 def measure(given: argparse.Namespace, folder: Path) -> int:
-    facts: dict[str, Any] = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "machine": machine(folder),
-    }
-    say(f"{facts['date']}, {', '.join(f'{k}: {v}' for k, v in facts['machine'].items())}")
+    facts = begun(folder)
     lines = []
     with Cemetery(folder / "broker") as broker:
         facts["broker"] = broker.full_name

@@ -15,15 +15,14 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bench.brokers import Broker, Postbus, Stub, SyncingStub
+from bench.brokers import ROOT, Broker, Postbus, Stub, SyncingStub
 from bench.numbers import Spread
-from bench.processes import machine, wait_until_quiet
-from bench.program import ROOT, add_places, conduct, say, write_json
+from bench.processes import wait_until_quiet
+from bench.program import add_places, begun, conduct, say, write_json
 from bench.report import markdown
 from bench.sdk_client import (
     FLAVOURS,
@@ -120,12 +119,7 @@ def measure(given: argparse.Namespace, folder: Path) -> int:
     if not wanted:
         say(f"No work is called {given.only!r}.")
         return 2
-    facts: dict[str, Any] = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "machine": machine(folder),
-        "client": f"azure-servicebus {version('azure-servicebus')}",
-        "size": given.size,
-    }
+    facts = begun(folder, client=f"azure-servicebus {version('azure-servicebus')}", size=given.size)
     queues = [queue_of(row, index) for row in wanted for index in range(given.rounds)]
     brokers: list[Broker] = [
         Postbus(folder / "postbus", queues),
@@ -188,7 +182,6 @@ def _tell(facts: dict[str, Any], results: Results, wanted: list[Row], names: lis
         "for the stub",
         "for Postbus",
     ]
-    say(f"\n{facts['date']}, {', '.join(f'{k}: {v}' for k, v in facts['machine'].items())}")
     say(f"{facts['brokers'][postbus]}\n\n{markdown(heads, lines)}\n")
     runs = [run for one in results.values() for run in one]
     company = sum(run.elsewhere_share > QUIET_SHARE for run in runs)

@@ -12,14 +12,13 @@ import select
 import sys
 import time
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from bench.brokers import Broker, Postbus
 from bench.caller import Caller, Place
-from bench.processes import machine, usage_of, wait_until_quiet
-from bench.program import add_places, conduct, say, write_json
+from bench.processes import usage_of, wait_until_quiet
+from bench.program import add_places, alternating, begun, conduct, say, write_json
 from bench.report import comparison, markdown
 from bench.work import QUIET_SHARE, RunFailed
 from postbus.amqp.codec.types import Symbol
@@ -167,26 +166,24 @@ def once(broker: Broker, queue: str, given: argparse.Namespace) -> Run:
 
 
 def measure(given: argparse.Namespace, folder: Path) -> int:
-    facts: dict[str, Any] = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "machine": machine(folder),
-        "sessions": given.sessions,
-        "messages": given.messages,
-        "receivers": given.receivers,
-        "size": given.size,
-    }
+    facts = begun(
+        folder,
+        sessions=given.sessions,
+        messages=given.messages,
+        receivers=given.receivers,
+        size=given.size,
+    )
     results: dict[str, list[Run]] = {SESSIONS: [], PLAIN: []}
     with WithSessions(folder / "postbus") as broker:
         facts["broker"] = broker.full_name
-        for index in range(given.rounds):
-            for queue in (SESSIONS, PLAIN) if index % 2 == 0 else (PLAIN, SESSIONS):
-                run = once(broker, queue, given)
-                results[queue].append(run)
-                say(
-                    f"round {index + 1}  {queue:14} {run.rate:7.0f} messages/s  accepted in"
-                    f" {run.accept_p50_ms:5.1f} ms (p99 {run.accept_p99_ms:5.1f})"
-                    f"  broker {run.broker_us:4.0f} µs"
-                )
+        for index, queue in alternating((SESSIONS, PLAIN), given.rounds):
+            run = once(broker, queue, given)
+            results[queue].append(run)
+            say(
+                f"round {index}  {queue:14} {run.rate:7.0f} messages/s  accepted in"
+                f" {run.accept_p50_ms:5.1f} ms (p99 {run.accept_p99_ms:5.1f})"
+                f"  broker {run.broker_us:4.0f} µs"
+            )
         facts["logged"] = broker.complaints()
     _tell(facts, results)
     facts["measured"] = {name: [asdict(run) for run in runs] for name, runs in results.items()}
@@ -202,7 +199,6 @@ def _tell(facts: dict[str, Any], results: dict[str, list[Run]]) -> None:
     )
     lines = comparison(titles, results[SESSIONS], results[PLAIN])
     what = f"{facts['sessions']:,} x {facts['messages']} messages, {facts['receivers']} receivers"
-    say(f"\n{facts['date']}, {', '.join(f'{k}: {v}' for k, v in facts['machine'].items())}")
     say(f"{facts['broker']}\n\n{markdown([what, 'in sessions', 'without', 'ratio'], lines)}\n")
 
 

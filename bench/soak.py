@@ -12,7 +12,6 @@ import sys
 import time
 import urllib.request
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,8 +19,8 @@ from typing import Any
 from bench.balanced import BalancedLoad
 from bench.brokers import Postbus
 from bench.client import Work
-from bench.processes import machine, machine_cpu_s, usage_of
-from bench.program import add_places, conduct, say, write_json
+from bench.processes import machine_cpu_s, usage_of
+from bench.program import add_places, begun, conduct, say, write_json
 from bench.report import markdown
 from postbus.amqp.frames.performatives import RCV_SECOND
 
@@ -114,13 +113,7 @@ def _size(path: Path) -> int:
 
 
 def measure(given: argparse.Namespace, folder: Path) -> int:
-    facts: dict[str, Any] = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "machine": machine(folder),
-        "minutes": given.minutes,
-        "retention_mb": given.retention_mb,
-        "size": given.size,
-    }
+    facts = begun(folder, minutes=given.minutes, retention_mb=given.retention_mb, size=given.size)
     samples: list[Sample] = []
     flags = ("--retention-mb", str(given.retention_mb))
     with Postbus(folder / "postbus", [QUEUE], flags) as broker:
@@ -193,7 +186,6 @@ def _tell(facts: dict[str, Any], samples: list[Sample], verdict: dict[str, float
         ]
         for sample in shown
     ]
-    say(f"\n{facts['date']}, {', '.join(f'{k}: {v}' for k, v in facts['machine'].items())}")
     say(f"{facts['broker']}; bodies of {facts['size']} B, retention {facts['retention_mb']} MB\n")
     say(markdown(["after", "folder MB", "of it log MB", "resident MB", "messages/s"], rows) + "\n")
     most, allowed = verdict["folder_most_mb"], verdict["folder_allowed_mb"]

@@ -16,7 +16,8 @@ from multiprocessing.connection import Connection as Pipe
 from types import TracebackType
 from typing import Self
 
-from bench.client import LoadFailed, Loop, ReceivingWire, Samples, SendingWire, Work
+from bench.client import LoadFailed, ReceivingWire, Samples, SendingWire, Work
+from bench.loop import Loop
 from bench.numbers import percentile
 from bench.work import RunFailed
 

@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,8 @@ from xml.sax.saxutils import escape
 
 from bench.brokers import Broker, Postbus
 from bench.caller import Caller, Place
-from bench.processes import machine, usage_of, wait_until_quiet
-from bench.program import add_places, conduct, say, write_json
+from bench.processes import usage_of, wait_until_quiet
+from bench.program import add_places, alternating, begun, conduct, say, write_json
 from bench.report import comparison, markdown
 from bench.work import QUIET_SHARE, RunFailed
 from postbus.amqp.events import Disposed, LinkAttached, MessageReceived
@@ -249,11 +248,7 @@ def measure(given: argparse.Namespace, folder: Path) -> int:
         Case(f"{len(groups) * MATCHES} subscriptions, 10 match", "many", groups),
         Case("10 subscriptions, 10 match", "few", ["g000"]),
     ]
-    facts: dict[str, Any] = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "machine": machine(folder),
-        "size": given.size,
-    }
+    facts = begun(folder, size=given.size)
     results: dict[str, list[Run]] = {case.name: [] for case in cases}
     with ExitStack() as running:
         broker = running.enter_context(Postbus(folder / "postbus", (), FLAGS))
@@ -261,15 +256,14 @@ def measure(given: argparse.Namespace, folder: Path) -> int:
         manager = Manager(broker)
         for case in cases:
             manager.topic(case.topic, case.groups)
-        for index in range(given.rounds):
-            for case in cases if index % 2 == 0 else cases[::-1]:
-                wait_until_quiet(QUIET_SHARE, given.quiet)
-                run = once(broker, case, given.count, bytes(given.size))
-                results[case.name].append(run)
-                say(
-                    f"round {index + 1}  {case.name:32} accepted {run.sent_rate:7.0f}/s"
-                    f"  received by all {run.received_rate:7.0f}/s  broker {run.broker_us:6.0f} µs"
-                )
+        for index, case in alternating(cases, given.rounds):
+            wait_until_quiet(QUIET_SHARE, given.quiet)
+            run = once(broker, case, given.count, bytes(given.size))
+            results[case.name].append(run)
+            say(
+                f"round {index}  {case.name:32} accepted {run.sent_rate:7.0f}/s"
+                f"  received by all {run.received_rate:7.0f}/s  broker {run.broker_us:6.0f} µs"
+            )
         facts["logged"] = broker.complaints()
     _tell(facts, results, cases)
     facts["measured"] = {name: [asdict(run) for run in runs] for name, runs in results.items()}
@@ -286,7 +280,6 @@ def _tell(facts: dict[str, Any], results: dict[str, list[Run]], cases: list[Case
     )
     lines = comparison(titles, many, few)
     heads = [f"{facts['size']} B", *(case.name for case in cases), "ratio"]
-    say(f"\n{facts['date']}, {', '.join(f'{k}: {v}' for k, v in facts['machine'].items())}")
     say(f"{facts['broker']}\n\n{markdown(heads, lines)}\n")
 
 

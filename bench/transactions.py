@@ -13,14 +13,13 @@ import sys
 import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from bench.brokers import Broker, Postbus
 from bench.caller import Caller, Place
-from bench.processes import machine, usage_of, wait_until_quiet
-from bench.program import add_places, conduct, say, write_json
+from bench.processes import usage_of, wait_until_quiet
+from bench.program import add_places, alternating, begun, conduct, say, write_json
 from bench.report import comparison, markdown
 from bench.work import QUIET_SHARE, RunFailed
 from postbus.amqp.codec.types import Described, ULong
@@ -156,26 +155,20 @@ def once(broker: Broker, transacts: bool, given: argparse.Namespace) -> Run:
 
 def measure(given: argparse.Namespace, folder: Path) -> int:
     cases = {"in a transaction": True, "without": False}
-    facts: dict[str, Any] = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "machine": machine(folder),
-        "size": given.size,
-        "connections": given.connections,
-    }
+    facts = begun(folder, size=given.size, connections=given.connections)
     results: dict[str, list[Run]] = {name: [] for name in cases}
     with ExitStack() as running:
         broker = running.enter_context(Postbus(folder / "postbus", (QUEUE,)))
         facts["broker"] = broker.full_name
-        for index in range(given.rounds):
-            for name in list(cases) if index % 2 == 0 else list(cases)[::-1]:
-                wait_until_quiet(QUIET_SHARE, given.quiet)
-                run = once(broker, cases[name], given)
-                results[name].append(run)
-                say(
-                    f"round {index + 1}  {name:18} {run.rate:7.0f} messages/s"
-                    f"  ten in {run.p50_ms:5.1f} ms (p99 {run.p99_ms:5.1f})"
-                    f"  broker {run.broker_us:4.0f} µs"
-                )
+        for index, name in alternating(list(cases), given.rounds):
+            wait_until_quiet(QUIET_SHARE, given.quiet)
+            run = once(broker, cases[name], given)
+            results[name].append(run)
+            say(
+                f"round {index}  {name:18} {run.rate:7.0f} messages/s"
+                f"  ten in {run.p50_ms:5.1f} ms (p99 {run.p99_ms:5.1f})"
+                f"  broker {run.broker_us:4.0f} µs"
+            )
         facts["logged"] = broker.complaints()
     _tell(facts, results)
     facts["measured"] = {name: [asdict(run) for run in runs] for name, runs in results.items()}
@@ -192,7 +185,6 @@ def _tell(facts: dict[str, Any], results: dict[str, list[Run]]) -> None:
     )
     lines = comparison(titles, within, without)
     heads = [f"{facts['size']} B, {facts['connections']} connections", *results, "ratio"]
-    say(f"\n{facts['date']}, {', '.join(f'{k}: {v}' for k, v in facts['machine'].items())}")
     say(f"{facts['broker']}\n\n{markdown(heads, lines)}\n")
 
 

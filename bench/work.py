@@ -1,4 +1,4 @@
-"""The work both brokers are given, and one run of it by either load generator."""
+"""A piece of work for a broker, and one run of it by either load generator."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.brokers import Broker
-from bench.processes import Usage, machine_cpu_s, usage_of
+from bench.brokers import ROOT, Broker
+from bench.processes import machine_cpu_s, usage_of
 
 CREDIT = 500
 STALL_S = 15
 # Of a core: what others may take before a run counts as disturbed.
 QUIET_SHARE = 0.2
+BOTH = ("both",)
+BACKLOG = ("send", "receive")
+_STEP_NAMES = {"send": "send", "receive": "drain"}
 
 
 class RunFailed(Exception):
@@ -26,35 +29,39 @@ class RunFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Messages sent, received and settled at the same time, through one queue."""
+    """Durable messages through one queue, or through a queue for each of many links.
 
-    size: int
-    window: int
-    connections: int
+    Window and credit are those of a link; connections and links are those of each direction.
+    """
+
+    name: str
+    title: str
     count: int
+    window: int
+    connections: int = 1
+    links: int = 1
+    size: int = 1_024
+    modes: tuple[str, ...] = BOTH
+    """The steps: sent and received at the same time, or first all sent and then all received."""
+
+    @property
+    def queues(self) -> list[str]:
+        if self.links == 1:
+            return [self.name]
+        return [f"{self.name}-{number}" for number in range(self.connections * self.links)]
 
     @property
     def queue(self) -> str:
-        return f"bench-{self.size}-{self.window}-{self.connections}"
+        """The queue, or its name with `#` for the number of the link."""
+        return self.name if self.links == 1 else f"{self.name}-#"
 
     @property
-    def title(self) -> str:
-        many = "connection" if self.connections == 1 else "connections"
-        return f"{self.size} B, window {self.window} x {self.connections} {many}"
-
-
-# Pipelined, pipelined over several connections, unpipelined in parallel, one after the other.
-SHAPES = ((500, 1, 30_000), (125, 4, 30_000), (1, 20, 10_000), (1, 1, 1_500))
-SIZES = (1_024, 256)
-
-
-def cases(scale: float) -> list[Case]:
-    """All of the work, with counts multiplied by `scale`."""
-    return [
-        Case(size, window, connections, max(int(count * scale), 2 * connections))
-        for size in SIZES
-        for window, connections, count in SHAPES
-    ]
+    def lines(self) -> dict[str, tuple[str, str]]:
+        """Name and title of each line in a table, by the step that gives it."""
+        if self.modes == BOTH:
+            return {"both": (self.name, self.title)}
+        names = {mode: _STEP_NAMES[mode] for mode in self.modes}
+        return {mode: (name, f"{self.title}: {name}") for mode, name in names.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +69,17 @@ class Run:
     """What one run gave. Rates are of the slower direction; shares are of one core."""
 
     rate: float
-    send_rate: float
-    receive_rate: float
+    cpu_us_per_message: float
     send_settle_p50_ms: float | None
     send_settle_p99_ms: float | None
     receive_settle_p50_ms: float | None
     receive_settle_p99_ms: float | None
     e2e_p50_ms: float | None
     e2e_p99_ms: float | None
-    cpu_us_per_message: float
+    resident_mb: float
     broker_share: float
     generator_share: float
     elsewhere_share: float
-    resident_mb: float
 
 
 class Generator:
@@ -91,99 +96,92 @@ class Generator:
 
     def settlement(self, broker: Broker) -> str:
         """How receivers settle with a broker, in words."""
-        if self._neutral and (self._at_once or not broker.takes_settle_mode_second):
-            return "accepted and settled at once, not confirmed"
-        mode = "second" if broker.takes_settle_mode_second else "first"
-        return f"accepted, settlement confirmed by the broker (receiver settle mode {mode})"
+        how = self._settlement(broker)
+        said = "at once, unconfirmed" if how == "at-once" else f"mode {how}, confirmed"
+        return f"{said}; {broker.without_second}" if broker.without_second else said
 
-    def _command(self, broker: Broker, case: Case) -> list[str]:
-        address = broker.address(case.queue)
+    def _settlement(self, broker: Broker) -> str:
+        """The neutral generator waits for a confirmation in mode second only."""
+        if self._at_once or (self._neutral and broker.settlement == "first"):
+            return "at-once"
+        return broker.settlement
+
+    def _command(self, broker: Broker, case: Case, mode: str) -> list[str]:
+        address, how = broker.address(case.queue), self._settlement(broker)
         if self._neutral:
-            second = [] if self._at_once or not broker.takes_settle_mode_second else ["-2"]
             return [
-                *(str(self._neutral), "-m", "both", "-j", *second, "-a", address),
-                *("-H", "127.0.0.1", "-p", str(broker.port)),
+                *(str(self._neutral), "-m", "recv" if mode == "receive" else mode, "-j"),
+                *(["-2"] if how == "second" else []),
+                *("-a", address, "-H", "127.0.0.1", "-p", str(broker.port)),
                 *("-u", broker.user, "-P", broker.password),
                 *("-n", str(case.count), "-s", str(case.size), "-w", str(case.window)),
-                *("-C", str(CREDIT), "-c", str(case.connections), "-T", str(STALL_S)),
+                *("-C", str(CREDIT), "-c", str(case.connections), "-l", str(case.links)),
+                *("-T", str(STALL_S)),
             ]
         return [
-            *(sys.executable, "-m", "bench.load", "--mode", "both", "--address", address),
+            *(sys.executable, "-m", "bench.load", "--mode", mode, "--address", address),
             *("--port", str(broker.port), "--user", broker.user, "--password", broker.password),
             *("--count", str(case.count), "--size", str(case.size)),
             *("--window", str(case.window), "--credit", str(CREDIT)),
-            *("--connections", str(case.connections), "--stall", str(STALL_S)),
-            *("--settle-mode", "second" if broker.takes_settle_mode_second else "first"),
-            *("--limit", str(self._limit_s)),
+            *("--connections", str(case.connections), "--links", str(case.links)),
+            *("--stall", str(STALL_S), "--settle", how, "--limit", str(self._limit_s)),
         ]
 
-    def run(self, broker: Broker, case: Case) -> Run:
-        """Do a case once, with what it cost the broker."""
-        before, busy, began = usage_of(broker.pid), machine_cpu_s(), time.monotonic()
-        own = _children_cpu_s()
+    def run(self, broker: Broker, case: Case, mode: str = "both") -> Run:
+        """Do a step of a case once, with what it cost the broker."""
+        before, busy_s, began = usage_of(broker.pid), machine_cpu_s(), time.monotonic()
+        own_s = _children_cpu_s()
         try:
             said = subprocess.run(
-                self._command(broker, case),
+                self._command(broker, case, mode),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
                 timeout=self._limit_s + 10,
                 check=False,
-                cwd=Path(__file__).resolve().parents[1],
+                cwd=ROOT,
             )
         except subprocess.TimeoutExpired as error:
             raise RunFailed(f"not done within {error.timeout:g} s") from error
-        after, busy = usage_of(broker.pid), machine_cpu_s() - busy
-        wall_s, own = time.monotonic() - began, _children_cpu_s() - own
-        send, receive = self._sides(said.stdout)
-        if said.returncode != 0 or send.get("refused") or receive.get("refused"):
+        after, busy_s = usage_of(broker.pid), machine_cpu_s() - busy_s
+        wall_s, own_s = time.monotonic() - began, _children_cpu_s() - own_s
+        broker_s = after.cpu_s - before.cpu_s
+        sides = self._sides(said.stdout)
+        if said.returncode != 0 or not sides or any(side["refused"] for side in sides.values()):
             raise RunFailed(" ".join((said.stderr + said.stdout).split())[:500])
-        return _run(case, send, receive, before, after, busy, own, wall_s)
+        send, receive = sides.get("send", {}), sides.get("receive", {})
+        return Run(
+            min(side["rate"] for side in sides.values()),
+            1e6 * broker_s / case.count,
+            _measured(send, "settle_p50_ms"),
+            _measured(send, "settle_p99_ms"),
+            _measured(receive, "settle_p50_ms"),
+            _measured(receive, "settle_p99_ms"),
+            # How long a message of a backlog waited says nothing about the broker.
+            _measured(receive, "e2e_p50_ms") if mode == "both" else None,
+            _measured(receive, "e2e_p99_ms") if mode == "both" else None,
+            after.resident_mb,
+            broker_s / wall_s,
+            own_s / wall_s,
+            max(busy_s - broker_s - own_s, 0.0) / wall_s,
+        )
 
-    def _sides(self, text: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _sides(self, text: str) -> dict[str, dict[str, Any]]:
         """What the generator says of its senders and of its receivers."""
         try:
             lines = [json.loads(line) for line in text.splitlines()]
         except json.JSONDecodeError as error:
             raise RunFailed(f"the generator said {text[:200]!r}") from error
         if self._neutral:
-            told = {line.get("op"): line for line in lines}
-            return told.get("send", {}), told.get("recv", {})
+            names = {"send": "send", "recv": "receive"}
+            return {names[line["op"]]: line for line in lines}
         told = lines[0] if lines else {}
-        return told.get("send", {}), told.get("receive", {})
+        return {side: told[side] for side in ("send", "receive") if side in told}
 
 
-def _run(
-    case: Case,
-    send: dict[str, Any],
-    receive: dict[str, Any],
-    before: Usage,
-    after: Usage,
-    busy_s: float,
-    own_s: float,
-    wall_s: float,
-) -> Run:
-    broker_s = after.cpu_s - before.cpu_s
-    return Run(
-        rate=min(send["rate"], receive["rate"]),
-        send_rate=send["rate"],
-        receive_rate=receive["rate"],
-        send_settle_p50_ms=_measured(send["settle_p50_ms"]),
-        send_settle_p99_ms=_measured(send["settle_p99_ms"]),
-        receive_settle_p50_ms=_measured(receive["settle_p50_ms"]),
-        receive_settle_p99_ms=_measured(receive["settle_p99_ms"]),
-        e2e_p50_ms=_measured(receive["e2e_p50_ms"]),
-        e2e_p99_ms=_measured(receive["e2e_p99_ms"]),
-        cpu_us_per_message=1e6 * broker_s / case.count,
-        broker_share=broker_s / wall_s,
-        generator_share=own_s / wall_s,
-        elsewhere_share=max(busy_s - broker_s - own_s, 0.0) / wall_s,
-        resident_mb=after.resident_mb,
-    )
-
-
-def _measured(value: float | None) -> float | None:
+def _measured(side: dict[str, Any], number: str) -> float | None:
     """The neutral generator says -1 where it has no samples."""
+    value: float | None = side.get(number)
     return None if value is None or value < 0 else value
 
 

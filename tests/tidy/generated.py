@@ -10,6 +10,7 @@ from typing import Any, get_args, get_origin
 from annotated_types import Ge, Le
 from pydantic.fields import FieldInfo
 
+from bench.record import kept, newest_whole, read
 from postbus import errors
 from postbus.observe.metrics import FAMILIES, Family
 from postbus.settings import declared, flag_of, variable_of
@@ -133,10 +134,42 @@ def _labels(family: Family) -> str:
     return ", ".join(f"`{label}`" for label in family.labels)
 
 
+_PERFORMANCE = ROOT / "docs" / "performance.md"
+_BEGIN = "<!-- Peers: written by `python -m tests.tidy.generated`; edits are lost. -->"
+_END = "<!-- Peers: end. -->"
+
+
+def performance_page() -> str:
+    """The page as it is, with the table of the newest run of `make bench` that has all rows."""
+    # Each mark is there once, or this fails.
+    before, rest = _PERFORMANCE.read_text().split(_BEGIN)
+    _, after = rest.split(_END)
+    path = newest_whole()
+    record = read(path)
+    others = ", ".join(f"[{one.stem}]({_from_docs(one)})" for one in kept() if one != path)
+    lines = [
+        f"{before}{_BEGIN}",
+        "",
+        f"[The run of {record.facts['date']}]({_from_docs(path)}) has all numbers.",
+        *record.remarks,
+        "",
+        record.tables.summary(),
+        "",
+        *([f"Other runs: {others}.", ""] if others else []),
+        f"{_END}{after}",
+    ]
+    return "\n".join(lines)
+
+
+def _from_docs(path: Path) -> str:
+    return f"../{path.relative_to(ROOT)}"
+
+
 PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "settings.md": settings_page,
     ROOT / "docs" / "errors.md": errors_page,
     ROOT / "docs" / "metrics.md": metrics_page,
+    _PERFORMANCE: performance_page,
 }
 
 if __name__ == "__main__":

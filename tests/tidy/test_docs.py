@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import typer.main
 
+from bench.record import kept, read
 from postbus.cli.main import app
 from tests.tidy.generated import PAGES
 from tests.tidy.test_layers import ROW_OF
@@ -53,6 +54,11 @@ def _flags(command: Any) -> set[str]:
 @pytest.mark.parametrize("page", list(PAGES), ids=shown)
 def test_a_page_written_from_the_code_is_current(page: Path) -> None:
     assert page.read_text() == PAGES[page](), "run: python -m tests.tidy.generated"
+
+
+@pytest.mark.parametrize("page", kept(), ids=shown)
+def test_the_tables_of_a_kept_measurement_are_those_of_its_numbers(page: Path) -> None:
+    assert page.read_text() == read(page).page()
 
 
 @pytest.mark.parametrize("page", pages(), ids=shown)
