@@ -1,0 +1,284 @@
+"""A connection whose words take several turns of the loop: what may happen to it meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from postbus.amqp.connection import Connection
+from postbus.amqp.events import Closed, Disposed, Event, LinkAttached, LinkDetached, MessageReceived
+from postbus.amqp.frames.framing import encode_frame
+from postbus.amqp.frames.outcomes import Accepted
+from postbus.amqp.frames.performatives import ROLE_RECEIVER, ROLE_SENDER, Attach, Transfer
+from postbus.amqp.frames.terminus import Source, Target
+from postbus.amqp.limits import Limits
+from postbus.amqp.receiving import ReceiverLink
+from postbus.amqp.sasl_plain import encode_plain
+from postbus.amqp.sections import (
+    Properties,
+    encode_amqp_value,
+    encode_application_properties,
+    encode_data,
+    encode_properties,
+    read_application_properties,
+    scan,
+)
+from postbus.amqp.sending import SenderLink
+from postbus.broker.subqueue_numbers import MAIN
+from postbus.config.content import Content, Queue
+from postbus.errors import DetachForced, ServerBusy
+from postbus.gateway.client_rights import ClientRights
+from postbus.gateway.connection import Gateway
+from postbus.messages.batches import BATCH_FORMAT
+from postbus.model.description import QueueDescription
+from postbus.namespace.entities import QueueEntity
+from postbus.ops.config_file import NamespaceConfig
+from postbus.runtime.clock import SystemClock
+from postbus.server import Server
+from postbus.settings import Settings
+from postbus.store.memory.namespace_data import MemoryData
+
+# With the limits of production a batch would need megabytes to take several turns.
+pytestmark = [pytest.mark.interpreted_only, pytest.mark.usefixtures("small_limits", "capsys")]
+
+COUNT = 40
+MESSAGE = encode_properties(Properties(message_id="m")) + encode_data(b"x")
+E = TypeVar("E", bound=Event)
+
+
+class Peer:
+    """A client on the loop of its server, so that a test sees each turn of both."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self.core = Connection(
+            Limits(),
+            container_id="peer",
+            server=False,
+            now=0,
+            hostname="localhost",
+            mechanisms=["PLAIN"],
+            initial_response=encode_plain("RootManageSharedAccessKey", "SAS_KEY_VALUE"),
+        )
+        self.core.open()
+        self.session = self.core.begin()
+        self.seen: list[Event] = []
+
+    def write(self, *frames: bytes) -> None:
+        """Write what is due and these frames behind it, in one piece."""
+        self._writer.write(self.core.data_to_send() + b"".join(frames))
+
+    async def until(self, kind: type[E]) -> E:
+        """Read until something happens."""
+        async with asyncio.timeout(10):
+            while not (found := [each for each in self.seen if isinstance(each, kind)]):
+                data = await self._reader.read(65_536)
+                assert data, f"the connection ended, and no {kind.__name__} came"
+                self.seen += self.core.receive_data(data, 0)
+                self.write()
+        return found[0]
+
+    async def sender(self, address: str = "orders") -> SenderLink:
+        attach = Attach("s", 0, ROLE_SENDER, source=Source("s"), target=Target(address))
+        link = self.session.attach(SenderLink, attach)
+        self.write()
+        async with asyncio.timeout(10):
+            while not link.sendable:
+                self.seen += self.core.receive_data(await self._reader.read(65_536), 0)
+                self.write()
+        return link
+
+    def send_batch(self, link: SenderLink) -> None:
+        link.send(b"batch", (encode_data(MESSAGE) * COUNT,), message_format=BATCH_FORMAT)
+        self.write()
+
+    async def schedule(self) -> ReceiverLink:
+        """Ask for a batch to be scheduled; the response comes on the link."""
+        node = "orders/$management"
+        attach = Attach("r", 0, ROLE_RECEIVER, source=Source(node), target=Target("t"))
+        responses = self.session.attach(ReceiverLink, attach)
+        link = await self.sender(node)
+        responses.grant(1)
+        request = (
+            encode_properties(Properties(message_id="p", reply_to=node)),
+            encode_application_properties({"operation": "com.microsoft:schedule-message"}),
+            encode_amqp_value({"messages": [{"message-id": "m", "message": MESSAGE}] * COUNT}),
+        )
+        link.send(b"q", request)
+        self.write()
+        return responses
+
+    def leave(self) -> None:
+        self._writer.transport.abort()
+
+
+class Place:
+    """A server, a peer, and the server's end of its connection."""
+
+    def __init__(self, server: Server, peer: Peer) -> None:
+        self.server = server
+        self.peer = peer
+
+    @property
+    def gateway(self) -> Gateway:
+        [gateway] = self.server._service.gateways
+        assert isinstance(gateway, Gateway)
+        return gateway
+
+    @property
+    def orders(self) -> QueueEntity:
+        entity = self.server.namespace.queue("orders")
+        assert entity is not None
+        return entity
+
+    @property
+    def unfinished_bytes(self) -> int:
+        return self.server._metrics.connections.budgets[1].used_bytes
+
+    async def stored_count(self) -> int:
+        counts = await self.server.namespace.counts("orders")
+        return counts.active + counts.scheduled
+
+    async def behind(self) -> Gateway:
+        """Wait until the connection is in the middle of a piece of work."""
+        await self.when(lambda: self.gateway._input.work is not None)
+        return self.gateway
+
+    async def when(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():
+                await asyncio.sleep(0)
+
+    async def quiet(self) -> None:
+        await self.when(lambda: self.server._service.sliced_work.idle)
+        for each in self.server.namespace.runtimes:
+            await each.quiet()
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    settings = Settings(
+        data=tmp_path,
+        ephemeral=False,
+        port=0,
+        admin_port=0,
+        shutdown_grace_ms=10_000,
+        unfinished_delivery_timeout_ms=300,
+    )
+    config = NamespaceConfig(content=Content((Queue("orders", QueueDescription()),)))
+    server = Server(settings, config, MemoryData(SystemClock().now()))
+    await server.start()
+    port = server._listener._servers[0].sockets[0].getsockname()[1]
+    peer = Peer(*await asyncio.open_connection("127.0.0.1", port))
+    yield Place(server, peer)
+    peer.leave()
+    if not server._stop.is_set():
+        server._signalled()
+        await server.serve()
+
+
+async def test_what_is_held_is_weighed_also_where_it_was_read_in_pieces(place: Place) -> None:
+    """Else nothing bounds it, and no timer ends a message that never does."""
+    await place.peer.sender()
+    whole = encode_frame(0, Transfer(0, 0, b"t", 0, settled=True), encode_data(b"x"))
+    part = encode_frame(0, Transfer(0, 1, b"t", 0, more=True), bytes(5_000))
+    place.peer.write(whole * 5, part)
+    await place.when(lambda: place.unfinished_bytes > 5_000)
+    assert (await place.peer.until(LinkDetached)).error is not None
+    await place.when(lambda: place.unfinished_bytes == 0)
+
+
+async def test_what_has_come_is_answered_before_a_stop_also_where_it_is_half_read(
+    place: Place,
+) -> None:
+    link = await place.peer.sender()
+    place.peer.send_batch(link)
+    await place.behind()
+    place.server._signalled()
+    stopping = asyncio.ensure_future(place.server.serve())
+    await place.peer.until(Closed)
+    assert [type(each.state) for each in place.peer.seen if isinstance(each, Disposed)] == [
+        Accepted
+    ]
+    place.peer.leave()
+    await stopping
+
+
+async def test_a_link_that_is_detached_in_the_middle_of_its_batch_stores_none_of_it(
+    place: Place,
+) -> None:
+    """After its key is gone, nothing is stored that the key had opened."""
+    link = await place.peer.sender()
+    place.peer.send_batch(link)
+    gateway = await place.behind()
+    [served] = gateway.links()
+    gateway.detach(served, DetachForced("The right was taken away."), "orders")
+    await place.peer.until(LinkDetached)
+    await place.quiet()
+    assert await place.stored_count() == 0
+    assert gateway._reading, "and its client is listened to again"
+
+
+async def test_a_right_that_ends_while_a_request_is_read_does_not_schedule_its_messages(
+    place: Place,
+) -> None:
+    await place.peer.schedule()
+    gateway = await place.behind()
+    gateway.rights = ClientRights(gateway.service, gateway._elapsed_ms())  # as when a key goes
+    payload = (await place.peer.until(MessageReceived)).delivery.payload
+    assert read_application_properties(payload, scan(payload))["statusCode"] == 401
+    assert await place.stored_count() == 0
+
+
+@pytest.mark.parametrize("orderly", [True, False])
+async def test_a_peer_that_leaves_behind_its_batch_has_sent_it(place: Place, orderly: bool) -> None:
+    link = await place.peer.sender()
+    place.peer.send_batch(link)
+    if orderly:
+        place.peer.core.close()
+        place.peer.write()
+    gateway = await place.behind()
+    if not orderly:
+        place.peer.leave()
+    await place.when(lambda: gateway not in place.server._service.gateways or orderly)
+    await place.quiet()
+    assert await place.stored_count() == COUNT
+
+
+async def test_work_that_fails_ends_its_connection(place: Place) -> None:
+    failures: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: failures.append(what))
+    link = await place.peer.sender()
+    place.peer.send_batch(link)
+    gateway = await place.behind()
+
+    def fail() -> bool:
+        raise ValueError("broken")
+
+    gateway._input.work = fail
+    await place.when(lambda: not place.server._service.gateways)
+    assert len(failures) == 1
+    assert place.server._metrics.connections.open_count == 0
+    assert not place.orders.links
+
+
+async def test_a_connection_that_is_given_up_leaves_no_receiver_behind(place: Place) -> None:
+    """Nobody lets go of a receiver whose attach is looked at when its link has ended."""
+    link = await place.peer.sender()
+    place.peer.send_batch(link)
+    gateway = await place.behind()
+    attach = Attach("r", 1, ROLE_RECEIVER, source=Source("orders"), target=Target("t"))
+    place.peer.session.attach(ReceiverLink, attach)
+    place.peer.write()
+    await place.when(lambda: len(gateway.links()) == 2)
+    [_, receiver] = gateway.links()
+    gateway.give_up(ServerBusy("It holds too much."), "memory_unfinished")
+    await place.when(lambda: gateway not in place.server._service.gateways)
+    # As where the budget ends the connection between two events of one read.
+    gateway.handle([LinkAttached(receiver, attach)])
+    assert not place.orders.links
+    assert not place.orders.only_fragment.receivers_of(MAIN).members
