@@ -341,6 +341,8 @@ class Gateway(ClientConnection):
         self.now = self.service.clock()
         self._timer = None
         self._expire_claims()
+        if self._writable and not self._reading:
+            self.listen(b"")  # the peer may have spoken: its silence does not count
         self.handle(self._connection.tick(self._elapsed_ms()))
         self._flush()
         if self._transport is not None and not self._connection.closed:

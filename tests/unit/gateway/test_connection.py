@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from postbus.amqp.connection import Connection
+from postbus.amqp.connection import Connection, ConnectionState
 from postbus.amqp.events import Closed, Disposed, Event, LinkAttached, LinkDetached, MessageReceived
 from postbus.amqp.frames.framing import encode_frame
 from postbus.amqp.frames.outcomes import Accepted
@@ -37,6 +37,7 @@ from postbus.messages.batches import BATCH_FORMAT
 from postbus.model.description import QueueDescription
 from postbus.namespace.entities import QueueEntity
 from postbus.ops.config_file import NamespaceConfig
+from postbus.runtime import runtime
 from postbus.runtime.clock import SystemClock
 from postbus.server import Server
 from postbus.settings import Settings
@@ -282,3 +283,22 @@ async def test_a_connection_that_is_given_up_leaves_no_receiver_behind(place: Pl
     gateway.handle([LinkAttached(receiver, attach)])
     assert not place.orders.links
     assert not place.orders.only_fragment.receivers_of(MAIN).members
+
+
+async def test_the_silence_of_a_peer_that_is_not_read_means_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = await place.peer.sender()
+    monkeypatch.setattr(runtime, "QUEUED_REQUESTS_MAX", -1)
+    place.peer.send_batch(link)
+    await place.peer.until(Disposed)
+    gateway = place.gateway
+    assert not gateway._reading, "the broker has too much to do"
+    later_ms = gateway._elapsed_ms() + 10_000_000
+    monkeypatch.setattr(Gateway, "_elapsed_ms", lambda _: later_ms)
+    gateway._ring()
+    assert gateway._connection.state is ConnectionState.OPEN
+    monkeypatch.undo()
+    for each in place.server.namespace.runtimes:
+        each.wake(place.orders.only_fragment)
+    await place.when(lambda: gateway._reading)
