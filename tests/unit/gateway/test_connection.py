@@ -235,19 +235,41 @@ async def test_a_right_that_ends_while_a_request_is_read_does_not_schedule_its_m
     assert await place.stored_count() == 0
 
 
-@pytest.mark.parametrize("orderly", [True, False])
-async def test_a_peer_that_leaves_behind_its_batch_has_sent_it(place: Place, orderly: bool) -> None:
+@pytest.mark.parametrize("how", ["closes", "breaks", "is lost", "has ended, over TLS"])
+async def test_a_peer_that_leaves_behind_its_batch_has_sent_it(place: Place, how: str) -> None:
     link = await place.peer.sender()
     place.peer.send_batch(link)
-    if orderly:
+    if how == "closes":
         place.peer.core.close()
         place.peer.write()
     gateway = await place.behind()
-    if not orderly:
+    if how == "breaks":
         place.peer.leave()
-    await place.when(lambda: gateway not in place.server._service.gateways or orderly)
+    elif how == "is lost":
+        gateway.abort()  # as where a write fails: the end comes though nothing is read
+    elif how == "has ended, over TLS":
+        gateway.eof_received()  # TLS tells of the end together with the last bytes
+    await place.when(lambda: how != "is lost" or gateway._transport is None)
+    assert gateway in place.server._service.gateways
     await place.quiet()
     assert await place.stored_count() == COUNT
+    place.peer.leave()
+    await place.when(lambda: not place.server._service.gateways)
+    assert place.server._metrics.connections.open_count == 0
+
+
+async def test_nothing_more_is_read_while_a_batch_is(place: Place) -> None:
+    """Else a peer could have the broker keep as much as it can send meanwhile."""
+    link = await place.peer.sender()
+    place.peer.send_batch(link)
+    gateway = await place.behind()
+    assert not gateway._reading
+    gateway.resume_writing()
+    gateway.touch()
+    await asyncio.sleep(0)
+    assert gateway._input.work is not None and not gateway._reading
+    await place.quiet()
+    await place.when(lambda: gateway._reading)
 
 
 async def test_work_that_fails_ends_its_connection(place: Place) -> None:
