@@ -40,9 +40,17 @@ class Gate(MemoryStore):
         self.open.set()
         self.failure: Exception | None = None
         self.commits = 0
+        self._waiting = False
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether a commit waits, and goes on waiting."""
+        return self._waiting and not self.open.is_set()
 
     def commit(self, parts: Sequence[Part]) -> frozenset[int]:
+        self._waiting = True
         assert self.open.wait(10)
+        self._waiting = False
         self.commits += 1
         if self.failure is not None:
             failure, self.failure = self.failure, None
@@ -90,6 +98,14 @@ class Bed:
         self.runtime = Runtime(self.store, self.thread, lambda: self.now, loader, self.meter)
         self.fragment = LoadedFragment(1, 0, 0, "orders", Policy())
         self.fragment.meter = EntityMeter()
+        _newest.clear()
+        _newest.append(self)
+
+    async def catch_up(self) -> None:
+        """Let the store's thread do all that it has to do, or come to a commit that must wait."""
+        done = asyncio.ensure_future(self.thread.run(lambda: None))
+        while not (done.done() or self.store.is_blocked):
+            await asyncio.sleep(0)
 
     def ask(self, call: Callable[[Queue, Instant, Pages], Any]) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -122,10 +138,20 @@ async def bed() -> AsyncIterator[Bed]:
     await bed.thread.stop()
 
 
+_newest: list[Bed] = []
+"""The bed of the test under way."""
+HOPS_MAX = 10
+"""More often than that, nothing goes from the loop to the store's thread and back."""
+
+
 async def settled() -> None:
-    """Let the loop and the store's thread do what they can."""
-    for _ in range(20):
-        await asyncio.sleep(0.001)
+    """Let the loop and the store's thread do what they can, however long the thread takes."""
+    [bed] = _newest
+    async with asyncio.timeout(30):
+        for _ in range(HOPS_MAX):
+            await bed.catch_up()
+            for _ in range(HOPS_MAX):
+                await asyncio.sleep(0)
 
 
 async def test_nothing_leaves_before_its_commit(bed: Bed) -> None:
