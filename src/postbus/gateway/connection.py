@@ -279,11 +279,10 @@ class Gateway(ClientConnection):
         )
 
     def _pause(self) -> None:
+        """Whoever pauses has _resume() called later, which waits for the end of a congestion."""
         if self._reading and self._transport is not None and not self._transport.is_closing():
             self._reading = False
             self._transport.pause_reading()
-            if self.service.congested:
-                self.service.when_relieved(self._resume)
 
     def _resume(self) -> None:
         deaf = self._deaf or self._input.waiting

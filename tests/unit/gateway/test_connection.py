@@ -258,6 +258,25 @@ async def test_a_peer_that_leaves_behind_its_batch_has_sent_it(place: Place, how
     assert place.server._metrics.connections.open_count == 0
 
 
+async def test_single_messages_take_as_many_turns_as_a_batch_of_them(place: Place) -> None:
+    link = await place.peer.sender()
+    long = encode_application_properties({f"{n}": n for n in range(100)}) + encode_data(b"x")
+    for number in range(COUNT):
+        link.send(b"%d" % number, (long,))
+    place.peer.write()
+    await place.when(lambda: bool(place.gateway._input.events))
+    await place.quiet()
+    assert await place.stored_count() == COUNT
+
+
+async def test_a_peer_that_reads_again_is_read_again(place: Place) -> None:
+    await place.peer.sender()
+    place.gateway.pause_writing()
+    assert not place.gateway._reading
+    place.gateway.resume_writing()
+    assert place.gateway._reading
+
+
 async def test_nothing_more_is_read_while_a_batch_is(place: Place) -> None:
     """Else a peer could have the broker keep as much as it can send meanwhile."""
     link = await place.peer.sender()
@@ -272,7 +291,8 @@ async def test_nothing_more_is_read_while_a_batch_is(place: Place) -> None:
     await place.when(lambda: gateway._reading)
 
 
-async def test_work_that_fails_ends_its_connection(place: Place) -> None:
+@pytest.mark.parametrize("lost_before", [False, True])
+async def test_work_that_fails_ends_its_connection(place: Place, lost_before: bool) -> None:
     failures: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, what: failures.append(what))
     link = await place.peer.sender()
@@ -282,6 +302,9 @@ async def test_work_that_fails_ends_its_connection(place: Place) -> None:
     def fail() -> bool:
         raise ValueError("broken")
 
+    if lost_before:
+        gateway.abort()
+        await place.when(lambda: gateway._input.ended)
     gateway._input.work = fail
     await place.when(lambda: not place.server._service.gateways)
     assert len(failures) == 1
