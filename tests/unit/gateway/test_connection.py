@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from postbus.amqp.codec.types import AmqpArray, Long, UInt
 from postbus.amqp.connection import Connection, ConnectionState
 from postbus.amqp.events import Closed, Disposed, Event, LinkAttached, LinkDetached, MessageReceived
 from postbus.amqp.frames.framing import encode_frame
@@ -28,25 +29,32 @@ from postbus.amqp.sections import (
     scan,
 )
 from postbus.amqp.sending import SenderLink
+from postbus.broker.engine import Engine
+from postbus.broker.index_pages import Pages
+from postbus.broker.message import Message
 from postbus.broker.subqueue_numbers import MAIN
 from postbus.config.content import Content, Queue
 from postbus.errors import DetachForced, ServerBusy
 from postbus.gateway.client_rights import ClientRights
 from postbus.gateway.connection import Gateway
 from postbus.messages.batches import BATCH_FORMAT
+from postbus.messages.envelope import read_message
 from postbus.model.description import QueueDescription
 from postbus.namespace.entities import QueueEntity
 from postbus.ops.config_file import NamespaceConfig
 from postbus.runtime import runtime
 from postbus.runtime.clock import SystemClock
+from postbus.runtime.operations import ask
 from postbus.server import Server
 from postbus.settings import Settings
 from postbus.store.memory.namespace_data import MemoryData
+from tests.support.operations import Do
 
 # With the limits of production a batch would need megabytes to take several turns.
 pytestmark = [pytest.mark.interpreted_only, pytest.mark.usefixtures("small_limits", "capsys")]
 
 COUNT = 40
+LONG = 0x81
 MESSAGE = encode_properties(Properties(message_id="m")) + encode_data(b"x")
 E = TypeVar("E", bound=Event)
 
@@ -93,12 +101,15 @@ class Peer:
                 self.write()
         return link
 
-    def send_batch(self, link: SenderLink) -> None:
+    def send_batch(self, link: SenderLink, and_more: int = 0) -> None:
+        """Send a batch, and single messages behind it, in one piece."""
         link.send(b"batch", (encode_data(MESSAGE) * COUNT,), message_format=BATCH_FORMAT)
+        for number in range(and_more):
+            link.send(b"%d" % number, (MESSAGE,))
         self.write()
 
-    async def schedule(self) -> ReceiverLink:
-        """Ask for a batch to be scheduled; the response comes on the link."""
+    async def ask(self, operation: str, body: dict[str, Any]) -> None:
+        """Make a request of the management node, which may respond."""
         node = "orders/$management"
         attach = Attach("r", 0, ROLE_RECEIVER, source=Source(node), target=Target("t"))
         responses = self.session.attach(ReceiverLink, attach)
@@ -106,12 +117,11 @@ class Peer:
         responses.grant(1)
         request = (
             encode_properties(Properties(message_id="p", reply_to=node)),
-            encode_application_properties({"operation": "com.microsoft:schedule-message"}),
-            encode_amqp_value({"messages": [{"message-id": "m", "message": MESSAGE}] * COUNT}),
+            encode_application_properties({"operation": f"com.microsoft:{operation}"}),
+            encode_amqp_value(body),
         )
         link.send(b"q", request)
         self.write()
-        return responses
 
     def leave(self) -> None:
         self._writer.transport.abort()
@@ -143,6 +153,33 @@ class Place:
     async def stored_count(self) -> int:
         counts = await self.server.namespace.counts("orders")
         return counts.active + counts.scheduled
+
+    @property
+    def locks(self) -> dict[bytes, Message]:
+        engine = self.orders.only_fragment.engine
+        return {} if engine is None else engine.own.locks
+
+    async def defer_some(self) -> list[Long]:
+        """Deferred messages that take several turns to write, by their numbers."""
+        properties = encode_application_properties({"n": 1})
+        messages = [read_message(properties + MESSAGE, 1_000) for _ in range(COUNT)]
+
+        def defer(engine: Engine, now: int, _: Pages) -> list[Long]:
+            found = []
+            engine.send(messages, now)
+            while (taken := engine.own.take(MAIN, 1, now)) is not None:
+                message = taken[0]
+                assert message.token is not None
+                found.append(Long(message.number))
+                engine.own.defer(message.token, now, None)
+            return found
+
+        numbers: list[Long] = await ask(
+            self.server.namespace.runtime(self.orders.only_fragment),
+            self.orders.only_fragment,
+            Do(defer),
+        )
+        return numbers
 
     async def behind(self) -> Gateway:
         """Wait until the connection is in the middle of a piece of work."""
@@ -227,7 +264,8 @@ async def test_a_link_that_is_detached_in_the_middle_of_its_batch_stores_none_of
 async def test_a_right_that_ends_while_a_request_is_read_does_not_schedule_its_messages(
     place: Place,
 ) -> None:
-    await place.peer.schedule()
+    entries = [{"message-id": "m", "message": MESSAGE}] * COUNT
+    await place.peer.ask("schedule-message", {"messages": entries})
     gateway = await place.behind()
     gateway.rights = ClientRights(gateway.service, gateway._elapsed_ms())  # as when a key goes
     payload = (await place.peer.until(MessageReceived)).delivery.payload
@@ -235,10 +273,23 @@ async def test_a_right_that_ends_while_a_request_is_read_does_not_schedule_its_m
     assert await place.stored_count() == 0
 
 
+async def test_a_connection_that_breaks_while_its_response_is_written_keeps_no_lock(
+    place: Place,
+) -> None:
+    """R-SETTLE-10."""
+    numbers = await place.defer_some()
+    body = {"sequence-numbers": AmqpArray(LONG, numbers), "receiver-settle-mode": UInt(1)}
+    await place.peer.ask("receive-by-sequence-number", body)
+    await place.when(lambda: len(place.locks) == len(numbers))
+    place.gateway.abort()
+    await place.quiet()
+    assert not place.locks
+
+
 @pytest.mark.parametrize("how", ["closes", "breaks", "is lost", "has ended, over TLS"])
 async def test_a_peer_that_leaves_behind_its_batch_has_sent_it(place: Place, how: str) -> None:
     link = await place.peer.sender()
-    place.peer.send_batch(link)
+    place.peer.send_batch(link, and_more=3)
     if how == "closes":
         place.peer.core.close()
         place.peer.write()
@@ -252,7 +303,7 @@ async def test_a_peer_that_leaves_behind_its_batch_has_sent_it(place: Place, how
     await place.when(lambda: how != "is lost" or gateway._transport is None)
     assert gateway in place.server._service.gateways
     await place.quiet()
-    assert await place.stored_count() == COUNT
+    assert await place.stored_count() == COUNT + 3
     place.peer.leave()
     await place.when(lambda: not place.server._service.gateways)
     assert place.server._metrics.connections.open_count == 0
