@@ -278,7 +278,7 @@ async def test_a_connection_that_breaks_while_its_response_is_written_keeps_no_l
 ) -> None:
     """R-SETTLE-10."""
     numbers = await place.defer_some()
-    body = {"sequence-numbers": AmqpArray(LONG, numbers), "receiver-settle-mode": UInt(1)}
+    body = {"sequence-numbers": AmqpArray(LONG, [*numbers]), "receiver-settle-mode": UInt(1)}
     await place.peer.ask("receive-by-sequence-number", body)
     await place.when(lambda: len(place.locks) == len(numbers))
     place.gateway.abort()

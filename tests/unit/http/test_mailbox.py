@@ -31,7 +31,7 @@ from postbus.namespace.entities import QueueEntity
 from postbus.runtime import runtime
 from postbus.settings import Settings
 from postbus.store.ports.catalog import EntityRecord, FragmentRecord
-from tests.unit.runtime.test_runtime import Bed, settled
+from tests.support.bed import Bed, settled
 
 ORDERS = resolve_path("orders")
 DEAD = resolve_path("orders/$DeadLetterQueue")

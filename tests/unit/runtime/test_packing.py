@@ -10,7 +10,7 @@ import pytest
 
 from postbus.runtime.commits import PACKED_HERE_BYTES
 from postbus.store import batch
-from tests.unit.runtime.test_runtime import Bed, bed
+from tests.support.bed import Bed, bed
 
 __all__ = ["bed"]
 
