@@ -309,6 +309,16 @@ async def test_a_peer_that_leaves_behind_its_batch_has_sent_it(place: Place, how
     assert place.server._metrics.connections.open_count == 0
 
 
+async def test_the_end_of_a_silent_connection_comes_behind_its_batch(place: Place) -> None:
+    link = await place.peer.sender()
+    place.peer.send_batch(link)
+    gateway = await place.behind()
+    gateway.handle(gateway._connection.tick(gateway._elapsed_ms() + 1_000_000_000))
+    assert gateway._connection.state is ConnectionState.CLOSING
+    await place.quiet()
+    assert await place.stored_count() == COUNT
+
+
 async def test_single_messages_take_as_many_turns_as_a_batch_of_them(place: Place) -> None:
     link = await place.peer.sender()
     long = encode_application_properties({f"{n}": n for n in range(100)}) + encode_data(b"x")
