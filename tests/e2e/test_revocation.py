@@ -143,11 +143,15 @@ def test_a_receive_over_http_that_waits_ends_with_its_key(
         assert keeps.reply().body == b"1"
 
 
-def test_a_send_over_http_whose_body_comes_after_its_key_is_gone_is_refused(
-    server: Server, queue: str, admin: ServiceBusAdministrationClient
+@pytest.mark.parametrize(
+    "asked", ["POST /q/messages HTTP/1.1", "PUT /q?api-version=2021-05 HTTP/1.1\r\nIf-Match: *"]
+)
+def test_what_is_asked_over_http_is_refused_if_its_body_comes_when_its_key_is_gone(
+    server: Server, queue: str, admin: ServiceBusAdministrationClient, asked: str
 ) -> None:
+    """Else whoever lost a key could write the rules of the queue as they were."""
     head = (
-        f"POST /q/messages HTTP/1.1\r\nHost: localhost\r\nAuthorization: {sas('k', FIRST)}\r\n"
+        f"{asked}\r\nHost: localhost\r\nAuthorization: {sas('k', FIRST)}\r\n"
         "Content-Length: 4\r\nExpect: 100-continue\r\n\r\n"
     )
     with connect(server, "tcp") as client:
