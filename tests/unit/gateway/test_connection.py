@@ -319,6 +319,20 @@ async def test_the_end_of_a_silent_connection_comes_behind_its_batch(place: Plac
     assert await place.stored_count() == COUNT
 
 
+async def test_a_close_that_was_not_read_when_a_write_failed_is_an_orderly_end(
+    place: Place,
+) -> None:
+    """R-SETTLE-10: the Python SDK closes its socket right behind its close frame."""
+    await place.peer.sender()
+    gateway = place.gateway
+    gateway.pause_writing()  # so that nothing is read
+    place.peer.core.close()
+    place.peer.write()
+    gateway.connection_lost(BrokenPipeError())
+    await place.when(lambda: not place.server._service.gateways)
+    assert not gateway._is_broken
+
+
 async def test_single_messages_take_as_many_turns_as_a_batch_of_them(place: Place) -> None:
     link = await place.peer.sender()
     long = encode_application_properties({f"{n}": n for n in range(100)}) + encode_data(b"x")
