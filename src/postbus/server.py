@@ -427,8 +427,8 @@ class Server:
         self.namespace.forwarder.stop()
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
-                for runtime in self.namespace.runtimes:
-                    await runtime.quiet()
+                while not self._service.idle:
+                    await asyncio.sleep(0.002)
         for gateway in list(self._service.gateways):
             gateway.close(ConnectionForced(SHUTTING_DOWN))
         with suppress(TimeoutError):

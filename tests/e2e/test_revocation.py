@@ -19,6 +19,7 @@ from postbus.amqp.events import Closed
 from tests.support.access import Caller, Refused, ask, sas, with_key
 from tests.support.administration import administration_client
 from tests.support.bus import Bus, whole_text
+from tests.support.raw_socket import connect
 from tests.support.rest import RestClient
 from tests.support.server import Server
 from tests.support.waiting import until
@@ -140,6 +141,26 @@ def test_a_receive_over_http_that_waits_ends_with_its_key(
         with RestClient(server.connection_string) as sender:
             assert sender.request("POST", "/q/messages", b"1").status == 201
         assert keeps.reply().body == b"1"
+
+
+@pytest.mark.parametrize(
+    "asked", ["POST /q/messages HTTP/1.1", "PUT /q?api-version=2021-05 HTTP/1.1\r\nIf-Match: *"]
+)
+def test_what_is_asked_over_http_is_refused_if_its_body_comes_when_its_key_is_gone(
+    server: Server, queue: str, admin: ServiceBusAdministrationClient, asked: str
+) -> None:
+    """Else whoever lost a key could write the rules of the queue as they were."""
+    head = (
+        f"{asked}\r\nHost: localhost\r\nAuthorization: {sas('k', FIRST)}\r\n"
+        "Content-Length: 4\r\nExpect: 100-continue\r\n\r\n"
+    )
+    with connect(server, "tcp") as client:
+        client.sendall(head.encode())
+        assert client.recv(1_000).startswith(b"HTTP/1.1 100")  # it was let in
+        change(admin, rule("k", SECOND, SECOND))
+        client.sendall(b"late")
+        assert client.recv(1_000).startswith(b"HTTP/1.1 401")
+    assert admin.get_queue_runtime_properties("q").total_message_count == 0
 
 
 def test_a_wait_for_news_of_a_feed_ends_with_its_key(

@@ -121,7 +121,8 @@ class Scheduler:
         """Everything is done that can be done; meanwhile the stores answer. `patient` waits for
         requests that are tried again after a while."""
         world = self._world
-        patient = patient or world.failing > 0
+        patient = patient or world.failing > 0 or world.made_room
+        world.made_room = False
         for store in world.stores:
             if store.disk is not None:
                 store.disk.call_off()

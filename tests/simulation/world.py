@@ -124,6 +124,8 @@ class World:
         self.history = History()
         self.failing = chance.choice([0.0, 0.0, 0.02, 0.1])
         """How often a store refuses a call."""
+        self.made_room = False
+        """An entity that was full is not: messages that wait for it are sent after a pause."""
         self.limits = WindowLimits(chance.choice([4, 5, 8, 40]), chance.choice([0, 60, 300]))
         self.entities: dict[int, Entity] = {}
         self.models: dict[int, Model] = {}

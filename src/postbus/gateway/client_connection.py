@@ -48,6 +48,7 @@ class ClientConnection:
         """The links that hold a message session."""
         self.orphans: dict[bytes, tuple[LoadedFragment, int]] = {}
         """Locks that no link holds, by token, each with its fragment and subqueue."""
+        self._is_broken = False
         self._transactions: Transactions | None = None
 
     # -- what it is --------------------------------------------------------------------------
@@ -84,12 +85,16 @@ class ClientConnection:
 
     def locked(self, fragment: LoadedFragment, subqueue: int, token: bytes) -> None:
         """The client holds a lock that belongs to no link."""
+        if self._is_broken:  # it is gone by now, and the lock goes with it
+            self.runtime(fragment).submit(Lose(fragment, [(subqueue, token)]))
+            return
         if len(self.orphans) >= ORPHANS_MAX:
             self.orphans.pop(next(iter(self.orphans)))
         self.orphans[token] = fragment, subqueue
 
     def lose(self, held: list[tuple[LoadedFragment, int, bytes]]) -> None:
         """The connection broke: end the locks that its links hold, and those of no link."""
+        self._is_broken = True
         lost: dict[LoadedFragment, list[tuple[int, bytes]]] = {}
         for fragment, subqueue, token in held:
             lost.setdefault(fragment, []).append((subqueue, token))

@@ -15,7 +15,7 @@ from postbus.amqp.frames.transactions import TransactionalState
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sending import SenderLink
 from postbus.broker.message import Message
-from postbus.errors import InvalidArgument, NotSupported, ServiceBusError
+from postbus.errors import DetachForced, InvalidArgument, NotSupported, ServiceBusError
 from postbus.gateway.settlement import DispositionOrigin, Send, Settle, TransferOrigin
 from postbus.gateway.transactions import enlisting
 from postbus.messages.batches import BatchReader, open_batch
@@ -75,6 +75,8 @@ class ClientSender(TransferOrigin):
     def _unpack(self, delivery: IncomingDelivery, batch_reader: BatchReader) -> bool:
         """Go on with a batch; says whether there is more of it to read."""
         try:
+            if self._link.owner is not self:
+                raise DetachForced("The link was detached before its batch was read.")
             if not batch_reader.read():
                 return True
             self._take(delivery, batch_reader.messages)

@@ -27,7 +27,6 @@ from postbus.amqp.faults import DecodeError, ProtocolError
 from postbus.amqp.link import Link
 from postbus.amqp.receiving import ReceiverLink
 from postbus.amqp.sending import SenderLink
-from postbus.amqp.session import Session
 from postbus.auth.authority import Claims
 from postbus.errors import ConnectionForced, SecondReceiver, ServiceBusError, Unauthorized
 from postbus.gateway.attach import attach
@@ -102,7 +101,7 @@ class Gateway(ClientConnection):
     def add_claims(self, audience: str, claims: Claims) -> None:
         self._known()
         if self.rights.put(audience, claims):
-            self._check_links()
+            detach_unproven(self, self.links())
         self._arm()
 
     def detach(self, link: Link, error: ServiceBusError, entity: str) -> None:
@@ -276,11 +275,10 @@ class Gateway(ClientConnection):
         )
 
     def _pause(self) -> None:
+        """Whoever pauses has _resume() called later, which waits for the end of a congestion."""
         if self._reading and self._transport is not None and not self._transport.is_closing():
             self._reading = False
             self._transport.pause_reading()
-            if self.service.congested:
-                self.service.when_relieved(self._resume)
 
     def _resume(self) -> None:
         deaf = self._deaf or self._input.waiting
@@ -340,6 +338,8 @@ class Gateway(ClientConnection):
         self.now = self.service.clock()
         self._timer = None
         self._expire_claims()
+        if self._writable and not self._reading:
+            self.listen(b"")  # the peer may have spoken: its silence does not count
         self.handle(self._connection.tick(self._elapsed_ms()))
         self._flush()
         if self._transport is not None and not self._connection.closed:
@@ -367,21 +367,17 @@ class Gateway(ClientConnection):
     def review_claims(self) -> None:
         """Keys were changed: let go of what was proven by a key that is gone."""
         if self.rights.review(self._elapsed_ms()):
-            self._check_links()
+            detach_unproven(self, self.links())
             self._arm()
 
     def _expire_claims(self) -> None:
         if self.rights.expire(self._elapsed_ms()):
-            self._check_links()
+            detach_unproven(self, self.links())
         if self.rights.is_overdue(self._elapsed_ms()) and not self._connection.closed:
             waited = self.service.settings.authentication_timeout_ms
             self.close(
                 ConnectionForced(f"The connection had no valid token for {waited} milliseconds.")
             )
-
-    def _check_links(self) -> None:
-        """Something that was proven no longer is."""
-        detach_unproven(self, self.links())
 
     # -- closing -----------------------------------------------------------------------------
 
@@ -458,20 +454,19 @@ class Gateway(ClientConnection):
 
     def _attached(self, link: Link) -> None:
         assert isinstance(link, (ReceiverLink, SenderLink))
+        if link.closed:
+            return  # It ended while its attach waited. Nobody would let go of an owner.
         try:
             self.handle(attach(self, link))
         except ServiceBusError as error:
             link.refuse(self.refusals.error(error, address_of(link), self.stranger))
             if isinstance(error, SecondReceiver):
-                self._end_session(link.session, error)
+                for each in link.session.links:
+                    self._let_go(each)
+                link.session.end(self.refusals.error(error, None))
             self._refused += 1
             if self.stranger and self._refused >= REFUSED_STRANGERS_MAX:
                 self.close(ConnectionForced("Too many links were asked for without a token."))
-
-    def _end_session(self, session: Session, error: ServiceBusError) -> None:
-        for link in session.links:
-            self._let_go(link)
-        session.end(self.refusals.error(error, None))
 
     def _let_go(self, link: Link) -> None:
         owner: Owner | None = link.owner

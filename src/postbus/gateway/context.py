@@ -93,6 +93,11 @@ class ConnectionContext:
         return {Symbol("com.microsoft:tracking-id"): self._tracking.track().id}
 
     @property
+    def idle(self) -> bool:
+        """Whether everything that has come is read, decided and answered."""
+        return self.sliced_work.idle and all(each.idle for each in self.namespace.runtimes)
+
+    @property
     def congested(self) -> bool:
         return any(runtime.congested for runtime in self.namespace.runtimes)
 

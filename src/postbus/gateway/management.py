@@ -170,8 +170,7 @@ class ManagementNode:
 
     def _renewed(self, request: NodeRequest, until: list[Instant]) -> None:
         self._entity.meter.lock_renewals += len(until)
-        expirations = AmqpArray(_TIMESTAMP, [Timestamp(at) for at in until])
-        request.respond(_OK, "OK", {"expirations": expirations})
+        request.respond(_OK, "OK", {"expirations": AmqpArray(_TIMESTAMP, [*map(Timestamp, until)])})
 
     def _update_disposition(self, request: NodeRequest, fields: Fields) -> None:
         tokens = _tokens(fields)
@@ -319,6 +318,8 @@ class ManagementNode:
         return False
 
     def _schedule_messages(self, request: NodeRequest, messages: list[Message]) -> None:
+        if not self._gateway.allows(Right.SEND, self._path):  # any more, after several turns
+            raise missing_claim(Right.SEND, self._gateway.uri(self._path))
         if self._subqueue != MAIN:
             raise InvalidOperation(f"Messages cannot be sent to '{self._path}'.")
         size = sum(message.length for message in messages)
@@ -331,8 +332,7 @@ class ManagementNode:
 
     def _scheduled(self, request: NodeRequest, size: int, numbers: list[int]) -> None:
         self._entity.meter.bytes_in += size
-        array = AmqpArray(_LONG, [Long(number) for number in numbers])
-        request.respond(_OK, "OK", {"sequence-numbers": array})
+        request.respond(_OK, "OK", {"sequence-numbers": AmqpArray(_LONG, list(map(Long, numbers)))})
 
     def _cancel(self, request: NodeRequest, fields: Fields) -> None:
         numbers = _numbers(fields)

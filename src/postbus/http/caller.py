@@ -39,6 +39,14 @@ class Caller:
         self.claims = claims
         self._supplement = supplement
 
+    def review(self, review: Callable[[Claims], Claims | None]) -> None:
+        """Go on with the claims that remain, since keys may be gone by now. Raises Unauthorized
+        where none do."""
+        left = review(self.claims)
+        if left is None:
+            raise Unauthorized("The key that signed the token is gone.")
+        self.claims = left
+
     def require(self, path: str, text: str) -> None:
         """Raise Unauthorized, with Azure's words for this operation, without Manage on `path`."""
         if not _allows(self.claims, path):

@@ -109,8 +109,10 @@ class Mailbox:
             raise ServerBusy("The broker has more to write than it can hold; try again.")
         return entity.message_size_max
 
-    async def send(self, address: Address, messages: list[PlainMessage]) -> None:
-        """Store all of the messages or none."""
+    async def send(
+        self, address: Address, messages: list[PlainMessage], check: Callable[[], None]
+    ) -> None:
+        """Store all of the messages or none. `check` raises when the client may no longer send."""
         entity = self._find(address)
         size_max = self._namespace.settings.property_size_max_bytes
         stored = []
@@ -121,7 +123,7 @@ class Mailbox:
                 enough = DECODED.units + DECODED_PER_TURN
             stored.append(to_message(message, size_max))
         size = sum(message.length for message in stored)
-
+        check()  # the body took its time, and so did the pieces
         await self._ask(entity, entity.fragment_for(key_of(stored)), Store(stored), size)
         entity.meter.bytes_in += size
         entity.meter.pings += sum([message.content_type == PING for message in messages])

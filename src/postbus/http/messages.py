@@ -123,7 +123,7 @@ class Messages:
         try:
             match target.place:
                 case MessageSelector.ALL:
-                    return await self._send(request, address)
+                    return await self._send(request, address, check)
                 case MessageSelector.HEAD:
                     return await self._receive(request, address, site, check)
             return await self._settle(request.method, address, target)
@@ -133,7 +133,9 @@ class Messages:
 
     # -- send ----------------------------------------------------------------------------------
 
-    async def _send(self, request: Request, address: Address) -> Response:
+    async def _send(
+        self, request: Request, address: Address, check: Callable[[], None]
+    ) -> Response:
         room = self._mailbox.room_for(address)
         headers = headers_of(request)
         content_type = only_header(headers, "content-type")
@@ -145,7 +147,7 @@ class Messages:
             message = read_message(headers, content_type)
             message.body = await self._read_body(request, room, address)
             messages = [message]
-        await self._mailbox.send(address, messages)
+        await self._mailbox.send(address, messages, check)
         return Response(status_code=201, headers={"content-type": EMPTY_TYPE})
 
     async def _read_body(self, request: Request, room: int, address: Address) -> bytes:

@@ -221,8 +221,8 @@ class Front:
                 return await resource.read(asked)
             case "PUT":
                 body = await _read_body(request)
-                if_match = request.headers.get("if-match")
-                if if_match is None:
+                asked.caller.review(self.authority.review)  # that may have taken long
+                if (if_match := request.headers.get("if-match")) is None:
                     return await resource.create(body, asked)
                 return await resource.update(body, if_match.strip(), asked)
             case "DELETE" if path:

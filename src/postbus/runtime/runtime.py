@@ -104,7 +104,7 @@ class Runtime:
         self._exclusive = False
         """Nothing may be decided until all commits are back: a checkpoint is due or among them, or
         an answer that must show no later decision."""
-        self._resume: list[Callable[[], None]] = []
+        self._resume: dict[Callable[[], None], None] = {}
         self._page_reader = PageReader(loader, self._take_back, self.wake)
         self._timers = FragmentTimers(clock, self.wake)
         self._loading = 0
@@ -144,7 +144,7 @@ class Runtime:
 
     def when_relieved(self, resume: Callable[[], None]) -> None:
         """Call back once when the congestion is over."""
-        self._resume.append(resume)
+        self._resume[resume] = None
 
     def _schedule(self) -> None:
         if self._scheduled or (
@@ -259,7 +259,7 @@ class Runtime:
 
     def _relieve(self) -> None:
         if self._resume and not self.congested:
-            resume, self._resume = self._resume, []
+            resume, self._resume = self._resume, {}
             for call in resume:
                 self._loop.call_soon(call)
 

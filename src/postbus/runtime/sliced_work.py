@@ -22,6 +22,11 @@ class SlicedWork:
         self.turns = turns
         self._steps: deque[Step] = deque()
 
+    @property
+    def idle(self) -> bool:
+        """Whether no work is under way."""
+        return not self._steps
+
     def add(self, step: Step) -> None:
         """Add work. Its first piece is done in a later turn of the loop."""
         self._steps.append(step)

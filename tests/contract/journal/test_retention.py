@@ -184,6 +184,17 @@ def test_copy_forward_finds_the_few_that_hold_mostly_dead_batches(store: Store) 
     assert store.load_pinned(1, below, 0.6, 3) == [mostly_dead[4], *half[:2]]
 
 
+def test_copy_forward_finds_a_batch_whose_live_share_is_just_the_most(store: Store) -> None:
+    writer = Writer(store)
+    [row] = writer.send(bytes(1_000))
+    batch = store.read_batch(1, row.base)
+    assert batch is not None and len(batch) % 4 == 0, "so that the share is exact"
+    row = row._replace(length=len(batch) // 4)
+    writer.checkpoint([row])
+
+    assert store.load_pinned(1, writer.head, 0.25, 100) == [row]
+
+
 def test_a_batch_goes_once_its_bodies_were_copied_forward(store: Store) -> None:
     # given an old batch that one message pins, already passed over by a trim
     writer = Writer(store)

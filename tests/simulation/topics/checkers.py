@@ -120,7 +120,7 @@ class TopicChecker:
         for rows in self._rows.values():
             self._there.update(row.message_id for row in rows)
         for name, times in self._there.items():
-            if times > 1:
+            if times > self._model.times_max(name):
                 raise Violation(ONCE, name, f"{times} of it, consumed ones among them")
         for name, root in self._routes.roots.items():
             happened = name in self._model.seen_in

@@ -233,7 +233,8 @@ class TopicClients(Part):
 
     def set_policy(self, fragment_id: int, policy: Policy) -> None:
         world = self.world
-        world.entities[fragment_id].policy = policy
+        before, world.entities[fragment_id].policy = world.policy_of(fragment_id), policy
+        world.made_room = world.made_room or before.size_bytes_max < policy.size_bytes_max
         if fragment_id in world.fragments:
             world.fragments[fragment_id].policy = policy
             self.update(fragment_id, 0, policy)

@@ -20,6 +20,39 @@ from postbus.broker.record_kinds import (
 from postbus.broker.subqueue_numbers import MAIN
 from postbus.observe.meters import EntityMeter
 
+# Journals were written by these meanings, and meters, readers and replay go by them: whoever
+# changes a row changes it here too, and has a reason.
+# kind, effect, event of the change feed, body, message id counts, origin, meters
+TABLE = """
+ENQUEUED      adds    enqueued              body id -      sends
+SCHEDULED     adds    scheduled             body id -      sends,schedules
+ACTIVATED     changes activated             -    -  -      -
+COMPLETED     removes completed             -    -  -      completions
+RECEIVED      removes received              -    -  -      -
+ABANDONED     changes abandoned             -    -  -      abandons
+LOCK_EXPIRED  changes lock-expired          -    -  -      lock_losses
+DEFERRED      changes deferred              -    -  -      deferrals
+DEAD_LETTERED changes dead-lettered         -    -  -      dead_letters
+EXPIRED       removes expired               -    -  -      expirations
+CANCELLED     removes cancelled             -    -  -      cancellations
+DELETED       removes deleted               -    -  -      deletions
+COPIED        changes -                     body -  -      -
+PUBLISHED     nothing published             body id -      sends
+STAGED        adds    staged                body id -      sends
+DISTRIBUTED   adds    distributed           -    -  -      copies
+ADVANCED      changes advanced              -    -  -      -
+SPREAD        removes spread                -    -  -      -
+REPLACED      changes -                     -    -  -      -
+DIVERTED      changes diverted              -    -  -      -
+FORWARDED     removes forwarded             -    -  -      forwards
+ARRIVED       adds    arrived               body id origin arrivals
+STATE_SET     adds    session-state-set     body -  -      -
+STATE_CLEARED removes session-state-cleared -    -  -      -
+DUPLICATE     nothing duplicate             -    -  origin duplicates
+POSTED        adds    posted                body -  -      -
+PUT_BACK      adds    put-back              body -  -      -
+RESUBMITTED   removes resubmitted           -    -  -      resubmissions
+"""
 BODY = b"body"
 ORIGIN, ORIGIN_NUMBER = 40, 3
 NOW = 1_000
@@ -62,6 +95,22 @@ def held(ledger: Ledger) -> dict[tuple[int, int], int]:
 def test_every_kind_has_a_row_and_every_event_a_name_of_its_own() -> None:
     assert set(MEANINGS) == set(RecordKind)
     assert len(set(OPERATIONS.values())) == len(OPERATIONS)
+
+
+def test_every_kind_means_what_it_has_always_meant() -> None:
+    rows = [
+        [
+            kind.name,
+            meaning.effect.value,
+            meaning.operation or "-",
+            "body" if meaning.has_body else "-",
+            "id" if meaning.brings_id else "-",
+            "origin" if meaning.notes_origin else "-",
+            ",".join(meaning.meters) or "-",
+        ]
+        for kind, meaning in MEANINGS.items()
+    ]
+    assert rows == [line.split() for line in TABLE.strip().splitlines()]
 
 
 def test_every_meter_in_the_table_is_a_field_of_an_entitys_meter() -> None:

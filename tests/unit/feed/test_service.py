@@ -42,7 +42,7 @@ from postbus.store.memory.store import MemoryStore
 from postbus.store.ports.catalog import EntityRecord, FragmentRecord
 from postbus.store.sqlite.store import SqliteStore
 from tests.contract.fragments import T0, Writer
-from tests.unit.runtime.test_runtime import Bed
+from tests.support.bed import Bed
 
 FRAGMENT = 1
 NEVER_GONE = 1 << 40

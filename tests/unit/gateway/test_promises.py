@@ -11,7 +11,7 @@ from postbus.amqp.sections import Properties, encode_data, encode_properties
 from postbus.broker.subqueue_numbers import MAIN
 from postbus.errors import ServiceBusError, StoreUnavailable
 from postbus.gateway.client_links import ClientReceiver
-from tests.unit.runtime.test_runtime import Bed, settled
+from tests.support.bed import Bed, settled
 
 # The stand-ins below are not the classes that a compiled Outlet insists on.
 pytestmark = pytest.mark.interpreted_only

@@ -18,7 +18,7 @@ from postbus.messages.envelope import read_message
 from postbus.observe.meters import EntityMeter
 from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.sessions import AcceptNext
-from tests.unit.runtime.test_runtime import Bed, settled
+from tests.support.bed import Bed, settled
 
 # The stand-ins below are not the classes that a compiled SessionOutlet insists on.
 pytestmark = pytest.mark.interpreted_only

@@ -28,8 +28,8 @@ from postbus.errors import (
 from postbus.gateway.context import ConnectionContext
 from postbus.gateway.transactions.open_transactions import OpenTransaction, Transactions
 from postbus.runtime.loaded_fragment import LoadedFragment
+from tests.support.bed import Bed, settled
 from tests.support.operations import EnlistBy
-from tests.unit.runtime.test_runtime import Bed, settled
 
 SIZE = 100
 

@@ -29,7 +29,10 @@ class MemoryMailbox:
         self._check(address)
         return ROOM
 
-    async def send(self, address: Address, messages: list[PlainMessage]) -> None:
+    async def send(
+        self, address: Address, messages: list[PlainMessage], check: Callable[[], None]
+    ) -> None:
+        check()
         self._check(address)
         self.sent.append((address.path, messages))
 

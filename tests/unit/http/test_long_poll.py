@@ -22,7 +22,7 @@ from postbus.http import long_poll
 from postbus.http.long_poll import LongPoll
 from postbus.messages.envelope import read_message
 from postbus.model.plain_message import ReceivedMessage
-from tests.unit.runtime.test_runtime import Bed, settled
+from tests.support.bed import Bed, settled
 
 LONG_MS = 30_000
 

@@ -31,7 +31,7 @@ from postbus.namespace.entities import QueueEntity
 from postbus.runtime import runtime
 from postbus.settings import Settings
 from postbus.store.ports.catalog import EntityRecord, FragmentRecord
-from tests.unit.runtime.test_runtime import Bed, settled
+from tests.support.bed import Bed, settled
 
 ORDERS = resolve_path("orders")
 DEAD = resolve_path("orders/$DeadLetterQueue")
@@ -71,7 +71,8 @@ class Office:
         return accessed_at
 
     async def send(self, *bodies: bytes, **facts: Any) -> None:
-        await self.mailbox.send(ORDERS, [PlainMessage(body, **facts) for body in bodies])
+        messages = [PlainMessage(body, **facts) for body in bodies]
+        await self.mailbox.send(ORDERS, messages, self.check)
 
     async def receive(self, deletes: bool = False, wait_ms: int = 0) -> ReceivedMessage | None:
         return await self.mailbox.receive(ORDERS, deletes, wait_ms, self.gone, self.check)
@@ -121,8 +122,18 @@ async def test_a_send_is_answered_after_its_commit(office: Office) -> None:
 
 
 async def test_a_batch_is_stored_whole_or_not_at_all(office: Office) -> None:
+    messages = [PlainMessage(b"1"), PlainMessage(message_id="x" * 129)]
     with pytest.raises(InvalidArgument):
-        await office.mailbox.send(ORDERS, [PlainMessage(b"1"), PlainMessage(message_id="x" * 129)])
+        await office.mailbox.send(ORDERS, messages, office.check)
+    assert await office.receive() is None
+
+
+async def test_what_a_key_had_opened_is_not_stored_once_the_key_is_gone(office: Office) -> None:
+    """The body of a send may come slowly, and long after the right was first looked at."""
+    office.refusal = Unauthorized("The key is gone.")
+    with pytest.raises(Unauthorized):
+        await office.send(b"1")
+    office.refusal = None
     assert await office.receive() is None
 
 

@@ -23,7 +23,7 @@ from postbus.namespace.entities import QueueEntity
 from postbus.namespace.resubmit import Resubmission
 from postbus.settings import Settings
 from postbus.store.ports.catalog import EntityRecord, FragmentRecord
-from tests.unit.runtime.test_runtime import Bed
+from tests.support.bed import Bed
 
 DEAD = resolve_path("orders/$DeadLetterQueue")
 

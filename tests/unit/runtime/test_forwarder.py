@@ -19,9 +19,9 @@ from postbus.runtime import forwarder as forwarders
 from postbus.runtime.forwarder import Forwarder
 from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.requests import Call
+from tests.support.bed import Bed
 from tests.support.operations import Do
 from tests.support.topics import Sorter
-from tests.unit.runtime.test_runtime import Bed
 
 TOPIC, END = 1, 2
 
@@ -108,6 +108,27 @@ async def test_what_is_forwarded_to_an_entity_that_is_gone_is_a_dead_letter(town
     await town.publish(2)
     await until(lambda: town.count(DEAD_LETTER) == 24)
     assert town.count(MAIN, OUTBOX) == 0
+
+
+async def test_a_message_stays_at_its_source_too_if_its_destination_goes_before_that_hears(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The destination's mark goes with it. A dead letter too many is better than one too few."""
+    monkeypatch.setattr(forwarders, "TRY_AGAIN_S", 0.01)
+    town, accepted = Town(1), Forwarder._accepted
+
+    def first_fails(forwarder: Forwarder, *given: Any) -> None:
+        monkeypatch.setattr(Forwarder, "_accepted", accepted)
+        town.bed.store.failure = StoreUnavailable("The disk is full.")
+        accepted(forwarder, *given)
+        del town.fragments[END]
+
+    monkeypatch.setattr(Forwarder, "_accepted", first_fails)
+    await town.publish(1)
+    await until(lambda: town.topic.engine is not None and town.count(DEAD_LETTER) == 1)
+    assert town.arrived == 1
+    assert town.count(MAIN, OUTBOX) == 0
+    await town.bed.thread.stop()
 
 
 async def test_a_store_that_does_not_answer_is_asked_again(

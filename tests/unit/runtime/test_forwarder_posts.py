@@ -21,9 +21,9 @@ from postbus.runtime import forwarder as forwarders
 from postbus.runtime.forwarder import Forwarder
 from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.requests import Call
+from tests.support.bed import Bed
 from tests.support.operations import Do
 from tests.unit.runtime.test_forwarder import until
-from tests.unit.runtime.test_runtime import Bed
 
 VIA, FULL, FREE = 1, 2, 3
 BODY = b"body"

@@ -16,9 +16,9 @@ from postbus.broker.subqueue_numbers import MAIN
 from postbus.runtime.forwarder import Forwarder
 from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.requests import Call
+from tests.support.bed import Bed
 from tests.support.operations import Do
 from tests.support.topics import Sorter
-from tests.unit.runtime.test_runtime import Bed
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from postbus.errors import OutcomeUnknown, ServiceBusError, StoreUnavailable
-from tests.unit.runtime.test_runtime import Bed, Taker, bed, settled
+from tests.support.bed import Bed, Taker, bed, settled
 
 __all__ = ["bed"]
 
