@@ -35,6 +35,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 RUNTIME := $(VENV)/.runtime-ready
 DEV := $(VENV)/.dev-ready
+NATIVE := $(VENV)/.native-ready
 NODE := tests/js/node_modules/.ready
 COMPILED := build/compiled/.ready
 # What is run: the compiled modules where there are any that are not older than the sources.
@@ -48,7 +49,7 @@ help:
 	@sed -n '3,/^#$$/s/^# \{0,3\}//p' Makefile
 
 # Compiled first, so that a start spends its time on starting, also where Python may write no cache.
-serve: $(RUNTIME)
+serve: $(RUNTIME) $(NATIVE)
 	@$(BIN)/python -m compileall -q src
 	@$(CODE) exec $(BIN)/postbus serve $(ARGS)
 
@@ -84,6 +85,8 @@ coverage: $(DEV)
 		tests/unit/amqp tests/unit/broker tests/property/amqp tests/property/broker $(ARGS)
 
 check: $(DEV)
+	POSTBUS_NATIVE=1 CFLAGS="-O2 -Wall -Wextra -Werror" $(BIN)/python setup.py --quiet build_ext --force \
+		--build-lib build/check --build-temp build/check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src bench
@@ -140,7 +143,7 @@ dev: $(DEV) $(NODE)
 
 # Beside the sources and not among them: a source that is changed is what runs next.
 compile: $(COMPILED)
-$(COMPILED): setup.py pyproject.toml $(shell find src -name '*.py') | $(DEV)
+$(COMPILED): setup.py pyproject.toml $(shell find src -name '*.py' -o -name '*.c') | $(DEV)
 	@echo "Compiling the hot modules (two minutes, once)"
 	@rm -rf build/compiled build/mypyc && mkdir -p build && touch build/.compiling
 	POSTBUS_COMPILE=1 $(PIP) install --no-deps --no-build-isolation --target build/compiled .
@@ -152,11 +155,20 @@ $(RUNTIME): requirements/build.txt requirements/runtime.txt pyproject.toml
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --require-hashes -r requirements/build.txt
 	$(PIP) install --require-hashes --only-binary :all: -r requirements/runtime.txt
-	$(PIP) install --no-deps --no-build-isolation --editable .
+	POSTBUS_NATIVE=0 $(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# The thread that writes the log, beside its source. Nothing older may stay where the build fails.
+$(NATIVE): setup.py src/postbus/store/log/_segment_writer.c | $(RUNTIME)
+	@mkdir -p build && rm -rf build/native src/postbus/store/log/*.so
+	@$(BIN)/python setup.py --quiet build_ext --inplace --build-lib build/native \
+		--build-temp build/native >build/native.log 2>&1 || true
+	@$(BIN)/python -c 'import postbus.store.log._segment_writer' 2>>build/native.log || \
+		echo "No C compiler that works, see build/native.log: a Python thread writes the log"
 	@touch $@
 
 # Without build isolation: what builds python-qpid-proton is locked too (requirements/build.txt).
-$(DEV): requirements/dev.txt $(RUNTIME)
+$(DEV): requirements/dev.txt $(RUNTIME) | $(NATIVE)
 	@echo "Setting up the test packages (one is compiled: about a minute)"
 	$(PIP) install --require-hashes --no-build-isolation -r requirements/dev.txt
 	@touch $@
@@ -180,4 +192,5 @@ lock:
 
 clean:
 	rm -rf $(VENV) build dist tests/js/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -f src/postbus/store/log/*.so
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
