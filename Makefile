@@ -15,6 +15,7 @@
 #   make bench-feed                  what a reader of the change feed costs the traffic
 #   make bench-spark, bench-archive, bench-resubmit   the data pipeline
 #   make bench-duplicates            what duplicate detection costs with a full window
+#   make bench-writer                what a commit costs, by the thread that writes it
 #   make lock                        write the locked lists anew         make clean
 #
 # Needs python3 >= 3.11 with venv, make, and a C compiler for the tests. Node comes from the test list.
@@ -44,6 +45,7 @@ CODE = $(shell $(MAKE) -q $(COMPILED) 2>/dev/null && echo PYTHONPATH=$(CURDIR)/b
 .PHONY: help serve test test-compiled test-long test-spark compile simulate fuzz check coverage format
 .PHONY: bench bench-backlog bench-duplicates bench-hostile bench-sdk bench-soak bench-topics
 .PHONY: bench-archive bench-feed bench-resubmit bench-sessions bench-spark bench-transactions
+.PHONY: bench-writer
 .PHONY: lock clean dev
 help:
 	@sed -n '3,/^#$$/s/^# \{0,3\}//p' Makefile
@@ -120,6 +122,9 @@ bench-feed: $(COMPILED)
 
 bench-soak: $(COMPILED)
 	@PYTHONPATH=build/compiled $(BIN)/python -m bench.soak $(ARGS)
+
+bench-writer: $(DEV)
+	@$(BIN)/python -m bench.segment_writer $(ARGS)
 
 # Takes about ten minutes and 5 GB of disk with its default sizes.
 bench-backlog: $(COMPILED)
