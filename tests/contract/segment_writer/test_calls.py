@@ -61,8 +61,10 @@ def test_what_was_collected_is_in_the_file_after_a_kill(
     file = tmp_path / "segment"
     with start(library, kind, ENDLESS, str(file)) as process:
         assert process.stdout is not None and process.stderr is not None
-        said = [process.stdout.readline() for _ in range(100)]
-        process.kill()
+        try:
+            said = [process.stdout.readline() for _ in range(100)]
+        finally:
+            process.kill()
         said += process.stdout.readlines()
         assert process.stderr.read() == ""
     last = max(int(number) for number in said if number.endswith("\n"))
