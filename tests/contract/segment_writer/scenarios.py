@@ -64,7 +64,7 @@ def a_frame_is_durable_after_its_sync_and_not_before(open_writer: OpenWriter) ->
     begin_round(writer, file)
     assert [call.kind for call in calls.made()] == [WRITE]
     assert (writer.collect(), writer.durable, has_news(writer)) == (0, 0, False)
-    waiter = threading.Thread(target=writer.wait, args=(1,))
+    waiter = threading.Thread(target=writer.wait, args=(1,), daemon=True)
     waiter.start()
     calls.let_pass(SYNC)
     waiter.join()
@@ -292,7 +292,7 @@ def closing_waits_for_the_sync(open_writer: OpenWriter) -> None:
     writer, file = open_writer(), new_file()
     begin_round(writer, file)
     writer.submit(2, file, 1, [b"last"])
-    closer = threading.Thread(target=writer.close)
+    closer = threading.Thread(target=writer.close, daemon=True)
     closer.start()
     assert writer.durable == 0
     calls.let_pass(SYNC)

@@ -142,7 +142,7 @@ def test_other_threads_wait_and_collect_while_one_submits(writer: SegmentWriter,
             waited.append((sequence, writer.durable >= sequence))
 
     turn = threading.Semaphore(0)
-    threads = [threading.Thread(target=target) for target in (collect, wait)]
+    threads = [threading.Thread(target=target, daemon=True) for target in (collect, wait)]
     for thread in threads:
         thread.start()
     sequence = 0
