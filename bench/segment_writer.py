@@ -7,8 +7,8 @@ The interpreter is busy all the time, as it is in a broker under load, in one of
   looks which are durable, as the event loop does. SQLite has a thread of its own for its commits.
 - `beside`: another thread is busy, and the thread that commits waits for each commit.
 
-The slices that get done tell what a commit takes from the rest of the broker. The CPU of a commit
-is that of the process without the slices.
+The CPU that goes into the slices tells what commits leave for the rest of the broker. The CPU of a
+commit is that of the process without the slices.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Run:
     commits_s: float
     cpu_us: float
     slices_share: float
-    """Of the slices that get done in the same time without any commit."""
+    """CPU of the slices, as a share of the time that passed."""
 
 
 class Commits(Protocol):
@@ -161,7 +161,7 @@ class BusyThread:
     """A thread that does slices until it is stopped."""
 
     def __init__(self) -> None:
-        self.slices = 0
+        self.cpu_s = 0.0
         self._goes_on = True
         self._thread = threading.Thread(target=self._work)
         self._thread.start()
@@ -169,40 +169,30 @@ class BusyThread:
     def _work(self) -> None:
         while self._goes_on:
             work_slice()
-            self.slices += 1
+        self.cpu_s = time.thread_time()
 
     def stop(self) -> None:
         self._goes_on = False
         self._thread.join()
 
 
-def slice_us() -> float:
-    """What a slice costs by itself: the median of many, so that others on the machine count
-    little."""
-    found = []
-    for _ in range(200):
-        began = time.thread_time_ns()
-        for _ in range(20):
-            work_slice()
-        found.append((time.thread_time_ns() - began) / 20_000)
-    return sorted(found)[100]
-
-
-def in_the_loop(commits: Commits, case: Case, data: bytes, until: float) -> tuple[int, int]:
-    """Returns commits and slices done."""
-    started = durable = slices = 0
+def in_the_loop(commits: Commits, case: Case, data: bytes, until: float) -> tuple[int, float]:
+    """Returns the commits done, and the CPU of the slices in seconds."""
+    started = durable = 0
+    sliced_ns = 0
     while time.monotonic() < until:
         while started - durable < case.in_flight:
             started += 1
             commits.start(started, data)
+        began = time.thread_time_ns()
         work_slice()
-        slices += 1
+        sliced_ns += time.thread_time_ns() - began
         durable = commits.durable()
     commits.wait(started)
-    return started, slices
+    return started, sliced_ns / 1e9
 
 
-def beside(commits: Commits, case: Case, data: bytes, until: float) -> tuple[int, int]:
+def beside(commits: Commits, case: Case, data: bytes, until: float) -> tuple[int, float]:
     """Likewise, with another thread that is busy. Waits for the oldest commit in flight."""
     busy = BusyThread()
     started = 0
@@ -212,7 +202,7 @@ def beside(commits: Commits, case: Case, data: bytes, until: float) -> tuple[int
         commits.wait(max(0, started - case.in_flight + 1))
     commits.wait(started)
     busy.stop()
-    return started, busy.slices
+    return started, busy.cpu_s
 
 
 MODES: Final = {"loop": in_the_loop, "beside": beside}
@@ -226,15 +216,12 @@ WRITERS: Final[dict[str, Callable[[Path], Commits]]] = {
 def run(writer: str, mode: str, case: Case, folder: Path, seconds: float) -> Run:
     folder.mkdir()
     data, _ = batch.pack(1, 1, 0, 0, [os.urandom(case.record_bytes)] * case.records)
-    cost_us = slice_us()
     with closing(WRITERS[writer](folder)) as commits:
         began, cpu = time.monotonic(), time.process_time()
-        done, slices = MODES[mode](commits, case, data, began + seconds)
+        done, sliced = MODES[mode](commits, case, data, began + seconds)
         cpu = time.process_time() - cpu
         took = time.monotonic() - began
-    cpu_us = (cpu * 1e6 - slices * cost_us) / done
-    share = slices * cost_us / 1e6 / took
-    return Run(writer, mode, case.title, done / took, cpu_us, share)
+    return Run(writer, mode, case.title, done / took, (cpu - sliced) * 1e6 / done, sliced / took)
 
 
 def table(mode: str, runs: list[Run]) -> str:
@@ -255,7 +242,7 @@ def _cell(runs: list[Run]) -> str:
     share = Spread.of([100 * one.slices_share for one in runs])
     if rate is None or cpu is None or share is None:
         return "-"
-    return f"{rate.text(0)}/s, {cpu.middle:.0f} µs, {share.middle:.0f} %"
+    return f"{rate.text(0)}/s, {cpu.text(0)} µs, {share.middle:.0f} %"
 
 
 def measure(given: argparse.Namespace, folder: Path) -> int:
@@ -270,7 +257,7 @@ def measure(given: argparse.Namespace, folder: Path) -> int:
                     runs.append(run(writer, mode, case, place, given.seconds))
     for mode in MODES:
         say(table(mode, [one for one in runs if one.mode == mode]) + "\n")
-    say("median (least..most) of the rounds: commits, CPU of a commit, slices of other work done")
+    say("median (least..most) of the rounds: commits, CPU of a commit, time left for slices")
     write_json(given.output, {"machine": machine(folder), "runs": [asdict(one) for one in runs]})
     return 0
 
