@@ -10,6 +10,7 @@ import gc
 import os
 import resource
 import select
+import signal
 import sys
 import threading
 import traceback
@@ -311,6 +312,21 @@ def a_thread_that_holds_the_interpreters_lock_holds_nobody_up(open_writer: OpenW
     calls.await_with_the_interpreters_lock(4)
     writer.wait(2)
     assert writer.collect() == 2
+
+
+@scenario
+def a_signal_ends_the_waiting_of_the_main_thread(open_writer: OpenWriter) -> None:
+    def interrupt(*_: object) -> None:
+        raise InterruptedError
+
+    signal.signal(signal.SIGALRM, interrupt)
+    writer, file = open_writer(), new_file()
+    begin_round(writer, file)
+    with pytest.raises(InterruptedError):  # noqa: PT012  # the signal may come before the wait
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        writer.wait(1)
+    calls.let_pass(SYNC)
+    writer.wait(1)
 
 
 @scenario
