@@ -15,6 +15,7 @@
 #   make bench-feed                  what a reader of the change feed costs the traffic
 #   make bench-spark, bench-archive, bench-resubmit   the data pipeline
 #   make bench-duplicates            what duplicate detection costs with a full window
+#   make bench-writer                what a commit costs, by the thread that writes it
 #   make lock                        write the locked lists anew         make clean
 #
 # Needs python3 >= 3.11 with venv, make, and a C compiler for the tests. Node comes from the test list.
@@ -35,6 +36,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 RUNTIME := $(VENV)/.runtime-ready
 DEV := $(VENV)/.dev-ready
+NATIVE := $(VENV)/.native-ready
 NODE := tests/js/node_modules/.ready
 COMPILED := build/compiled/.ready
 # What is run: the compiled modules where there are any that are not older than the sources.
@@ -43,12 +45,13 @@ CODE = $(shell $(MAKE) -q $(COMPILED) 2>/dev/null && echo PYTHONPATH=$(CURDIR)/b
 .PHONY: help serve test test-compiled test-long test-spark compile simulate fuzz check coverage format
 .PHONY: bench bench-backlog bench-duplicates bench-hostile bench-sdk bench-soak bench-topics
 .PHONY: bench-archive bench-feed bench-resubmit bench-sessions bench-spark bench-transactions
+.PHONY: bench-writer
 .PHONY: lock clean dev
 help:
 	@sed -n '3,/^#$$/s/^# \{0,3\}//p' Makefile
 
 # Compiled first, so that a start spends its time on starting, also where Python may write no cache.
-serve: $(RUNTIME)
+serve: $(RUNTIME) $(NATIVE)
 	@$(BIN)/python -m compileall -q src
 	@$(CODE) exec $(BIN)/postbus serve $(ARGS)
 
@@ -84,6 +87,8 @@ coverage: $(DEV)
 		tests/unit/amqp tests/unit/broker tests/property/amqp tests/property/broker $(ARGS)
 
 check: $(DEV)
+	POSTBUS_NATIVE=1 CFLAGS="-O2 -Wall -Wextra -Werror" $(BIN)/python setup.py --quiet build_ext --force \
+		--build-lib build/check --build-temp build/check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src bench
@@ -120,6 +125,9 @@ bench-feed: $(COMPILED)
 bench-soak: $(COMPILED)
 	@PYTHONPATH=build/compiled $(BIN)/python -m bench.soak $(ARGS)
 
+bench-writer: $(DEV)
+	@$(BIN)/python -m bench.segment_writer $(ARGS)
+
 # Takes about ten minutes and 5 GB of disk with its default sizes.
 bench-backlog: $(COMPILED)
 	@PYTHONPATH=build/compiled $(BIN)/python -m bench.backlog $(ARGS)
@@ -142,7 +150,7 @@ dev: $(DEV) $(NODE)
 
 # Beside the sources and not among them: a source that is changed is what runs next.
 compile: $(COMPILED)
-$(COMPILED): setup.py pyproject.toml $(shell find src -name '*.py') | $(DEV)
+$(COMPILED): setup.py pyproject.toml $(shell find src -name '*.py' -o -name '*.c') | $(DEV)
 	@echo "Compiling the hot modules (two minutes, once)"
 	@rm -rf build/compiled build/mypyc && mkdir -p build && touch build/.compiling
 	POSTBUS_COMPILE=1 $(PIP) install --no-deps --no-build-isolation --target build/compiled .
@@ -154,11 +162,20 @@ $(RUNTIME): requirements/build.txt requirements/runtime.txt pyproject.toml
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --require-hashes -r requirements/build.txt
 	$(PIP) install --require-hashes --only-binary :all: -r requirements/runtime.txt
-	$(PIP) install --no-deps --no-build-isolation --editable .
+	POSTBUS_NATIVE=0 $(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# The thread that writes the log, beside its source. Nothing older may stay where the build fails.
+$(NATIVE): setup.py src/postbus/store/log/_segment_writer.c | $(RUNTIME)
+	@mkdir -p build && rm -rf build/native src/postbus/store/log/*.so
+	@$(BIN)/python setup.py --quiet build_ext --inplace --build-lib build/native \
+		--build-temp build/native >build/native.log 2>&1 || true
+	@$(BIN)/python -c 'import postbus.store.log._segment_writer' 2>>build/native.log || \
+		echo "No C compiler that works, see build/native.log: a Python thread writes the log"
 	@touch $@
 
 # Without build isolation: what builds python-qpid-proton is locked too (requirements/build.txt).
-$(DEV): requirements/dev.txt $(RUNTIME)
+$(DEV): requirements/dev.txt $(RUNTIME) | $(NATIVE)
 	@echo "Setting up the test packages (one is compiled: about a minute)"
 	$(PIP) install --require-hashes --no-build-isolation -r requirements/dev.txt
 	@touch $@
@@ -182,4 +199,5 @@ lock:
 
 clean:
 	rm -rf $(VENV) build dist tests/js/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -f src/postbus/store/log/*.so
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,5 @@
-"""Builds Postbus; with POSTBUS_COMPILE=1 its hot modules are compiled by mypyc (docs/compiling.md).
+"""Builds Postbus: with a C compiler the thread that writes the log, and with POSTBUS_COMPILE=1 the
+hot modules by mypyc (docs/compiling.md).
 
 Everything else about the package is in pyproject.toml.
 """
@@ -6,7 +7,7 @@ Everything else about the package is in pyproject.toml.
 import os
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Extension, setup
 
 ROOT = Path("src/postbus")
 
@@ -73,6 +74,25 @@ def hot_modules() -> list[str]:
     return [str(ROOT / name) for name in sorted((core | SHELL) - INTERPRETED)]
 
 
+def segment_writer() -> list[Extension]:
+    """The native thread of the log. POSTBUS_NATIVE=0 leaves it out; with POSTBUS_NATIVE=1 a build
+    that fails is an error, and without either Postbus goes on in Python."""
+    wanted = os.environ.get("POSTBUS_NATIVE", "")
+    if wanted == "0":
+        return []
+    return [
+        Extension(
+            "postbus.store.log._segment_writer",
+            [str(ROOT / "store/log/_segment_writer.c")],
+            extra_compile_args=["-std=gnu11", "-pthread"],
+            extra_link_args=["-pthread"],
+            py_limited_api=True,
+            optional=wanted != "1",
+        )
+    ]
+
+
+native = segment_writer()
 if os.environ.get("POSTBUS_COMPILE") == "1":
     from mypyc.build import mypycify
 
@@ -83,6 +103,9 @@ if os.environ.get("POSTBUS_COMPILE") == "1":
         multi_file=True,  # one file of 225,000 lines takes the compiler a fifth longer
         target_dir=WORK,
     )
-    setup(ext_modules=extensions, options={"build": {"build_base": WORK}})
+    setup(ext_modules=extensions + native, options={"build": {"build_base": WORK}})
+elif native:
+    # The stable interface of Python: one wheel for every version from this one on.
+    setup(ext_modules=native, options={"bdist_wheel": {"py_limited_api": "cp311"}})
 else:
     setup()

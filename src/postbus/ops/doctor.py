@@ -56,11 +56,13 @@ def examine(settings: Settings) -> list[Finding]:
 
 
 def compiled_modules() -> list[str]:
-    """The modules of this installation that are machine code, as this Python finds them."""
+    """The modules of this installation that are machine code, as this Python finds them. Modules
+    that are C from the start have names with an underscore, and do not count."""
     found = []
     for module in walk_packages(postbus.__path__, "postbus."):
         spec = module.module_finder.find_spec(module.name, None)
-        if spec is not None and str(spec.origin).endswith(tuple(EXTENSION_SUFFIXES)):
+        is_machine_code = str(spec and spec.origin).endswith(tuple(EXTENSION_SUFFIXES))
+        if is_machine_code and "._" not in module.name:
             found.append(module.name)
     return sorted(found)
 
