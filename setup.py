@@ -57,6 +57,7 @@ SHELL = {
     "runtime/sessions.py",
     "runtime/sliced_work.py",
     "runtime/timers.py",
+    "runtime/turn.py",
     "gateway/settlement.py",
     "observe/turns.py",
     "store/batch.py",

@@ -35,7 +35,9 @@ class Store:
         )
 
     def _committed(self, part: StorePart, written: Written) -> None:
-        self._world.models[part.lease.fragment].committed(part, written)
+        fragment = part.lease.fragment
+        self._world.durable_heads[fragment] = part.base + part.count
+        self._world.models[fragment].committed(part, written)
 
     def start(self) -> None:
         world = self._world

@@ -17,10 +17,11 @@ from postbus.broker.window import WindowLimits
 from postbus.errors import InternalError, ServiceBusError
 from postbus.runtime.engine_cache import Retired
 from postbus.runtime.forwarder import Forwarder
-from postbus.runtime.loaded_fragment import LoadedFragment, Output
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.receivers import OutgoingMessage
 from postbus.runtime.requests import Call, Chore, GiveBack
 from postbus.runtime.runtime import Runtime
+from postbus.runtime.turn import Turn
 from postbus.store.ports.journal import Part as StorePart
 from tests.simulation.history import History, fault_of
 from tests.simulation.journal import Written
@@ -58,9 +59,7 @@ class WatchedRuntime(Runtime):
         self.world.engine_lost(fragment, str(refusal))
         super().discard(fragment, refusal)
 
-    def _fault(
-        self, fragment: LoadedFragment, error: Exception, requests: list[Any], outputs: list[Output]
-    ) -> None:
+    def _fault(self, fragment: LoadedFragment, error: Exception, turn: Turn) -> None:
         raise error  # the real runtime logs the error, refuses all requests and goes on
 
 
@@ -132,6 +131,8 @@ class World:
         self.fragments: dict[int, LoadedFragment] = {}
         """Those of the present process."""
         self.receivers: list[Receiver] = []
+        self.durable_heads: dict[int, int] = {}
+        """Offset after the newest record that the store has of each fragment."""
         self.parts: list[Part] = []
         self.stores = [Store(self, on_disk)]
 

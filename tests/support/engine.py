@@ -83,6 +83,7 @@ class Engine:
         part = Part(self.lease, ledger.head, len(ledger.pending), self.now, data, made)
         assert self.store.commit([part]) == {self.fragment}
         ledger.seal()
+        ledger.committed(ledger.head)
         if made is not None:
             ledger.checkpointed(made)
 

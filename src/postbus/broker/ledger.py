@@ -47,6 +47,7 @@ class Ledger:
         "checkpoint",
         "counts",
         "delta",
+        "durable",
         "first_number",
         "head",
         "history",
@@ -70,6 +71,8 @@ class Ledger:
         self._next = 1
         self.head = head
         """Offset of the next record that will be written."""
+        self.durable = head
+        """Offset after the newest record that is known to be durable."""
         self.checkpoint = head
         self.counts: dict[tuple[int, int], int] = {}
         self.size_bytes = 0
@@ -113,9 +116,10 @@ class Ledger:
         """Add a copy of a message whose body is written already."""
         message.weigh()
         self._emit(
+            message,
             records.encode(
                 RecordKind.DISTRIBUTED, message, message.subqueue, message.lane, message.number
-            )
+            ),
         )
         self._added(message)
 
@@ -130,9 +134,10 @@ class Ledger:
     def drop(self, message: Message) -> None:
         """A message with a known id was accepted: only its record is kept."""
         self._emit(
+            message,
             records.encode(
                 RecordKind.DUPLICATE, message, message.subqueue, message.lane, message.number
-            )
+            ),
         )
         if message.trail is not None:
             self.marks[message.trail.origin] = message.trail.origin_number
@@ -141,11 +146,13 @@ class Ledger:
         record = records.encode_with_body(kind, message, body)
         message.base = self.head
         message.position = self._at + self._layout.prefix_size + len(record) - len(body)
-        self._emit(record)
+        self._emit(message, record)
 
     def remove(self, kind: RecordKind, message: Message) -> None:
         """A message goes for good."""
-        self._emit(records.encode(kind, message, message.subqueue, message.lane, message.number))
+        self._emit(
+            message, records.encode(kind, message, message.subqueue, message.lane, message.number)
+        )
         self._removed(message, message.subqueue, message.lane, message.number, message.indexed)
 
     def move(
@@ -158,7 +165,7 @@ class Ledger:
             message.keep_first_number()
         message.subqueue, message.lane, message.number = subqueue, lane, number
         _weigh(message)
-        self._emit(records.encode(kind, message, from_subqueue, from_lane, from_number))
+        self._emit(message, records.encode(kind, message, from_subqueue, from_lane, from_number))
         self._removed(message, from_subqueue, from_lane, from_number, message.indexed)
         # The index does not have the message in its new lane, which is never its old lane.
         message.indexed = False
@@ -167,7 +174,9 @@ class Ledger:
     def change(self, kind: RecordKind, message: Message) -> None:
         """A message stays in its place with other fields."""
         _weigh(message)
-        self._emit(records.encode(kind, message, message.subqueue, message.lane, message.number))
+        self._emit(
+            message, records.encode(kind, message, message.subqueue, message.lane, message.number)
+        )
         self._changed(message)
 
     def copy(self, message: Message, body: bytes) -> None:
@@ -175,7 +184,8 @@ class Ledger:
         self._write_body(RecordKind.COPIED, message, body)
         self._changed(message)
 
-    def _emit(self, record: bytes) -> None:
+    def _emit(self, message: Message, record: bytes) -> None:
+        message.last_base = self.head
         self.pending.append(record)
         self.bytes_since_checkpoint += len(record)
         self._at += self._layout.prefix_size + len(record)
@@ -248,6 +258,14 @@ class Ledger:
         self.head += len(records)
         self._at = self._layout.header_size
         return records
+
+    def committed(self, end: int) -> None:
+        """The store has all records below this offset."""
+        self.durable = end
+
+    def is_durable(self, message: Message) -> bool:
+        """Has the store everything that happened to the message? A batch is durable as a whole."""
+        return message.last_base < self.durable
 
     def make_checkpoint(self) -> Checkpoint:
         """Sum up everything until now, pending records included."""

@@ -23,7 +23,6 @@ STATE: Final = 5
 """The state of a session, as the body of a row: not a message. A session has at most one."""
 LANES: Final = (ACTIVE, DEFERRED, SCHEDULED, OUTBOX, PUBLISHING, STATE)
 
-
 NO_TTL: Final = -1
 
 # enqueued_at, ttl, delivery_count, enqueue_number, header size, and the lengths of message id,
@@ -138,6 +137,7 @@ class Message:
         "holder",
         "indexed",
         "lane",
+        "last_base",
         "layout",
         "length",
         "locked_until",
@@ -178,9 +178,7 @@ class Message:
         self.length = len(raw) if raw is not None else 0
         self.subqueue = MAIN
         self.lane = ACTIVE
-        self.number = 0
-        self.enqueue_number = 0
-        self.delivery_count = 0
+        self.number = self.enqueue_number = self.delivery_count = 0
         # Where the body lies: offset of its record batch, and place in it.
         self.base = -1
         self.position = 0
@@ -196,6 +194,8 @@ class Message:
         self.delivered_at: Instant = 0
         self.holder = 0
         self.indexed = False
+        # Offset of the batch with its newest record; -1 if it was read from the store.
+        self.last_base = -1
         # The layout of its bytes, noted by the code that made the message, to save a second look.
         self.layout: object = None
 
@@ -207,7 +207,7 @@ class Message:
         other.subqueue, other.lane = self.subqueue, self.lane
         other.number, other.enqueue_number = self.number, self.enqueue_number
         other.delivery_count = self.delivery_count
-        other.base, other.position = self.base, self.position
+        other.base, other.position, other.last_base = self.base, self.position, self.last_base
         other.properties, other.source = self.properties, self.source
         other.reason, other.description = self.reason, self.description
         other.trail, other.layout = self.trail, self.layout

@@ -74,7 +74,7 @@ class Browser(ClientReceiver):
                 link.drained()
                 gateway.touch()
             return
-        if gateway.full:
+        if gateway.holds_back(self):
             return
         self._looking = True
         gateway.promised_bytes += LOOK_BYTES_MAX

@@ -7,7 +7,7 @@ of them.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from postbus.amqp.events import Event
 from postbus.amqp.link import Link
@@ -23,6 +23,9 @@ from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.requests import Lose
 from postbus.runtime.runtime import Runtime
 from postbus.runtime.sliced_work import Step
+
+if TYPE_CHECKING:
+    from postbus.gateway.client_links import ClientReceiver
 
 ORPHANS_MAX: Final = 10_000
 
@@ -44,6 +47,8 @@ class ClientConnection:
         """Responses that wait for the client's credit, on all links."""
         self.promised_bytes = 0
         """Messages that are written to the client when their commit is back."""
+        self.held_back: dict[ClientReceiver, None] = {}
+        """Receivers that found no room for what they were to be promised."""
         self.session_holders: set[int] = set()
         """The links that hold a message session."""
         self.orphans: dict[bytes, tuple[LoadedFragment, int]] = {}
@@ -105,10 +110,9 @@ class ClientConnection:
 
     # -- what it does ------------------------------------------------------------------------
 
-    @property
     @abstractmethod
-    def full(self) -> bool:
-        """The client was promised as much as may wait for it. Receivers that ask are woken when
+    def holds_back(self, receiver: ClientReceiver) -> bool:
+        """The client was promised as much as may wait for it. The receiver that asks is woken when
         there is room again."""
 
     @abstractmethod

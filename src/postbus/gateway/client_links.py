@@ -119,10 +119,12 @@ class SessionLinks:
     """What the links of one AMQP session share: messages that are on their way to them and not
     sent yet, and the entity that transactions in the session go through."""
 
-    __slots__ = ("count", "cross_entity", "via")
+    __slots__ = ("count", "cross_entity", "held_back", "via")
 
     def __init__(self) -> None:
         self.count = 0
+        self.held_back: dict[ClientReceiver, None] = {}
+        """Receivers with credit that found no room in the session."""
         self.cross_entity = False
         """Its transactions may reach several entities (`postbus.gateway.transactions.send_via`)."""
         self.via: Entity | None = None
@@ -173,6 +175,9 @@ class ClientReceiver(DispositionOrigin):
         # What was promised comes no more where a commit has failed, and is given back where it
         # comes.
         self._return(self._reserved, self._reserved_bytes)
+        self.gateway.held_back.pop(self, None)
+        self._promises.held_back.pop(self, None)
+        wake_all(self._promises.held_back)  # its unsettled deliveries take no room any more
         self._count_receivers()
         self.fragment.on_lost.pop(self._lost, None)
         if self._waited and self._meter is not None:
@@ -208,9 +213,13 @@ class ClientReceiver(DispositionOrigin):
         self._runtime.wake(self.fragment)
 
     def capacity(self) -> int:
-        if self.gateway.full:
+        if self.gateway.holds_back(self):
             return 0
-        return self._link.room_beside(self._reserved, self._promises.count)
+        link, promises = self._link, self._promises
+        room = link.room_beside(self._reserved, promises.count)
+        if room == 0 and link.credit > self._reserved:
+            promises.held_back[self] = None
+        return room
 
     def reserve(self, message: Message, raw: bytes) -> OutgoingMessage:
         self._reserved += 1
@@ -230,8 +239,11 @@ class ClientReceiver(DispositionOrigin):
     def deliver(self, messages: list[OutgoingMessage]) -> None:
         if self._reserved:  # and not returned by a close
             self._return(len(messages), sum([outgoing.size for outgoing in messages]))
-        for outgoing in messages:
-            self._deliver(outgoing)
+        unsent = [outgoing for outgoing in messages if not self._deliver(outgoing)]
+        if unsent:
+            # What they were to take is free, of the credit and of the room in the session.
+            self._promises.held_back[self] = None
+            wake_all(self._promises.held_back)
         self.gateway.touch()
 
     def _return(self, count: int, size: int) -> None:
@@ -240,14 +252,15 @@ class ClientReceiver(DispositionOrigin):
         self._promises.count -= count
         self.gateway.promised_bytes -= size
 
-    def _deliver(self, outgoing: OutgoingMessage) -> None:
+    def _deliver(self, outgoing: OutgoingMessage) -> bool:
+        """Send a message; says whether it was sent."""
         link = self._link
         token, payload = outgoing.token, outgoing.payload
         if payload is None:
-            return
+            return False
         if not link.attached or (token is not None and link.credit <= 0):
             self._runtime.submit(GiveBack(self.fragment, outgoing))
-            return
+            return False
         self._waited = False
         if token is None:
             # No lock, no token: Azure leaves the tag of a settled delivery empty, and the SDKs
@@ -260,6 +273,7 @@ class ClientReceiver(DispositionOrigin):
         if meter is not None:
             meter.receives += 1
             meter.bytes_out += len(outgoing.raw)
+        return True
 
     def drained(self) -> None:
         if self._waited and self._meter is not None:
@@ -321,10 +335,16 @@ class ClientReceiver(DispositionOrigin):
     def settled(self, deliveries: list[OutgoingDelivery]) -> None:
         for delivery in deliveries:
             self.tokens.discard(delivery.tag)
-        gateway = self.gateway
-        gateway.touch()
-        # Room in the session may be what another link of it waits for (at most 2,048 unsettled).
-        for link in self._link.session.senders():
-            owner = link.owner
-            if isinstance(owner, ClientReceiver) and link.credit > 0:
-                owner.wake()
+        self.gateway.touch()
+        # Room in the session may be what a link of it waits for (at most 2,048 unsettled).
+        if self._promises.held_back:
+            wake_all(self._promises.held_back)
+
+
+def wake_all(held_back: dict[ClientReceiver, None]) -> None:
+    """Let the next turn look at receivers that had no room."""
+    receivers = list(held_back)
+    held_back.clear()
+    for receiver in receivers:
+        if receiver.credit > 0:
+            receiver.wake()

@@ -31,7 +31,7 @@ from postbus.auth.authority import Claims
 from postbus.errors import ConnectionForced, SecondReceiver, ServiceBusError, Unauthorized
 from postbus.gateway.attach import attach
 from postbus.gateway.client_connection import ClientConnection
-from postbus.gateway.client_links import ClientReceiver, ClientSender
+from postbus.gateway.client_links import ClientReceiver, ClientSender, wake_all
 from postbus.gateway.context import ConnectionContext
 from postbus.gateway.input_queue import InputQueue
 from postbus.gateway.lost_claims import address_of, detach_unproven
@@ -88,7 +88,6 @@ class Gateway(ClientConnection):
         self._timer: asyncio.TimerHandle | None = None
         self._clean = False
         self._writable = True
-        self._starving = False
         self._expecting = False
         """The timer rings when a delivery should be whole."""
         self._input = InputQueue()
@@ -251,21 +250,17 @@ class Gateway(ClientConnection):
         self._resume()
         self._wake_receivers()
 
-    @property
-    def full(self) -> bool:
+    def holds_back(self, receiver: ClientReceiver) -> bool:
         waiting = self.promised_bytes + self._connection.out_bytes
         if self._writable and waiting <= self.service.settings.write_buffer_max_bytes:
             return False
-        self._starving = True
+        self.held_back[receiver] = None
         return True
 
     def _wake_receivers(self) -> None:
         """There is room again: let the receivers that were held back have their turn."""
-        if self._starving and self._writable:
-            self._starving = False
-            for link in self.links():
-                if isinstance(link.owner, ClientReceiver) and link.owner.credit:
-                    link.owner.wake()
+        if self.held_back and self._writable:
+            wake_all(self.held_back)
 
     def _overfed(self) -> bool:
         return (

@@ -12,8 +12,8 @@ from postbus.errors import OutcomeUnknown, ServiceBusError, StoreUnavailable
 from postbus.model.index_rows import Checkpoint
 from postbus.model.times import Instant
 from postbus.runtime.accounting import account
-from postbus.runtime.loaded_fragment import LoadedFragment, Output
-from postbus.runtime.requests import Request
+from postbus.runtime.loaded_fragment import LoadedFragment
+from postbus.runtime.turn import Turn
 from postbus.store import batch
 from postbus.store.ports.journal import Lease, Part
 
@@ -72,28 +72,13 @@ class Commit:
     and keep every message of every turn until the garbage collector runs.
     """
 
-    __slots__ = ("fragments", "outputs", "requests", "started", "written")
+    __slots__ = ("started", "turn", "written")
 
-    def __init__(
-        self,
-        written: list[PreparedPart],
-        fragments: dict[LoadedFragment, None],
-        requests: list[Request],
-        outputs: list[Output],
-    ) -> None:
+    def __init__(self, written: list[PreparedPart], turn: Turn) -> None:
         self.written = written
-        self.fragments = fragments
-        self.requests = requests
-        self.outputs = outputs
+        self.turn = turn
+        """The turn that wrote it, joined by later turns that wrote nothing."""
         self.started = perf_counter()
-
-    def join(
-        self, fragments: dict[LoadedFragment, None], requests: list[Request], outputs: list[Output]
-    ) -> None:
-        """Add the outputs of a turn that writes nothing: they leave after this commit."""
-        self.fragments |= fragments
-        self.requests += requests
-        self.outputs += outputs
 
 
 def note_committed(written: PreparedPart) -> None:
@@ -104,6 +89,7 @@ def note_committed(written: PreparedPart) -> None:
     fragment, part = written.fragment, written.part
     account(fragment, written.records)
     fragment.head = part.base + part.count
+    written.engine.ledger.committed(fragment.head)
     if fragment.on_records and part.count:
         for tell in list(fragment.on_records):
             tell()
@@ -120,16 +106,12 @@ def refusal_of(error: BaseException) -> ServiceBusError:
     return OutcomeUnknown(f"The store may have taken the write, or not: {error!r}")
 
 
-def refuse(
-    lost: set[LoadedFragment],
-    requests: list[Request],
-    outputs: list[Output],
-    refusal: ServiceBusError,
-) -> None:
+def refuse(lost: set[LoadedFragment], turn: Turn, refusal: ServiceBusError) -> None:
     """Drop the outputs of lost fragments, whose records are not durable, and refuse requests."""
-    outputs[:] = [output for output in outputs if output[0] not in lost]
-    refused = [request for request in requests if request.fragment in lost]
-    requests[:] = [request for request in requests if request.fragment not in lost]
+    turn.outputs = [output for output in turn.outputs if output[0] not in lost]
+    turn.at_once = [output for output in turn.at_once if output[0] not in lost]
+    refused = [request for request in turn.requests if request.fragment in lost]
+    turn.requests = [request for request in turn.requests if request.fragment not in lost]
     for request in refused:
         safely(request.fragment, partial(request.refuse, refusal))
 

@@ -1,17 +1,16 @@
 """The second half of a turn, after requests are decided: deadlines, deliveries and chores."""
 
-from collections.abc import Callable
 from functools import partial
 
 from postbus.broker.shared_state import SharedState
 from postbus.broker.subqueue_numbers import owner_of
-from postbus.model.times import Instant
 from postbus.runtime.loaded_fragment import GIVEN_PER_TURN, LoadedFragment, Output
 from postbus.runtime.requests import Request
 from postbus.runtime.sessions import serve_sessions
+from postbus.runtime.turn import Turn
 
 
-def serve(fragment: LoadedFragment, now: Instant, outputs: list[Output]) -> list[Request]:
+def serve(fragment: LoadedFragment, turn: Turn) -> list[Request]:
     """Act on deadlines of a fragment, and hand out ready messages.
 
     Returns the chores that are due. Subqueues with more to hand out are in
@@ -19,6 +18,7 @@ def serve(fragment: LoadedFragment, now: Instant, outputs: list[Output]) -> list
     """
     engine = fragment.engine
     assert engine is not None
+    now, outputs = turn.now, turn.outputs
     engine.tick(now)
     if engine.shared.lost_sessions:
         _tell_of_lost_sessions(fragment, engine.shared, outputs)
@@ -44,15 +44,13 @@ def serve(fragment: LoadedFragment, now: Instant, outputs: list[Output]) -> list
         if room <= 0:
             waiting_subqueues[subqueue] = None  # served first in the next turn
             continue
-        given: list[Callable[[], None]] = []
-        if receivers.dispatch(queue, now, room, given):
+        if receivers.dispatch(queue, turn, fragment, room):
             for_more.append(subqueue)
         room -= receivers.given
-        outputs += [(fragment, output) for output in given]
     waiting_subqueues.update(dict.fromkeys(for_more))
     found: list[Request] = []
     if fragment.session_waiters:
-        found = serve_sessions(fragment, engine, looked_at, now, outputs)
+        found = serve_sessions(fragment, engine, looked_at, turn)
     # An expired message of one subqueue may have become a dead letter in another.
     waiting_subqueues.update(ready_subqueues)
     ready_subqueues.clear()

@@ -126,6 +126,21 @@ class LoadedFragment:
         if receiver is not None:
             receiver.lost()
 
+    def has_durable(self) -> bool:
+        """Whether receivers of a woken subqueue wait for a message that is durable already."""
+        engine = self.engine
+        if engine is None:
+            return False
+        for subqueue in self.waiting_subqueues:
+            receivers = self.receiver_queues.get(subqueue)
+            queue = engine.queues.get(owner_of(subqueue))
+            if receivers is None or queue is None or not receivers.waiting:
+                continue
+            head = queue.windows[subqueue].head()
+            if head is not None and head.raw is not None and engine.ledger.is_durable(head):
+                return True
+        return False
+
     def wake_all(self) -> None:
         """Let the next turn look at every subqueue that has receivers."""
         self.waiting_subqueues.update(dict.fromkeys(self.receiver_queues))

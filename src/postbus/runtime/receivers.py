@@ -1,13 +1,17 @@
 """The receivers of one subqueue, served in the order in which their credit came."""
 
+from __future__ import annotations
+
 from collections import OrderedDict
-from collections.abc import Callable
-from functools import partial
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from postbus.broker.message import Message
 from postbus.broker.queue import Queue
 from postbus.model.times import Instant
+
+if TYPE_CHECKING:
+    from postbus.runtime.loaded_fragment import LoadedFragment
+    from postbus.runtime.turn import Turn
 
 SERVED_AT_ONCE: Final = 32
 """After so many messages, the next receiver has its turn."""
@@ -22,7 +26,7 @@ LOOK_TOIL_MAX: Final = 8_192
 
 
 class OutgoingMessage:
-    """A message on its way to a receiver, as it was when it was taken. It leaves after the commit;
+    """A message on its way to a receiver, as it was when it was taken. It may leave after a commit;
     by then the engine may have changed the message."""
 
     __slots__ = ("delivered_at", "message", "payload", "raw", "share", "size", "token")
@@ -72,7 +76,7 @@ class Receiver(Protocol):
         """How many messages it can take right now."""
 
     def reserve(self, message: Message, raw: bytes) -> OutgoingMessage:
-        """Prepare a message that was taken for the receiver. It is delivered after the commit."""
+        """Prepare a message that was taken for the receiver. It is delivered when it is durable."""
 
     def deliver(self, messages: list[OutgoingMessage]) -> None:
         """Take messages that are locked for the receiver, or removed, durably."""
@@ -84,13 +88,15 @@ class Receiver(Protocol):
 class ReceiverQueue:
     """Hands ready messages to waiting receivers, in turn."""
 
-    __slots__ = ("_subqueue", "_waiting", "_waiting_subqueues", "given", "members")
+    __slots__ = ("_held", "_subqueue", "_waiting", "_waiting_subqueues", "given", "members")
 
     def __init__(self, subqueue: int, waiting_subqueues: dict[int, None]) -> None:
         self._subqueue = subqueue
         self._waiting_subqueues = waiting_subqueues
         """The subqueues that the next turn looks at, of the whole fragment."""
         self._waiting: OrderedDict[Receiver, None] = OrderedDict()
+        self._held: dict[Receiver, int] = {}
+        """The last turn that had an output for a receiver which waited for a commit."""
         self.members: set[Receiver] = set()
         self.given = 0
         """Shares that the last dispatch() gave out."""
@@ -101,6 +107,7 @@ class ReceiverQueue:
     def leave(self, receiver: Receiver) -> None:
         self.members.discard(receiver)
         self._waiting.pop(receiver, None)
+        self._held.pop(receiver, None)
 
     def wants(self, receiver: Receiver) -> None:
         """Let the next turn look at a receiver: it has credit, or drains."""
@@ -112,10 +119,8 @@ class ReceiverQueue:
     def waiting(self) -> bool:
         return bool(self._waiting)
 
-    def dispatch(
-        self, queue: Queue, now: Instant, limit: int, outputs: list[Callable[[], None]]
-    ) -> bool:
-        """Give out messages of up to `limit` shares. Deliveries are added to `outputs`.
+    def dispatch(self, queue: Queue, turn: Turn, fragment: LoadedFragment, limit: int) -> bool:
+        """Give out messages of up to `limit` shares. Deliveries are added to the turn.
 
         Returns whether there is more to give out at once: the limit was reached, or only expired
         messages were found.
@@ -127,10 +132,10 @@ class ReceiverQueue:
             receiver = next(iter(waiting))
             left = limit - self.given
             served = min(receiver.capacity(), SERVED_AT_ONCE, left)
-            taken = _take(queue, subqueue, receiver, served, left, now)
+            taken = _take(queue, subqueue, receiver, served, left, turn.now)
             shares = sum([outgoing.share for outgoing in taken])
             if taken:
-                outputs.append(partial(receiver.deliver, taken))
+                turn.deliver(fragment, queue.ledger, receiver, taken, self._held)
                 self.given += shares
             if len(taken) == served or shares >= left:
                 if receiver.capacity() > 0:
@@ -138,21 +143,21 @@ class ReceiverQueue:
                     continue
                 del waiting[receiver]
                 if receiver.draining:
-                    outputs.append(receiver.drained)
+                    turn.drained(fragment, receiver, self._held)
                 continue
             head = window.head()
             if head is not None:
                 return head.raw is not None
             if window.complete:
-                self._drain(outputs)
+                self._drain(turn, fragment)
             return False
         return bool(waiting)
 
-    def _drain(self, outputs: list[Callable[[], None]]) -> None:
+    def _drain(self, turn: Turn, fragment: LoadedFragment) -> None:
         """Tell draining receivers that no message is ready."""
         for receiver in [r for r in self._waiting if r.draining]:
             del self._waiting[receiver]
-            outputs.append(receiver.drained)
+            turn.drained(fragment, receiver, self._held)
 
 
 def _take(

@@ -4,9 +4,9 @@ There is one Runtime for each store. A turn takes requests that have arrived, le
 decide them, and writes one transaction. All outputs of the turn (answers, refusals, deliveries)
 leave after that commit, in order.
 
-Requests that arrive while a commit is under way are the next batch. When that batch has become
-large it is decided ahead, on top of records that are not durable yet, and written behind them. Its
-outputs wait for both commits; if the first commit fails, so does the second.
+Requests that arrive while a commit is under way are decided ahead, on top of records that are not
+durable yet, and written behind them. Their outputs wait for both commits; if the first commit
+fails, so does the second. A message that is durable is handed out meanwhile (`Turn.deliver`).
 
 No timer starts a turn. So a lone client waits for nobody, and a busy store commits many messages
 at a time.
@@ -39,12 +39,13 @@ from postbus.runtime.commits import (
 )
 from postbus.runtime.dispatch import serve
 from postbus.runtime.engine_cache import EngineCache, Retired
-from postbus.runtime.loaded_fragment import LoadedFragment, Output
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.loading import Loader
 from postbus.runtime.reads import PageReader
 from postbus.runtime.requests import Request
 from postbus.runtime.store_thread import StoreThread
 from postbus.runtime.timers import FragmentTimers
+from postbus.runtime.turn import Turn
 from postbus.store.ports.journal import Part
 from postbus.store.ports.store import Store
 
@@ -59,7 +60,7 @@ TOIL_PER_TURN: Final = 24_576
 that other clients have theirs."""
 QUEUED_REQUESTS_MAX: Final = 20_000
 QUEUED_BYTES_MAX: Final = 64 << 20
-AHEAD_REQUESTS_MIN: Final = 8
+AHEAD_REQUESTS_MIN: Final = 1
 """A turn ahead of a commit needs so many requests, and half as many as that commit has. Fewer
 requests wait and make the next batch larger: a commit costs as much as several messages."""
 AHEAD_REQUESTS_MAX: Final = REQUESTS_PER_TURN // 2
@@ -96,11 +97,16 @@ class Runtime:
         """Size of the requests in the inbox, and of those that wait for an engine."""
         self._woken: dict[LoadedFragment, None] = {}
         """Fragments that the next turn looks at, besides those of its requests."""
+        self._hands_out = False
+        """Whether one of them has a message that need not wait for the commit under way."""
         self._scheduled = False
         self._commits: deque[Commit] = deque()
         """Commits under way, the oldest first."""
         self._ahead_at = 0
         """Size of the inbox that starts a turn while the newest commit is under way."""
+        self._turns = 0
+        self._finished = 0
+        """The number of the last turn that has no output left."""
         self._exclusive = False
         """Nothing may be decided until all commits are back: a checkpoint is due or among them, or
         an answer that must show no later decision."""
@@ -126,6 +132,8 @@ class Runtime:
     def wake(self, fragment: LoadedFragment) -> None:
         """Let the next turn look at the fragment: credit came, or a timer rang."""
         self._woken[fragment] = None
+        if self._commits and not self._hands_out:
+            self._hands_out = fragment.has_durable()
         self._schedule()
 
     @property
@@ -147,12 +155,15 @@ class Runtime:
         self._resume[resume] = None
 
     def _schedule(self) -> None:
-        if self._scheduled or (
-            self._commits and (len(self._inbox) < self._ahead_at or self._must_wait)
-        ):
+        if self._scheduled or (self._commits and not self._goes_ahead):
             return
         self._scheduled = True
         self._loop.call_soon(self._meter.turns.timed, ENGINE, self._turn)
+
+    @property
+    def _goes_ahead(self) -> bool:
+        """Whether a turn has enough to do while a commit is under way."""
+        return not self._must_wait and (len(self._inbox) >= self._ahead_at or self._hands_out)
 
     @property
     def _must_wait(self) -> bool:
@@ -166,41 +177,41 @@ class Runtime:
         if self._must_wait:
             # The turn that started the commit has refused a request, and its owner asked again.
             return
-        now = self._clock()
-        requests: list[Request] = []
-        outputs: list[Output] = []
-        fragments = self._decide(now, requests, outputs)
+        self._turns += 1
+        turn = Turn(self._turns, self._finished, self._clock())
+        self._decide(turn)
         written: list[PreparedPart] = []
-        for fragment in fragments:
+        for fragment in turn.fragments:
             try:
-                chores = serve(fragment, now, outputs)
+                chores = serve(fragment, turn)
                 if not self._stopping:  # else the next start continues them
                     self._inbox.extend(chores)
-                part = self._written(fragment, now)
+                part = self._written(fragment, turn.now)
             except Exception as error:  # as in _decide
-                self._fault(fragment, error, requests, outputs)
+                self._fault(fragment, error, turn)
             else:
                 if part is not None:
                     written.append(part)
                 if fragment.waiting_subqueues:
                     self._woken[fragment] = None  # there is more to hand out
         if written:
-            self._commit(written, fragments, requests, outputs)
-        elif self._commits:
+            self._commit(written, turn)
+        for fragment, output in turn.at_once:
+            safely(fragment, output)
+        if not written and self._commits:
             # Its outputs may depend on records that are not durable yet.
-            self._commits[-1].join(fragments, requests, outputs)
-        else:
+            self._commits[-1].turn.join(turn)
+        elif not written:
             self._exclusive = False
-            self._finish(fragments, outputs)
+            self._finish(turn)
         self._page_reader.read()
         if self._inbox:
             self._schedule()
 
-    def _decide(
-        self, now: Instant, decided: list[Request], outputs: list[Output]
-    ) -> dict[LoadedFragment, None]:
-        """Let the engines decide requests of the inbox; returns the fragments that took part."""
-        fragments, self._woken = self._woken, {}
+    def _decide(self, turn: Turn) -> None:
+        """Let the engines decide requests of the inbox."""
+        fragments, self._woken, self._hands_out = self._woken, {}, False
+        now = turn.now
         for fragment in fragments:
             if fragment.engine is None and fragment.gone is None and fragment.waiting is None:
                 self._load(fragment, [])
@@ -215,8 +226,8 @@ class Runtime:
             fragment = request.fragment
             refusal = fragment.gone or (full if full is not None and request.grows else None)
             if refusal is not None:
-                outputs.append((fragment, partial(request.refuse, refusal)))
-                decided.append(request)  # a failed commit drops outputs and refuses `decided`
+                turn.outputs.append((fragment, partial(request.refuse, refusal)))
+                turn.requests.append(request)  # a failed commit drops outputs and refuses these
                 continue
             engine = fragment.engine
             if engine is None:
@@ -230,10 +241,10 @@ class Runtime:
             try:
                 need = request.decide(engine, now)
             except ServiceBusError as error:
-                outputs.append((fragment, partial(request.refuse, error)))
+                turn.outputs.append((fragment, partial(request.refuse, error)))
             except Exception as error:  # a bug, or a broken disk: stop the fragment
-                decided.append(request)
-                self._fault(fragment, error, decided, outputs)
+                turn.requests.append(request)
+                self._fault(fragment, error, turn)
                 continue
             else:
                 if need is not None:
@@ -242,11 +253,11 @@ class Runtime:
                 bytes_left -= request.size
                 if request.exclusive:
                     self._exclusive = True
-                outputs.append((fragment, request.answer))
+                turn.outputs.append((fragment, request.answer))
             toil_left -= engine.shared.take_toil()
-            decided.append(request)
+            turn.requests.append(request)
         self._relieve()
-        return {fragment: None for fragment in fragments if fragment.engine is not None}
+        turn.fragments = {each: None for each in fragments if each.engine is not None}
 
     def _await_engine(self, request: Request) -> None:
         fragment = request.fragment
@@ -282,16 +293,10 @@ class Runtime:
             return None
         return prepare(fragment, engine, lease, now, checkpoint)
 
-    def _commit(
-        self,
-        written: list[PreparedPart],
-        fragments: dict[LoadedFragment, None],
-        requests: list[Request],
-        outputs: list[Output],
-    ) -> None:
-        commit = Commit(written, fragments, requests, outputs)
+    def _commit(self, written: list[PreparedPart], turn: Turn) -> None:
+        commit = Commit(written, turn)
         self._commits.append(commit)
-        worth = max(AHEAD_REQUESTS_MIN, len(requests) // 2)
+        worth = max(AHEAD_REQUESTS_MIN, len(turn.requests) // 2)
         self._ahead_at = min(worth, AHEAD_REQUESTS_MAX)
         self._writer.submit(
             partial(self._write_all, written),
@@ -311,7 +316,7 @@ class Runtime:
         for part in commit.written:
             if part.fragment.id in passed:
                 note_committed(part)
-        self._finish(commit.fragments, commit.outputs)
+        self._finish(commit.turn)
 
     def _not_committed(self, commit: Commit, error: BaseException) -> None:
         """The store refused the commit, or failed."""
@@ -319,7 +324,7 @@ class Runtime:
         self._meter.failures += 1
         log.error("commit failed", error=str(error), fragments=len(commit.written))
         self._lost(commit.written, commit, refusal_of(error))
-        self._finish(commit.fragments, commit.outputs)
+        self._finish(commit.turn)
 
     def _returned(self, commit: Commit) -> None:
         assert self._commits[0] is commit, "a store answers in order"
@@ -330,7 +335,7 @@ class Runtime:
     def _lost(self, parts: list[PreparedPart], commit: Commit, refusal: ServiceBusError) -> None:
         """Refuse the requests of parts that are not durable, and all decisions on top of them."""
         for each in (commit, *self._commits):
-            refuse({part.fragment for part in parts}, each.requests, each.outputs, refusal)
+            refuse({part.fragment for part in parts}, each.turn, refusal)
         for part in parts:
             if part.fragment.engine is part.engine:  # it may have been discarded and loaded again
                 self.discard(part.fragment, refusal)
@@ -363,29 +368,24 @@ class Runtime:
         for call in lost:
             safely(fragment, partial(call, refusal))
 
-    def _finish(self, fragments: dict[LoadedFragment, None], outputs: list[Output]) -> None:
-        for fragment, output in outputs:
+    def _finish(self, turn: Turn) -> None:
+        self._finished = turn.number
+        for fragment, output in turn.outputs:
             safely(fragment, output)
         now = self._clock()  # the commit may have taken long
-        for fragment in fragments:
+        for fragment in turn.fragments:
             self._timers.set(fragment, now)
         if self._engine_cache.crowded:
             self._retired(self._engine_cache.make_room(now), now)
         if self._inbox or self._woken:
             self._schedule()
 
-    def _fault(
-        self,
-        fragment: LoadedFragment,
-        error: Exception,
-        requests: list[Request],
-        outputs: list[Output],
-    ) -> None:
+    def _fault(self, fragment: LoadedFragment, error: Exception, turn: Turn) -> None:
         """Stop a fragment that cannot go on, and undo all that it decided in this turn."""
         log.error("fragment stopped", entity=fragment.name, fragment=fragment.id, exc_info=error)
         refusal = InternalError(f"The messaging entity '{fragment.name}' cannot be read.")
         # Earlier turns are on their way to the disk, and stay valid.
-        refuse({fragment}, requests, outputs, refusal)
+        refuse({fragment}, turn, refusal)
         self.discard(fragment, refusal)
 
     # -- time ------------------------------------------------------------------------------

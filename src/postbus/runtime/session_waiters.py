@@ -57,6 +57,8 @@ class SessionWaiters:
         """Holders with credit, or that drain, for the next turn to look at."""
         self.reading: dict[SessionReceiver, None] = {}
         """Holders that can get nothing before pages are loaded."""
+        self.held: dict[Receiver, int] = {}
+        """The last turn that had an output for a receiver which waited for a commit."""
 
     @property
     def held_count(self) -> int:
@@ -88,6 +90,7 @@ class SessionWaiters:
         self.waiting.pop(receiver, None)
         self.wanting.pop(receiver, None)
         self.reading.pop(receiver, None)
+        self.held.pop(receiver, None)
         self._by_holder.pop(receiver.holder, None)
         session = receiver.promised
         # If the receiver has lost its session, another receiver may hold it by now.

@@ -16,10 +16,11 @@ from postbus.broker.subqueue_numbers import owner_of
 from postbus.errors import ServiceBusError
 from postbus.model.times import Instant
 from postbus.runtime.commits import safely
-from postbus.runtime.loaded_fragment import GIVEN_PER_TURN, LoadedFragment, Output
+from postbus.runtime.loaded_fragment import GIVEN_PER_TURN, LoadedFragment
 from postbus.runtime.receivers import SERVED_AT_ONCE, OutgoingMessage
 from postbus.runtime.requests import Request
 from postbus.runtime.session_waiters import SessionReceiver, SessionWaiters
+from postbus.runtime.turn import Turn
 
 
 class Accept(Request):
@@ -119,8 +120,7 @@ def serve_sessions(
     fragment: LoadedFragment,
     engine: Engine,
     looked_at: list[int],
-    now: Instant,
-    outputs: list[Output],
+    turn: Turn,
 ) -> list[Request]:
     """Hand out ready messages of held sessions; returns the requests that this makes necessary.
 
@@ -149,7 +149,7 @@ def serve_sessions(
         if waiters.waiting:
             found += _accept_next(fragment, subqueue, waiters)
         if room > 0:
-            room = _dispatch(fragment, waiters, queue, now, room, outputs, found)
+            room = _dispatch(fragment, waiters, queue, turn, room, found)
             if waiters.wanting:
                 for_more.append(subqueue)
         elif waiters.wanting:
@@ -171,9 +171,8 @@ def _dispatch(
     fragment: LoadedFragment,
     waiters: SessionWaiters,
     queue: Queue,
-    now: Instant,
+    turn: Turn,
     left: int,
-    outputs: list[Output],
     found: list[Request],
 ) -> int:
     """Give messages to holders that want some, up to `left` shares; returns the rest of those."""
@@ -184,16 +183,16 @@ def _dispatch(
         if session is None or session.lost:
             continue
         served = min(receiver.capacity(), SERVED_AT_ONCE, left)
-        taken = _take(queue, session, receiver, served, left, now)
+        taken = _take(queue, session, receiver, served, left, turn.now)
         if taken:
-            outputs.append((fragment, partial(receiver.deliver, taken)))
+            turn.deliver(fragment, queue.ledger, receiver, taken, waiters.held)
             left -= sum([outgoing.share for outgoing in taken])
             _read_ahead(fragment, queue, session, found)
         if len(taken) == served or left <= 0:
             if receiver.capacity() > 0:
                 wanting[receiver] = None
             elif receiver.draining:
-                outputs.append((fragment, receiver.drained))
+                turn.drained(fragment, receiver, waiters.held)
             continue
         head = session.window.head()
         if head is not None and head.raw is not None:
@@ -201,7 +200,7 @@ def _dispatch(
             left -= 1
         elif head is None and session.window.complete:
             if receiver.draining:
-                outputs.append((fragment, receiver.drained))
+                turn.drained(fragment, receiver, waiters.held)
         else:
             waiters.reading[receiver] = None
             _read_ahead(fragment, queue, session, found)

@@ -18,8 +18,9 @@ from postbus.errors import StoreUnavailable
 from postbus.model.index_rows import Row
 from postbus.model.times import NEVER
 from postbus.runtime import commits, engine_cache
-from postbus.runtime.loaded_fragment import LoadedFragment, Output
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.runtime import Runtime
+from postbus.runtime.turn import Turn
 from postbus.store.memory.store import MemoryStore
 from postbus.store.ports.journal import Trimmed
 from tests.simulation.faults import Fault, does_nothing, patched
@@ -50,14 +51,9 @@ from tests.simulation.world import WatchedRuntime, World
 
 
 class _EarlyRuntime(WatchedRuntime):
-    def _commit(
-        self,
-        written: list[Any],
-        fragments: dict[LoadedFragment, None],
-        requests: list[Any],
-        outputs: list[Output],
-    ) -> None:
-        super()._commit(written, fragments, [], [])
+    def _commit(self, written: list[Any], turn: Turn) -> None:
+        turn.requests, outputs, turn.outputs = [], turn.outputs, []
+        super()._commit(written, turn)
         for _, output in outputs:
             output()
 
@@ -65,10 +61,8 @@ class _EarlyRuntime(WatchedRuntime):
 def _leave_at_once(_: Any) -> Any:
     """A turn that writes nothing does not wait for the commit that is under way."""
 
-    def join(
-        _: Any, fragments: dict[LoadedFragment, None], requests: list[Any], outputs: list[Output]
-    ) -> None:
-        for _, output in outputs:
+    def join(_: Any, later: Turn) -> None:
+        for _, output in later.outputs:
             output()
 
     return join
@@ -88,7 +82,7 @@ def _turns_ahead(_: Any) -> Any:
 @contextmanager
 def _hasty() -> Iterator[None]:
     hasty = patched(Runtime, "_schedule", _turns_ahead)
-    with hasty(), patched(commits.Commit, "join", _leave_at_once)():
+    with hasty(), patched(Turn, "join", _leave_at_once)():
         yield
 
 
@@ -113,6 +107,37 @@ class _Unsynced(World):
 
 class _Timeless(World):
     remembers_time = False
+
+
+def _by_its_body(_: Any) -> Any:
+    """The store has the body of a message: has it all that happened to the message since?"""
+
+    def faulty(ledger: Ledger, message: Message) -> bool:
+        return message.base < ledger.durable
+
+    return faulty
+
+
+def _only_new(emit: Any) -> Any:
+    """Only the first record of a message since it was loaded is noted."""
+
+    def faulty(ledger: Ledger, message: Message, record: bytes) -> None:
+        before = message.last_base
+        emit(ledger, message, record)
+        if before >= 0:
+            message.last_base = before
+
+    return faulty
+
+
+def _overtaking(deliver: Any) -> Any:
+    """A durable message leaves at once, though the one before it waits."""
+
+    def faulty(turn: Turn, fragment: LoadedFragment, ledger: Ledger, *rest: Any) -> None:
+        receiver, taken, _ = rest
+        deliver(turn, fragment, ledger, receiver, taken, {})
+
+    return faulty
 
 
 def _unwritten_completion(remove: Any) -> Any:
@@ -248,6 +273,9 @@ QUEUE_FAULTS = [
         patched(delta, "to_row", _count_not_indexed),
     ),
     Fault("given out before the commit under way", {FIRST}, _hasty),
+    Fault("durable by its body alone", {FIRST}, patched(Ledger, "is_durable", _by_its_body)),
+    Fault("durable by its first record", {FIRST}, patched(Ledger, "_emit", _only_new)),
+    Fault("overtaken by a durable message", {ORDER}, patched(Turn, "deliver", _overtaking)),
     Fault("unknown told as refused", {REFUSED}, world=_Sure),
     Fault("sync not done", {STAYS}, world=_Unsynced),
     Fault("time forgotten by a restart", {TIME}, world=_Timeless),

@@ -15,6 +15,7 @@ from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN, subqueue_of
 from postbus.errors import EntityNotFound, QuotaExceeded
 from postbus.runtime.dispatch import serve
 from postbus.runtime.loaded_fragment import LoadedFragment
+from postbus.runtime.turn import Turn
 from postbus.store.memory.store import MemoryStore
 from tests.support.topics import Place, Sorter, outbox
 
@@ -330,7 +331,7 @@ def test_a_line_at_a_queue_that_forwards_gets_nothing() -> None:
     line = fragment.receivers_of(MAIN)
     line.join(eager)  # type: ignore[arg-type]
     line.wants(eager)  # type: ignore[arg-type]
-    serve(fragment, place.now, [])
+    serve(fragment, Turn(1, 0, place.now))
     assert not place.queue.locks
 
 

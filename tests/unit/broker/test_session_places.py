@@ -12,7 +12,8 @@ from postbus.broker.policy import Policy
 from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN
 from postbus.runtime.dispatch import serve
 from postbus.runtime.engine_cache import at_rest
-from postbus.runtime.loaded_fragment import LoadedFragment, Output
+from postbus.runtime.loaded_fragment import LoadedFragment
+from postbus.runtime.turn import Turn
 from postbus.store.memory.store import MemoryStore
 from tests.support.sessions import LOCK_MS, SessionEngine
 from tests.support.topics import Place, Sorter
@@ -81,16 +82,17 @@ def test_a_turn_tells_of_the_sessions_that_were_lost() -> None:
     assert not at_rest(fragment, engine.now)
     told: list[tuple[int, str, int]] = []
     fragment.on_session_lost = lambda *lost: told.append(lost)
-    outputs: list[Output] = []
-    serve(fragment, engine.now + LOCK_MS - 1, outputs)
-    assert outputs == []
-    serve(fragment, engine.now + LOCK_MS, outputs)
+    turn = Turn(1, 0, engine.now + LOCK_MS - 1)
+    serve(fragment, turn)
+    assert turn.outputs == []
+    turn.now += 1
+    serve(fragment, turn)
     assert told == []  # not before the commit
-    for _, output in outputs:
+    for _, output in turn.outputs:
         output()
     assert told == [(MAIN, "a", 5)]
     assert not engine.engine.shared.lost_sessions
-    serve(fragment, engine.now + LOCK_MS, [])
+    serve(fragment, Turn(2, 1, engine.now + LOCK_MS))
     assert told == [(MAIN, "a", 5)]
 
 

@@ -9,9 +9,10 @@ from postbus.broker.policy import Policy
 from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN
 from postbus.broker.window import WindowLimits
 from postbus.runtime.dispatch import serve
-from postbus.runtime.loaded_fragment import LoadedFragment, Output
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.loading import load_page
 from postbus.runtime.receivers import OutgoingMessage
+from postbus.runtime.turn import Turn
 from tests.support.engine import FRAGMENT, Engine
 
 
@@ -80,7 +81,7 @@ def test_what_expires_in_one_line_is_handed_out_in_the_other() -> None:
         fragment.receivers_of(subqueue).join(receiver)
         fragment.receivers_of(subqueue).wants(receiver)
     engine.now += 10
-    outputs: list[Output] = []
-    serve(fragment, engine.now, outputs)
+    turn = Turn(1, 0, engine.now)
+    serve(fragment, turn)
     assert engine.queue.ledger.count(DEAD_LETTER) == 1
     assert DEAD_LETTER in fragment.waiting_subqueues

@@ -42,17 +42,20 @@ class Connection:
 
     id = 1
     now = 0
-    full = False
     promised_bytes = 0
 
     def __init__(self, bed: Bed) -> None:
         self._bed = bed
         self.receiver: ClientReceiver | None = None
+        self.held_back: dict[ClientReceiver, None] = {}
 
     def runtime(self, _: Any) -> Any:
         return self._bed.runtime
 
     def touch(self) -> None: ...
+
+    def holds_back(self, _: ClientReceiver) -> bool:
+        return False
 
     def attach(self) -> Link:
         entity = SimpleNamespace(

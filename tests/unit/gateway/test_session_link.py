@@ -58,11 +58,11 @@ class Client:
     """A gateway with one session receiver."""
 
     id = 1
-    full = False
     promised_bytes = 0
 
     def __init__(self, bed: Bed, session_id: str | None) -> None:
         self._bed = bed
+        self.held_back: dict[Any, None] = {}
         self.session_holders: set[int] = set()
         self.now = bed.now
         self.told: ServiceBusError | None = None
@@ -89,6 +89,9 @@ class Client:
     def touch(self) -> None: ...
 
     def heard(self, events: list[Any]) -> None: ...
+
+    def holds_back(self, _: Any) -> bool:
+        return False
 
     def detach(self, link: Link, error: ServiceBusError, entity: str) -> None:
         self.told = error

@@ -181,14 +181,17 @@ async def test_a_busy_broker_says_so_before_it_reads(
 ) -> None:
     monkeypatch.setattr(runtime, "QUEUED_BYTES_MAX", 10)
     office.bed.store.open.clear()
-    first = asyncio.ensure_future(office.send(b"1"))
-    await settled()
-    waiting = asyncio.ensure_future(office.send(b"x" * 100))
+    sends = []
+    for _ in range(runtime.COMMITS_MAX):
+        sends.append(asyncio.ensure_future(office.send(b"1")))
+        await settled()
+    assert office.mailbox.room_for(ORDERS) == 1_000, "each of them is under way"
+    sends.append(asyncio.ensure_future(office.send(b"x" * 100)))
     await settled()
     with pytest.raises(ServerBusy):
         office.mailbox.room_for(ORDERS)
     office.bed.store.open.set()
-    await asyncio.gather(first, waiting)
+    await asyncio.gather(*sends)
     assert office.mailbox.room_for(ORDERS) == 1_000
 
 

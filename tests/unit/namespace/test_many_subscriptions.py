@@ -15,8 +15,9 @@ from postbus.broker.policy import Policy
 from postbus.broker.subqueue_numbers import MAIN, subqueue_of
 from postbus.runtime import dispatch, sessions
 from postbus.runtime.dispatch import serve
-from postbus.runtime.loaded_fragment import LoadedFragment, Output
+from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.receivers import OutgoingMessage
+from postbus.runtime.turn import Turn
 from tests.support.topics import Place, Sorter
 
 END = 99
@@ -47,9 +48,9 @@ class Crowd:
 
     def turn(self) -> list[str]:
         """Returns the chores that have come up."""
-        outputs: list[Output] = []
-        found = self.place.turn(lambda: serve(self.fragment, self.place.now, outputs))
-        for _, output in outputs:
+        turn = Turn(1, 0, self.place.now)
+        found = self.place.turn(lambda: serve(self.fragment, turn))
+        for _, output in [*turn.at_once, *turn.outputs]:
             output()
         self.place.engine.next_deadline()
         return [chore._name for chore in found]  # type: ignore[attr-defined]

@@ -222,7 +222,7 @@ def many(
     return answers
 
 
-async def test_a_large_batch_is_decided_ahead_and_answered_in_order(bed: Bed) -> None:
+async def test_requests_are_decided_ahead_and_answered_in_order(bed: Bed) -> None:
     await bed.send(b"0")
     bed.store.open.clear()
     first = many(bed, count=1)
