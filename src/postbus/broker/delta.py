@@ -2,6 +2,10 @@
 
 Index + delta is the durable state of a fragment. A message that comes and goes between two
 checkpoints leaves no trace here, and so never touches the index.
+
+A checkpoint freezes the delta: its rows are on their way to the index, and messages go on changing.
+The frozen changes are laid over pages until the index has them. Changes since are noted a second
+time, in a delta of their own, which takes the place of this one then.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,7 +20,7 @@ _LANES = 8
 class Delta:
     """Per lane: number → the message as it is now, or None if only the index still has it."""
 
-    __slots__ = ("_groups", "_lanes", "_left", "size")
+    __slots__ = ("_groups", "_lanes", "_left", "_since", "size")
 
     def __init__(self) -> None:
         self._lanes: dict[int, dict[int, Message | None]] = {}
@@ -24,6 +28,8 @@ class Delta:
         """Per lane: session → numbers that were put there. Some of the messages may be gone."""
         self._left: dict[int, set[str]] = {}
         """Per lane: sessions that the index has too many rows of."""
+        self._since: Delta | None = None
+        """The changes since the freeze; None when nothing is frozen."""
         self.size = 0
 
     def lane(self, subqueue: int, lane: int) -> dict[int, Message | None]:
@@ -41,6 +47,8 @@ class Delta:
         if message.session_id is not None:
             groups = self._groups.setdefault(message.subqueue * _LANES + message.lane, {})
             groups.setdefault(message.session_id, {})[message.number] = None
+        if self._since is not None:
+            self._since.put(message)
 
     def remove(
         self,
@@ -51,6 +59,8 @@ class Delta:
         session_id: str | None = None,
     ) -> None:
         """The message left this lane; the index must forget it if it may have it."""
+        if self._since is not None:
+            self._since.remove(subqueue, lane, number, maybe_indexed, session_id)
         changes = self.lane(subqueue, lane)
         if maybe_indexed:
             if number not in changes:
@@ -83,14 +93,25 @@ class Delta:
             if message is None
         ]
 
-    def clear(self) -> None:
-        """The index has it all now."""
+    @property
+    def frozen(self) -> bool:
+        """Are changes on their way to the index?"""
+        return self._since is not None
+
+    def freeze(self) -> None:
+        """The rows and removals until now are on their way to the index."""
+        assert self._since is None, "one checkpoint at a time"
         for message in self._messages():
-            message.indexed = True
-        self._lanes = {}
-        self._groups = {}
-        self._left = {}
-        self.size = 0
+            message.indexed = True  # its removal must reach the index from here on
+        self._since = Delta()
+
+    def thaw(self) -> None:
+        """The index has what was frozen: only the changes since are left."""
+        since = self._since
+        assert since is not None
+        self._lanes, self._groups, self._left = since._lanes, since._groups, since._left
+        self.size = since.size
+        self._since = None
 
     def _messages(self) -> Iterator[Message]:
         for lane in self._lanes.values():

@@ -188,6 +188,8 @@ class LoadedFragment:
 
     def checkpoint_due(self, engine: Engine) -> bool:
         ledger = engine.ledger
+        if ledger.delta.frozen:
+            return False  # a checkpoint is under way
         changes = ledger.delta.size
         records = ledger.head + len(ledger.pending) - ledger.checkpoint
         worthwhile = records > 0 or bool(ledger.outdated)

@@ -22,7 +22,6 @@ from typing import Final
 import structlog
 
 from postbus.errors import InternalError, ServiceBusError, StoreFull, StoreUnavailable
-from postbus.model.index_rows import Checkpoint
 from postbus.model.times import NEVER, Instant
 from postbus.observe.meters import StoreMeter
 from postbus.observe.turns import ENGINE
@@ -102,8 +101,8 @@ class Runtime:
         self._ahead_at = 0
         """Size of the inbox that starts a turn while the newest commit is under way."""
         self._exclusive = False
-        """Nothing may be decided until all commits are back: a checkpoint is due or among them, or
-        an answer that must show no later decision."""
+        """Nothing may be decided until all commits are back: an answer among them must show no
+        later decision."""
         self._resume: list[Callable[[], None]] = []
         self._page_reader = PageReader(loader, self._take_back, self.wake)
         self._timers = FragmentTimers(clock, self.wake)
@@ -269,15 +268,9 @@ class Runtime:
         engine, lease = fragment.engine, fragment.lease
         if engine is None or lease is None:
             return None
-        checkpoint: Checkpoint | None = None
-        if fragment.checkpoint_due(engine):
-            # A checkpoint includes all records, so none of them may still fail. And nothing may
-            # change before it is written.
-            self._exclusive = True
-            if self._commits:
-                self._woken[fragment] = None
-            else:
-                checkpoint = fragment.make_checkpoint(engine)
+        # A checkpoint includes records that may still fail. Then it fails with them: the store
+        # refuses a part that does not begin where its journal ends.
+        checkpoint = fragment.make_checkpoint(engine) if fragment.checkpoint_due(engine) else None
         if not engine.ledger.pending and checkpoint is None:
             return None
         return prepare(fragment, engine, lease, now, checkpoint)
@@ -329,8 +322,11 @@ class Runtime:
 
     def _lost(self, parts: list[PreparedPart], commit: Commit, refusal: ServiceBusError) -> None:
         """Refuse the requests of parts that are not durable, and all decisions on top of them."""
-        for each in (commit, *self._commits):
-            refuse({part.fragment for part in parts}, each.requests, each.outputs, refusal)
+        refuse({part.fragment for part in parts}, commit.requests, commit.outputs, refusal)
+        # A part of a checkpoint alone has no records, so later parts still fit in the journal.
+        broken = {part.fragment for part in parts if part.records}
+        for each in self._commits:
+            refuse(broken, each.requests, each.outputs, refusal)
         for part in parts:
             if part.fragment.engine is part.engine:  # it may have been discarded and loaded again
                 self.discard(part.fragment, refusal)

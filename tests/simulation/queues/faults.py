@@ -131,6 +131,38 @@ def _left_in_index(remove: Any) -> Any:
     return faulty
 
 
+def _thawed_whole(thaw: Any) -> Any:
+    """What changed while the checkpoint was written is taken for written."""
+
+    def faulty(changes: Delta) -> None:
+        changes._since = Delta()
+        thaw(changes)
+
+    return faulty
+
+
+def _not_marked(freeze: Any) -> Any:
+    """A message that goes while its row is written leaves no trace, and its row stays."""
+
+    def faulty(changes: Delta) -> None:
+        marks = [(message, message.indexed) for message in changes._messages()]
+        freeze(changes)
+        for message, indexed in marks:
+            message.indexed = indexed
+
+    return faulty
+
+
+def _thawed_early(freeze: Any) -> Any:
+    """The index is taken for up to date when the checkpoint is on its way."""
+
+    def faulty(changes: Delta) -> None:
+        freeze(changes)
+        changes._lanes, changes._groups, changes._left = {}, {}, {}
+
+    return faulty
+
+
 def _old_rows_kept(_: Any) -> Any:
     def faulty(pages: Pages) -> None: ...
 
@@ -232,6 +264,21 @@ QUEUE_FAULTS = [
         "completion left in the index",
         {RETURNS, REPLAY, MATCH, ONCE, PEEK, LOST, ORDER, COUNT, BEFORE, FAULT},
         patched(Delta, "remove", _left_in_index),
+    ),
+    Fault(
+        "change beside a checkpoint lost",
+        {LOST, RETURNS, REPLAY, MATCH, ONCE, PEEK, ORDER, COUNT, BEFORE, FAULT, TOTALS},
+        patched(Delta, "thaw", _thawed_whole),
+    ),
+    Fault(
+        "removal beside a checkpoint left in the index",
+        {LOST, RETURNS, REPLAY, MATCH, ONCE, PEEK, ORDER, COUNT, BEFORE, FAULT, TOTALS},
+        patched(Delta, "freeze", _not_marked),
+    ),
+    Fault(
+        "checkpoint believed before it is written",
+        {LOST, RETURNS, REPLAY, MATCH, ONCE, PEEK, ORDER, COUNT, BEFORE, FAULT, TOTALS, SERVED},
+        patched(Delta, "freeze", _thawed_early),
     ),
     Fault(
         "old page believed",
