@@ -105,6 +105,10 @@ class Delta:
             message.indexed = True  # its removal must reach the index from here on
         self._since = Delta()
 
+    def unfreeze(self) -> None:
+        """The index did not get what was frozen. All of it is still here."""
+        self._since = None
+
     def thaw(self) -> None:
         """The index has what was frozen: only the changes since are left."""
         since = self._since

@@ -77,7 +77,8 @@ class Segment:
 class History:
     """The ids of one entity, within bounded memory."""
 
-    __slots__ = ("_bytes_max", "_ends_at", "_flushed", "_since", "recent", "segments", "window_ms")
+    __slots__ = ("_bytes_max", "_ends_at", "_flushed", "_parts_before", "_since", "recent",
+                 "segments", "window_ms")  # fmt: skip
 
     def __init__(self, window_ms: int, bytes_max: int = FILTER_BYTES) -> None:
         self.window_ms = window_ms
@@ -91,6 +92,8 @@ class History:
         self.segments: list[Segment] = [Segment(1)]
         """Oldest first; new ids go into the last segment."""
         self._flushed: Segment | None = None
+        self._parts_before = 1, 0
+        """Parts of that segment before the flush, and ids in the last of them."""
         self._ends_at: Instant = NEVER
         """No segment is past the window before."""
 
@@ -262,6 +265,7 @@ class History:
         last = self.segments[-1]
         self._since = {}
         self._flushed = last if last.count else None
+        self._parts_before = last.parts, last.part_count
         if not last.count:
             return None
         limit, seen = self._limit(), None
@@ -284,6 +288,20 @@ class History:
         if segment is not None:
             segment.stored = True
             self._ends_at = min(self._ends_at, segment.last_at + self.window_ms)
+
+    def unflush(self) -> None:
+        """The store does not have it: the ids are of the last segment, as before."""
+        since, self._since = self._since or {}, None
+        segment, self._flushed = self._flushed, None
+        if segment is None:
+            return
+        segment.parts, segment.part_count = self._parts_before
+        if self.segments[-1] is segment:
+            return
+        del self.segments[-1]
+        for digest, at in since.items():
+            del self.recent[digest]
+            self.note(digest, at)
 
     def state(self) -> bytes:
         """The segments, as they are with the checkpoint."""

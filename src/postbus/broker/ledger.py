@@ -280,6 +280,12 @@ class Ledger:
         if self.history is not None:
             self.history.flushed()
 
+    def checkpoint_failed(self) -> None:
+        """The store did not take the checkpoint that was made last, nor any record with it."""
+        self.delta.unfreeze()
+        if self.history is not None:
+            self.history.unflush()
+
     def count(self, subqueue: int, lane: int = ACTIVE) -> int:
         return self.counts.get((subqueue, lane), 0)
 

@@ -29,6 +29,7 @@ from postbus.runtime.commits import (
     NO_ROOM,
     Commit,
     PreparedPart,
+    lost_parts,
     note_committed,
     pack_large,
     prepare,
@@ -311,7 +312,8 @@ class Runtime:
         self._returned(commit)
         self._meter.failures += 1
         log.error("commit failed", error=str(error), fragments=len(commit.written))
-        self._lost(commit.written, commit, refusal_of(error))
+        refusal = refusal_of(error)
+        self._lost(lost_parts(commit.written, refusal), commit, refusal)
         self._finish(commit.fragments, commit.outputs)
 
     def _returned(self, commit: Commit) -> None:
@@ -322,11 +324,8 @@ class Runtime:
 
     def _lost(self, parts: list[PreparedPart], commit: Commit, refusal: ServiceBusError) -> None:
         """Refuse the requests of parts that are not durable, and all decisions on top of them."""
-        refuse({part.fragment for part in parts}, commit.requests, commit.outputs, refusal)
-        # A part of a checkpoint alone has no records, so later parts still fit in the journal.
-        broken = {part.fragment for part in parts if part.records}
-        for each in self._commits:
-            refuse(broken, each.requests, each.outputs, refusal)
+        for each in (commit, *self._commits):
+            refuse({part.fragment for part in parts}, each.requests, each.outputs, refusal)
         for part in parts:
             if part.fragment.engine is part.engine:  # it may have been discarded and loaded again
                 self.discard(part.fragment, refusal)
@@ -346,7 +345,8 @@ class Runtime:
 
     def discard(self, fragment: LoadedFragment, refusal: ServiceBusError) -> None:
         """Drop the engine; the next use loads it from the store."""
-        fragment.engine = fragment.lease = fragment.counts = None
+        fragment.unload()
+        fragment.counts = None
         self._engine_cache.dropped(fragment)
         fragment.chores.clear()
         self._timers.cancel(fragment)
@@ -443,7 +443,7 @@ class Runtime:
             except ServiceBusError as error:
                 # Nothing is lost: the next start replays more of the journal.
                 log.warning("fragment not released", entity=fragment.name, error=str(error))
-            fragment.engine = fragment.lease = None
+            fragment.unload()
             self._engine_cache.dropped(fragment)
 
     async def quiet(self) -> None:

@@ -99,6 +99,12 @@ class Fragment:
         self.ledger.checkpointed(self.made)
         self.made = None
 
+    def fail(self) -> None:
+        """The store refuses the checkpoint."""
+        if self.made is not None:
+            self.ledger.checkpoint_failed()
+            self.made = None
+
     def crash(self) -> None:
         """The process ends, and with it a checkpoint that is under way."""
         offset, state = self.stored
@@ -140,8 +146,8 @@ class Fragment:
 def test_index_and_delta_are_the_truth_while_a_checkpoint_is_under_way(seed: int) -> None:
     chance = random.Random(seed)
     fragment = Fragment(chance)
-    weights = [10, chance.choice([1, 4]), chance.choice([1, 4]), chance.choice([0, 0.3])]
-    steps = [fragment.step, fragment.freeze, fragment.land, fragment.crash]
+    weights = [10, *(chance.choice([1, 4]) for _ in range(3)), chance.choice([0, 0.3])]
+    steps = [fragment.step, fragment.freeze, fragment.land, fragment.fail, fragment.crash]
     for _ in range(chance.randint(1, 80)):
         chance.choices(steps, weights)[0]()
         fragment.check()

@@ -20,7 +20,7 @@ from postbus.broker.message import OUTBOX, Message
 from postbus.broker.policy import Policy
 from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN
 from postbus.broker.transaction import Settlement, Transaction, Verdict
-from postbus.broker.window import WindowLimits
+from postbus.broker.window_budget import WindowBudget
 from postbus.errors import ServiceBusError, StoreFull, TransactionRolledBack
 from postbus.model.plain_message import Edits
 from postbus.observe.meters import StoreMeter
@@ -144,7 +144,7 @@ class Cellar:
             str(folder / "store.db"), vfs=disk.name, wal_pages_max=50, reserve=self.reserve
         )
         self.thread = StoreThread("store", asyncio.get_running_loop())
-        limits = WindowLimits(messages_max=1_000, body_bytes_max=64 << 20)
+        limits = WindowBudget(0, messages_min=1_000, body_bytes_min=64 << 20)
         loader = Loader(self.store, self.thread, "test", limits, lambda: 7)
         self.meter = StoreMeter()
         clock = lambda: self.now  # noqa: E731
