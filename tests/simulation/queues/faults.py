@@ -14,6 +14,7 @@ from postbus.broker.ledger import Ledger
 from postbus.broker.message import Message
 from postbus.broker.queue import Queue
 from postbus.broker.record_kinds import RecordKind
+from postbus.broker.window import Window
 from postbus.errors import StoreUnavailable
 from postbus.model.index_rows import Row
 from postbus.model.times import NEVER
@@ -34,6 +35,7 @@ from tests.simulation.promises import (
     LOCK,
     LOST,
     MATCH,
+    MEMORY,
     ONCE,
     ORDER,
     PEEK,
@@ -43,6 +45,7 @@ from tests.simulation.promises import (
     RETURNS,
     SERVED,
     STAYS,
+    TAKEN_OUT,
     TIME,
     TOTALS,
 )
@@ -163,6 +166,28 @@ def _thawed_early(freeze: Any) -> Any:
     return faulty
 
 
+def _not_given_back(forget: Any) -> Any:
+    """A message that leaves a window is still counted."""
+
+    def faulty(window: Window, message: Message) -> None:
+        used = window._budget.used
+        forget(window, message)
+        window._budget.used = used
+
+    return faulty
+
+
+def _gap_forgotten(shrink: Any) -> Any:
+    """A window that gave back messages takes itself for complete."""
+
+    def faulty(window: Window, target: int) -> None:
+        end, complete = window.end, window.complete
+        shrink(window, target)
+        window.end, window.complete = end, complete
+
+    return faulty
+
+
 def _old_rows_kept(_: Any) -> Any:
     def faulty(pages: Pages) -> None: ...
 
@@ -279,6 +304,17 @@ QUEUE_FAULTS = [
         "checkpoint believed before it is written",
         {LOST, RETURNS, REPLAY, MATCH, ONCE, PEEK, ORDER, COUNT, BEFORE, FAULT, TOTALS, SERVED},
         patched(Delta, "freeze", _thawed_early),
+    ),
+    Fault("memory not given back", {MEMORY}, patched(Window, "forget", _not_given_back)),
+    Fault(
+        "memory of a lost engine not given back",
+        {MEMORY},
+        patched(Engine, "close", does_nothing),
+    ),
+    Fault(
+        "messages that a window gave back not read again",
+        {LOST, ORDER, SERVED, MATCH, TAKEN_OUT, FAULT, MEMORY},
+        patched(Window, "shrink", _gap_forgotten),
     ),
     Fault(
         "old page believed",
