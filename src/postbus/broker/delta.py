@@ -9,6 +9,7 @@ time, in a delta of their own, which takes the place of this one then.
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from postbus.broker.message import Message, from_row, to_row
 from postbus.model.index_rows import Row, RowKey
@@ -20,7 +21,7 @@ _LANES = 8
 class Delta:
     """Per lane: number → the message as it is now, or None if only the index still has it."""
 
-    __slots__ = ("_groups", "_lanes", "_left", "_since", "size")
+    __slots__ = ("_groups", "_lanes", "_left", "_prepared_to", "_rows", "_since", "size")
 
     def __init__(self) -> None:
         self._lanes: dict[int, dict[int, Message | None]] = {}
@@ -28,6 +29,10 @@ class Delta:
         """Per lane: session → numbers that were put there. Some of the messages may be gone."""
         self._left: dict[int, set[str]] = {}
         """Per lane: sessions that the index has too many rows of."""
+        self._rows: dict[int, dict[int, Row]] = {}
+        """Per lane: rows that were made ahead of the checkpoint, of messages as they are now."""
+        self._prepared_to: dict[int, int] = {}
+        """Per lane: how many changes were looked at for this."""
         self._since: Delta | None = None
         """The changes since the freeze; None when nothing is frozen."""
         self.size = 0
@@ -43,6 +48,8 @@ class Delta:
         lane = self.lane(message.subqueue, message.lane)
         if message.number not in lane:
             self.size += 1
+        elif self._rows:
+            self._drop_row(message.subqueue, message.lane, message.number)
         lane[message.number] = message
         if message.session_id is not None:
             groups = self._groups.setdefault(message.subqueue * _LANES + message.lane, {})
@@ -62,6 +69,8 @@ class Delta:
         if self._since is not None:
             self._since.remove(subqueue, lane, number, maybe_indexed, session_id)
         changes = self.lane(subqueue, lane)
+        if self._rows:
+            self._drop_row(subqueue, lane, number)
         if maybe_indexed:
             if number not in changes:
                 self.size += 1
@@ -82,8 +91,33 @@ class Delta:
         if not numbers:
             del groups[session_id]
 
+    def _drop_row(self, subqueue: int, lane: int, number: int) -> None:
+        rows = self._rows.get(subqueue * _LANES + lane)
+        if rows is not None:
+            rows.pop(number, None)
+
+    def prepare(self, limit: int) -> None:
+        """Make up to `limit` rows ahead of a checkpoint: making all of them at once takes long. A
+        change leaves its row out again."""
+        for key, lane in self._lanes.items():
+            start = self._prepared_to.get(key, 0)
+            if start >= len(lane):
+                continue
+            rows = self._rows.setdefault(key, {})
+            for number, message in islice(lane.items(), start, start + limit):
+                if message is not None:
+                    rows[number] = to_row(message)
+            self._prepared_to[key] = start + limit
+            return
+
     def rows(self) -> list[Row]:
-        return [to_row(message) for message in self._messages()]
+        found: list[Row] = []
+        for key, lane in self._lanes.items():
+            prepared = self._rows.get(key, {})
+            for number, message in lane.items():
+                if message is not None:
+                    found.append(prepared.get(number) or to_row(message))
+        return found
 
     def removed(self) -> list[RowKey]:
         return [
@@ -103,6 +137,8 @@ class Delta:
         assert self._since is None, "one checkpoint at a time"
         for message in self._messages():
             message.indexed = True  # its removal must reach the index from here on
+        self._rows = {}
+        self._prepared_to = {}
         self._since = Delta()
 
     def unfreeze(self) -> None:
@@ -114,6 +150,7 @@ class Delta:
         since = self._since
         assert since is not None
         self._lanes, self._groups, self._left = since._lanes, since._groups, since._left
+        self._rows, self._prepared_to = since._rows, since._prepared_to
         self.size = since.size
         self._since = None
 

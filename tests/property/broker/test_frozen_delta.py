@@ -83,6 +83,9 @@ class Fragment:
     def note(self, message: Message) -> None:
         self.model[message.number] = message.lane, message.delivery_count, message.session_id
 
+    def prepare(self) -> None:
+        self.ledger.delta.prepare(self.chance.choice([1, 3, 50]))
+
     def freeze(self) -> None:
         if not self.ledger.delta.frozen:
             self.made = self.ledger.make_checkpoint()
@@ -146,8 +149,9 @@ class Fragment:
 def test_index_and_delta_are_the_truth_while_a_checkpoint_is_under_way(seed: int) -> None:
     chance = random.Random(seed)
     fragment = Fragment(chance)
-    weights = [10, *(chance.choice([1, 4]) for _ in range(3)), chance.choice([0, 0.3])]
-    steps = [fragment.step, fragment.freeze, fragment.land, fragment.fail, fragment.crash]
+    weights = [10, *(chance.choice([1, 4]) for _ in range(4)), chance.choice([0, 0.3])]
+    steps = [fragment.step, fragment.prepare, fragment.freeze, fragment.land, fragment.fail]
+    steps.append(fragment.crash)
     for _ in range(chance.randint(1, 80)):
         chance.choices(steps, weights)[0]()
         fragment.check()
@@ -166,6 +170,7 @@ def test_a_checkpoint_says_what_was_true_when_it_was_made(seed: int) -> None:
     fragment = Fragment(random.Random(seed))
     for _ in range(20):
         fragment.step()
+        fragment.prepare()
     rows = {n: to_row(message) for n, message in fragment.live.items()}
     fragment.freeze()
     for _ in range(20):

@@ -156,6 +156,14 @@ def _not_marked(freeze: Any) -> Any:
     return faulty
 
 
+def _old_row_kept(_: Any) -> Any:
+    """A row that was made ahead is written, although its message has changed."""
+
+    def faulty(changes: Delta, subqueue: int, lane: int, number: int) -> None: ...
+
+    return faulty
+
+
 def _thawed_early(freeze: Any) -> Any:
     """The index is taken for up to date when the checkpoint is on its way."""
 
@@ -292,17 +300,22 @@ QUEUE_FAULTS = [
     ),
     Fault(
         "change beside a checkpoint lost",
-        {LOST, RETURNS, REPLAY, MATCH, ONCE, PEEK, ORDER, COUNT, BEFORE, FAULT, TOTALS},
+        {LOST, RETURNS, REPLAY, MATCH, ONCE, PEEK, ORDER, COUNT, BEFORE, FAULT, FULL},
         patched(Delta, "thaw", _thawed_whole),
     ),
     Fault(
         "removal beside a checkpoint left in the index",
-        {LOST, RETURNS, REPLAY, MATCH, ONCE, PEEK, ORDER, COUNT, BEFORE, FAULT, TOTALS},
+        {LOST, RETURNS, REPLAY, MATCH, ONCE, PEEK, ORDER, COUNT, BEFORE, FAULT, FULL},
         patched(Delta, "freeze", _not_marked),
     ),
     Fault(
+        "row made ahead of a change written",
+        {LOST, RETURNS, REPLAY, MATCH, ONCE, PEEK, ORDER, COUNT, BEFORE, FAULT, FULL, BODY},
+        patched(Delta, "_drop_row", _old_row_kept),
+    ),
+    Fault(
         "checkpoint believed before it is written",
-        {LOST, RETURNS, REPLAY, MATCH, ONCE, PEEK, ORDER, COUNT, BEFORE, FAULT, TOTALS, SERVED},
+        {LOST, RETURNS, REPLAY, MATCH, ONCE, PEEK, ORDER, COUNT, BEFORE, FAULT, FULL, SERVED},
         patched(Delta, "freeze", _thawed_early),
     ),
     Fault("memory not given back", {MEMORY}, patched(Window, "forget", _not_given_back)),
