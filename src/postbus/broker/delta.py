@@ -8,7 +8,8 @@ The frozen changes are laid over pages until the index has them. Changes since a
 time, in a delta of their own, which takes the place of this one then.
 """
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterator
 from itertools import islice
 
 from postbus.broker.message import Message, from_row, to_row
@@ -21,10 +22,16 @@ _LANES = 8
 class Delta:
     """Per lane: number → the message as it is now, or None if only the index still has it."""
 
-    __slots__ = ("_groups", "_lanes", "_left", "_prepared_to", "_rows", "_since", "size")
+    __slots__ = ("_groups", "_lanes", "_left", "_numbers", "_prepared_to", "_rows", "_since",
+                 "_unsorted", "size")  # fmt: skip
 
     def __init__(self) -> None:
         self._lanes: dict[int, dict[int, Message | None]] = {}
+        self._numbers: dict[int, list[int]] = {}
+        """Per lane: numbers that were put there, so that a page need not go through all changes.
+        Some of the messages may be gone, and a number may come twice."""
+        self._unsorted: set[int] = set()
+        """Lanes whose numbers are not in order. Mostly each number is higher than the last."""
         self._groups: dict[int, dict[str, dict[int, None]]] = {}
         """Per lane: session → numbers that were put there. Some of the messages may be gone."""
         self._left: dict[int, set[str]] = {}
@@ -45,15 +52,18 @@ class Delta:
         return found
 
     def put(self, message: Message) -> None:
+        number, key = message.number, message.subqueue * _LANES + message.lane
         lane = self.lane(message.subqueue, message.lane)
-        if message.number not in lane:
+        if number not in lane:
             self.size += 1
         elif self._rows:
-            self._drop_row(message.subqueue, message.lane, message.number)
-        lane[message.number] = message
+            self._drop_row(message.subqueue, message.lane, number)
+        if lane.get(number) is None:
+            self._note_number(key, number)
+        lane[number] = message
         if message.session_id is not None:
-            groups = self._groups.setdefault(message.subqueue * _LANES + message.lane, {})
-            groups.setdefault(message.session_id, {})[message.number] = None
+            groups = self._groups.setdefault(key, {})
+            groups.setdefault(message.session_id, {})[number] = None
         if self._since is not None:
             self._since.put(message)
 
@@ -90,6 +100,33 @@ class Delta:
         numbers.pop(number, None)
         if not numbers:
             del groups[session_id]
+
+    def _note_number(self, key: int, number: int) -> None:
+        numbers = self._numbers.get(key)
+        if not numbers:
+            self._numbers[key] = [number]
+            return
+        if number <= numbers[-1]:
+            self._unsorted.add(key)
+        numbers.append(number)
+
+    def _from(self, key: int, start: int, end: int | None, limit: int) -> list[Message]:
+        """The first messages that were put into a lane, from a number on, one more than `limit`."""
+        numbers, lane = self._numbers.get(key), self._lanes.get(key)
+        if numbers is None or lane is None:
+            return []
+        if key in self._unsorted:
+            self._unsorted.discard(key)
+            numbers = self._numbers[key] = sorted({n for n in numbers if lane.get(n) is not None})
+        found: list[Message] = []
+        for place in range(bisect_left(numbers, start), len(numbers)):
+            number = numbers[place]
+            if len(found) > limit or (end is not None and number > end):
+                break
+            message = lane.get(number)
+            if message is not None:
+                found.append(message)
+        return found
 
     def _drop_row(self, subqueue: int, lane: int, number: int) -> None:
         rows = self._rows.get(subqueue * _LANES + lane)
@@ -150,6 +187,7 @@ class Delta:
         since = self._since
         assert since is not None
         self._lanes, self._groups, self._left = since._lanes, since._groups, since._left
+        self._numbers, self._unsorted = since._numbers, since._unsorted
         self._rows, self._prepared_to = since._rows, since._prepared_to
         self.size = since.size
         self._since = None
@@ -164,8 +202,9 @@ class Delta:
         self, rows: list[Row], subqueue: int, lane: int, start: int, limit: int
     ) -> tuple[list[Message], int | None]:
         """A lane's messages from `start` on, and the number they reach to; None for the last."""
-        changes = self.lane(subqueue, lane)
-        return _merge(rows, changes, changes.items(), start, limit)
+        end = rows[-1].number if len(rows) >= limit else None
+        changed = self._from(subqueue * _LANES + lane, start, end, limit)
+        return _merge(rows, self.lane(subqueue, lane), changed, end, limit)
 
     def over_group(
         self, rows: list[Row], subqueue: int, lane: int, session_id: str, start: int, limit: int
@@ -173,8 +212,15 @@ class Delta:
         """The same for one session."""
         changes = self.lane(subqueue, lane)
         numbers = self._groups.get(subqueue * _LANES + lane, {}).get(session_id, ())
-        own = [(number, changes.get(number)) for number in numbers]
-        return _merge(rows, changes, own, start, limit)
+        end = rows[-1].number if len(rows) >= limit else None
+        own = [
+            message
+            for number in numbers
+            if number >= start
+            and (end is None or number <= end)
+            and (message := changes.get(number)) is not None
+        ]
+        return _merge(rows, changes, own, end, limit)
 
     def over_groups(
         self, groups: list[bytes], subqueue: int, lane: int, after: str | None, limit: int
@@ -231,17 +277,12 @@ class Delta:
 def _merge(
     rows: list[Row],
     changes: dict[int, Message | None],
-    changed: Iterable[tuple[int, Message | None]],
-    start: int,
+    changed: list[Message],
+    end: int | None,
     limit: int,
 ) -> tuple[list[Message], int | None]:
-    end = rows[-1].number if len(rows) >= limit else None
     merged = [from_row(row) for row in rows if row.number not in changes]
-    merged += [
-        message
-        for number, message in changed
-        if message is not None and number >= start and (end is None or number <= end)
-    ]
+    merged += changed
     merged.sort(key=_by_number)
     if len(merged) > limit:
         del merged[limit:]
