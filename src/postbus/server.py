@@ -277,12 +277,10 @@ class Server:
         return Control(data.folder, asked)
 
     def _loader(self, store: Store, thread: StoreThread) -> Loader:
-        settings = self._settings
         broker = f"{os.getpid()}-{secrets.token_hex(4)}"
-        filter_bytes = settings.duplicate_filter_kb << 10
-        return Loader(
-            store, thread, broker, self._budget, partial(secrets.randbits, 64), filter_bytes
-        )
+        filter_bytes = self._settings.duplicate_filter_kb << 10
+        new_secret = partial(secrets.randbits, 64)
+        return Loader(store, thread, broker, self._budget, new_secret, filter_bytes)
 
     def _make_feed(self, stores: Sequence[Store], loop: asyncio.AbstractEventLoop) -> Feed:
         readers = [store.journal_reader() for store in stores]
