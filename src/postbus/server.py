@@ -19,7 +19,7 @@ import uvloop
 from postbus.auth.authority import Authority
 from postbus.auth.namespace_key import KeyFileError, choose_key, connection_string
 from postbus.auth.opening import Access
-from postbus.broker.window import WindowLimits
+from postbus.broker.window_budget import WindowBudget
 from postbus.config.mistakes import ConfigError, ConfigMistake
 from postbus.config.option_reading import read_options
 from postbus.errors import SHUTTING_DOWN, ConnectionForced, OutcomeUnknown, StoreUnavailable
@@ -203,6 +203,7 @@ class Server:
         """`new_clock` makes a clock that starts at an instant, or later."""
         loop = asyncio.get_running_loop()
         self._settings = settings
+        self._budget = WindowBudget(settings.windows_max_bytes)
         self._config = config
         clock = new_clock(_newest(data, new_clock(0).now(), settings.clock_behind_max_ms))
         self._clock, self._wall = clock.now, clock.wall
@@ -276,11 +277,10 @@ class Server:
         return Control(data.folder, asked)
 
     def _loader(self, store: Store, thread: StoreThread) -> Loader:
-        settings = self._settings
-        window = WindowLimits(settings.window_messages_max, settings.window_bodies_max_bytes)
         broker = f"{os.getpid()}-{secrets.token_hex(4)}"
-        filter_bytes = settings.duplicate_filter_kb << 10
-        return Loader(store, thread, broker, window, partial(secrets.randbits, 64), filter_bytes)
+        filter_bytes = self._settings.duplicate_filter_kb << 10
+        new_secret = partial(secrets.randbits, 64)
+        return Loader(store, thread, broker, self._budget, new_secret, filter_bytes)
 
     def _make_feed(self, stores: Sequence[Store], loop: asyncio.AbstractEventLoop) -> Feed:
         readers = [store.journal_reader() for store in stores]

@@ -290,15 +290,13 @@ class Settings(BaseSettings):
         5_000, "Receivers of one entity that wait for its next session", ge=1, le=1_000_000
     )
 
-    # Memory of an entity
-    window_messages_max: int = _setting(
-        4_096,
-        "Waiting messages of an entity whose places are held in memory",
-        ge=16,
-        le=1_000_000,
-    )
-    window_bodies_max_bytes: int = _setting(
-        16_777_216, "Message bodies of an entity held in memory", ge=65_536, le=1_073_741_824
+    # Memory
+    windows_max_bytes: int = _setting(
+        134_217_728,
+        "Memory for waiting messages of all entities together; a quarter of it is for changes that "
+        "the index does not have yet",
+        ge=1_048_576,
+        le=1_099_511_627_776,
     )
 
     duplicate_filter_kb: int = _setting(

@@ -20,6 +20,8 @@ from postbus.broker import (
     session_list,
     session_operations,
     topic,
+    window,
+    window_budget,
 )
 from postbus.gateway.transactions import open_transactions
 from postbus.runtime import (
@@ -71,6 +73,10 @@ def _of_queues(chance: random.Random) -> Limits:
         (queue, {"EXPIRED_PER_TAKE": few}),
         (receivers, {"SERVED_AT_ONCE": chance.choice([1, few])}),
         (loaded_fragment, {"CHECKPOINT_CHANGES": chance.choice([1, 6, 40])}),
+        (loaded_fragment, {"CHECKPOINT_CHANGES_MIN": chance.choice([1, 3, 30])}),
+        (loaded_fragment, {"ROWS_PREPARED": chance.choice([1, 4])}),
+        (window_budget, {"IDLE_TAKES": chance.choice([0, 2, 20])}),
+        (window, {"LOW_MESSAGES": chance.choice([2, 6, 1_024])}),
         (loaded_fragment, {"CHECKPOINT_RECORDS": chance.choice([3, 50, 1_000])}),
         (engine_cache, {"SOON_MS": chance.choice([0, 300])}),
         (runtime, {"AHEAD_REQUESTS_MIN": chance.choice([1, 2, 99])}),

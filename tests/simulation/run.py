@@ -129,6 +129,7 @@ class Run:
         """Let everything come to its end; then each part looks."""
         patient = any(part.tries_again for part in self._parts)
         with self._scheduler.quiet(patient):
+            self._world.check_memory()
             for part in self._parts:
                 part.check()
 

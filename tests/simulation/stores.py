@@ -44,7 +44,7 @@ class Store:
         self.thread = Thread(world.chance, world.failing)
         store: Any = self.recorded
         thread: Any = self.thread
-        loader = Loader(store, thread, "here", world.limits, lambda: 12345)
+        loader = Loader(store, thread, "here", world.budget, lambda: 12345)
         with mock.patch("asyncio.get_running_loop", return_value=world.machine):
             self.runtime = world.runtime_class(
                 store, thread, lambda: world.now, loader, StoreMeter(), EngineCache(1, 0)

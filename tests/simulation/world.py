@@ -13,7 +13,7 @@ from postbus.broker.engine import Engine
 from postbus.broker.index_pages import Need, Pages
 from postbus.broker.message import Message
 from postbus.broker.policy import Policy
-from postbus.broker.window import WindowLimits
+from postbus.broker.window_budget import WindowBudget
 from postbus.errors import InternalError, ServiceBusError
 from postbus.runtime.engine_cache import Retired
 from postbus.runtime.forwarder import Forwarder
@@ -23,12 +23,14 @@ from postbus.runtime.requests import Call, Chore, GiveBack
 from postbus.runtime.runtime import Runtime
 from postbus.runtime.turn import Turn
 from postbus.store.ports.journal import Part as StorePart
-from tests.simulation.history import History, fault_of
+from tests.simulation.history import History, Violation, fault_of
 from tests.simulation.journal import Written
 from tests.simulation.machine import Machine
+from tests.simulation.promises import MEMORY
 from tests.simulation.receivers import Receiver
 from tests.simulation.stores import Store
 from tests.support.operations import Do
+from tests.support.windows import audit_engines
 
 if TYPE_CHECKING:
     from tests.simulation.parts import Part
@@ -125,7 +127,11 @@ class World:
         """How often a store refuses a call."""
         self.made_room = False
         """An entity that was full is not: messages that wait for it are sent after a pause."""
-        self.limits = WindowLimits(chance.choice([4, 5, 8, 40]), chance.choice([0, 60, 300]))
+        self._memory = (
+            *(chance.choice([0, 3_000, 8_000, 40_000]),),
+            *(chance.choice([4, 5, 8, 40]), chance.choice([0, 60, 300])),
+        )
+        self.budget = WindowBudget(*self._memory)
         self.entities: dict[int, Entity] = {}
         self.models: dict[int, Model] = {}
         self.fragments: dict[int, LoadedFragment] = {}
@@ -167,6 +173,7 @@ class World:
     def start(self) -> None:
         newest = max(store.recorded.newest() for store in self.stores)
         self.machine.start(newest if self.remembers_time else 0)
+        self.budget = WindowBudget(*self._memory)
         for store in self.stores:
             store.start()
         self.receivers = []
@@ -218,6 +225,14 @@ class World:
                 while store.thread.answers:
                     store.thread.answer_one(in_order=True)
                 self.restart()
+
+    def check_memory(self) -> None:
+        """Everything that the budget counts is in a window of an engine."""
+        engines = [each.engine for each in self.fragments.values() if each.engine is not None]
+        try:
+            audit_engines(self.budget, engines)
+        except AssertionError as error:
+            raise Violation(MEMORY, None, str(error)) from error
 
     def close(self) -> None:
         for store in self.stores:

@@ -16,7 +16,7 @@ from postbus.broker.message import Message
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
 from postbus.broker.subqueue_numbers import MAIN
-from postbus.broker.window import WindowLimits
+from postbus.broker.window_budget import WindowBudget
 from postbus.errors import ServiceBusError
 from postbus.model.times import Instant
 from postbus.observe.meters import EntityMeter, StoreMeter
@@ -92,8 +92,8 @@ class Bed:
         self.now = 1_700_000_000_000
         self.store = Gate()
         self.thread = StoreThread("store", asyncio.get_running_loop())
-        limits = WindowLimits(messages_max=16, body_bytes_max=1_024)
-        loader = Loader(self.store, self.thread, "test", limits, lambda: 7)
+        budget = WindowBudget(1 << 20, messages_min=16, body_bytes_min=1_024)
+        loader = Loader(self.store, self.thread, "test", budget, lambda: 7)
         self.meter = StoreMeter()
         self.runtime = Runtime(self.store, self.thread, lambda: self.now, loader, self.meter)
         self.fragment = LoadedFragment(1, 0, 0, "orders", Policy())

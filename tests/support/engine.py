@@ -18,7 +18,7 @@ from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
 from postbus.broker.shared_state import SharedState
 from postbus.broker.subqueue_numbers import MAIN
-from postbus.broker.window import WindowLimits
+from postbus.broker.window_budget import WindowBudget
 from postbus.runtime.loading import load_page
 from postbus.store import batch
 from postbus.store.memory.store import MemoryStore
@@ -38,14 +38,14 @@ class Engine:
     def __init__(
         self,
         policy: Policy | None = None,
-        limits: WindowLimits | None = None,
+        limits: WindowBudget | None = None,
         store: Store | None = None,
         checkpoint_every: int = 0,
         fragment: int = FRAGMENT,
     ) -> None:
         self.fragment = fragment
         self.policy = policy or Policy()
-        self.limits = limits or WindowLimits()
+        self.limits = limits or WindowBudget()
         self.store: Store = store or MemoryStore()
         self.checkpoint_every = checkpoint_every
         self.now = T0
@@ -107,6 +107,8 @@ class Engine:
                     ledger.replay(records.decode(record), stored.base, position, header.at)
                 ledger.head = stored.base + header.record_count
         self.lease = lease
+        if hasattr(self, "engine"):
+            self.engine.close()
         prefix = self.fragment.to_bytes(4, "big") + lease.epoch.to_bytes(4, "big")
         shared = SharedState(ledger, self.limits, prefix, secret=lease.epoch)
         self.engine = broker.Engine(self.name, self.policy, shared)

@@ -11,7 +11,7 @@ from postbus.broker.message import Message
 from postbus.broker.policy import Policy
 from postbus.broker.session_list import Listing
 from postbus.broker.subqueue_numbers import MAIN
-from postbus.broker.window import WindowLimits
+from postbus.broker.window_budget import WindowBudget
 from postbus.store.ports.store import Store
 from tests.support.engine import Engine
 
@@ -24,7 +24,7 @@ class SessionEngine(Engine):
     def __init__(
         self,
         policy: Policy | None = None,
-        limits: WindowLimits | None = None,
+        limits: WindowBudget | None = None,
         store: Store | None = None,
         checkpoint_every: int = 0,
     ) -> None:

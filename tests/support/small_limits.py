@@ -65,7 +65,13 @@ LIMITS: Final[dict[str, dict[str, int]]] = {
     "postbus.gateway.response_writer": {"RESPONSE_TOIL_MAX": 1},
     "postbus.gateway.operations": {"LOOK_TOIL_MAX": 1},
     "postbus.http.messages": {"VALUES_PER_TURN": 2},
-    "postbus.runtime.loaded_fragment": {"CHECKPOINT_CHANGES": 5},
+    "postbus.runtime.loaded_fragment": {
+        "CHECKPOINT_CHANGES": 5,
+        "CHECKPOINT_CHANGES_MIN": 2,
+        "ROWS_PREPARED": 1,
+    },
+    "postbus.broker.window": {"LOW_MESSAGES": 3, "PAGE_MIN": 2, "PAGE_MAX": 4},
+    "postbus.broker.window_budget": {"IDLE_TAKES": 3},
 }
 
 

@@ -22,7 +22,6 @@ WALL: Final = 500
 OVER_THE_WALL: Final = frozenset(
     {
         "src/postbus/broker/queue.py",
-        "src/postbus/settings.py",
     }
 )
 

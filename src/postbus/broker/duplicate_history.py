@@ -77,17 +77,23 @@ class Segment:
 class History:
     """The ids of one entity, within bounded memory."""
 
-    __slots__ = ("_bytes_max", "_ends_at", "_flushed", "recent", "segments", "window_ms")
+    __slots__ = ("_bytes_max", "_ends_at", "_flushed", "_parts_before", "_since", "recent",
+                 "segments", "window_ms")  # fmt: skip
 
     def __init__(self, window_ms: int, bytes_max: int = FILTER_BYTES) -> None:
         self.window_ms = window_ms
         """An id counts as seen for so long, from when it was first seen."""
         self._bytes_max = bytes_max
         self.recent: dict[bytes, Instant] = {}
-        """When the ids since the last checkpoint were seen. All are of the last segment."""
+        """When the ids since the last checkpoint were seen. All are of the last segment, or of the
+        last but one while a checkpoint is under way."""
+        self._since: dict[bytes, Instant] | None = None
+        """The ids since the checkpoint that is under way was made; None without it."""
         self.segments: list[Segment] = [Segment(1)]
         """Oldest first; new ids go into the last segment."""
         self._flushed: Segment | None = None
+        self._parts_before = 1, 0
+        """Parts of that segment before the flush, and ids in the last of them."""
         self._ends_at: Instant = NEVER
         """No segment is past the window before."""
 
@@ -128,6 +134,8 @@ class History:
             segment = Segment(segment.next_number)
             self.segments.append(segment)
         self.recent[digest] = now
+        if self._since is not None:
+            self._since[digest] = now
         if not segment.count:
             segment.first_at = now
         segment.last_at = now
@@ -231,7 +239,7 @@ class History:
         capacity = max(segment.count, CAPACITY_MIN if ended else self._expected())
         segment.draft = self._new_layer(capacity)
         segment.cursor, segment.parts_read = b"", 0
-        if not ended:
+        if not ended or self._since is not None:
             # The store may place these ids behind the position that was read last.
             segment.draft.add_all(self.recent)
 
@@ -255,7 +263,9 @@ class History:
     def flush(self) -> SeenIds | None:
         """The ids that the store must have with the checkpoint that is being made."""
         last = self.segments[-1]
-        self._flushed = last
+        self._since = {}
+        self._flushed = last if last.count else None
+        self._parts_before = last.parts, last.part_count
         if not last.count:
             return None
         limit, seen = self._limit(), None
@@ -273,11 +283,25 @@ class History:
 
     def flushed(self) -> None:
         """The store has it."""
-        self.recent = {}
+        self.recent, self._since = self._since or {}, None
         segment = self._flushed
-        if segment is not None and segment.count:
+        if segment is not None:
             segment.stored = True
             self._ends_at = min(self._ends_at, segment.last_at + self.window_ms)
+
+    def unflush(self) -> None:
+        """The store does not have it: the ids are of the last segment, as before."""
+        since, self._since = self._since or {}, None
+        segment, self._flushed = self._flushed, None
+        if segment is None:
+            return
+        segment.parts, segment.part_count = self._parts_before
+        if self.segments[-1] is segment:
+            return
+        del self.segments[-1]
+        for digest, at in since.items():
+            del self.recent[digest]
+            self.note(digest, at)
 
     def state(self) -> bytes:
         """The segments, as they are with the checkpoint."""

@@ -77,13 +77,11 @@ class Engine:
             owner = owner_of(subqueue)
             if owner not in self.queues and self.ledger.count(subqueue, lane):
                 self.removed[owner] = None
-        self._share_room()
 
     def add_subscription(self, owner: int, name: str, policy: Policy) -> None:
         self.queues[owner] = _make(name, owner, policy, self.shared)
         if self.topic is not None:
             self.topic.newest = max(self.topic.newest, owner)
-        self._share_room()
 
     def remove_subscription(self, owner: int) -> None:
         """Its messages are removed by a chore, as many at a time as is reasonable."""
@@ -91,8 +89,8 @@ class Engine:
         for subqueue in () if queue is None else queue.subqueues:
             self.shared.outboxes.pop(subqueue, None)
             self.shared.outboxes_with_work.pop(subqueue, None)
-        if queue is not None and queue.sessions is not None:
-            queue.sessions.abolish()
+        if queue is not None:
+            _close(queue)
         for marks in (self.shared.locked, self.shared.expiring, self.shared.diverting):
             marks.pop(owner, None)
         for alarms in (self._lock_ends, self._expiries):
@@ -100,11 +98,12 @@ class Engine:
         self._received.pop(owner, None)
         self._overdue.pop(owner, None)
         self.removed[owner] = None
-        self._share_room()
 
-    def _share_room(self) -> None:
-        """Memory for messages is the fragment's: the more subscriptions, the less each has."""
-        self.shared.limits.share(len(self.queues))
+    def close(self) -> None:
+        """The engine is thrown away: give back its memory."""
+        for queue in self.queues.values():
+            _close(queue)
+        self.shared.charge_changes(0)
 
     # -- requests ----------------------------------------------------------------------------
 
@@ -199,6 +198,14 @@ class Engine:
 def _make(name: str, owner: int, policy: Policy, shared: SharedState) -> Queue:
     made = SessionQueue if policy.requires_session else Queue
     return made(name, owner, policy, shared)
+
+
+def _close(queue: Queue) -> None:
+    """Give back the memory of a queue that is gone."""
+    for window in queue.windows.values():
+        window.close()
+    if queue.sessions is not None:
+        queue.sessions.abolish()
 
 
 def counted(ledger: Ledger, owner: int) -> int:

@@ -105,12 +105,11 @@ class FreeSessions:
 class Sessions:
     """The sessions of one queue or subscription."""
 
-    __slots__ = ("_fragment", "_limits", "_main", "free", "held", "listings", "locks")
+    __slots__ = ("_fragment", "_main", "free", "held", "listings", "locks")
 
     def __init__(self, shared: SharedState, main: int) -> None:
         self._fragment = shared
         self._main = main
-        self._limits = shared.limits.copy()
         # In order of expiry: every lock of a queue lasts equally long, and renewing moves to
         # the end.
         self.held: OrderedDict[str, Session] = OrderedDict()
@@ -127,10 +126,10 @@ class Sessions:
         ready_subqueues = self._fragment.ready_sessions
         nothing = self._fragment.ledger.count(self._main) == 0
         session = Session(
-            session_id, holder, until, Window(self._limits, nothing, place, ready_subqueues)
+            *(session_id, holder, until),
+            Window(self._fragment.budget, nothing, place, ready_subqueues),
         )
         self.held[session_id] = session
-        self._share_room()
         ready_subqueues[place] = None
         return session
 
@@ -184,13 +183,11 @@ class Sessions:
         session.lost = True
         self._fragment.ready_sessions.pop((self._main, session.id), None)
         window = session.window
-        for message in window.live.values():
-            message.raw = None
+        window.close()
         unsettled = list(session.locks.values())
         for token in session.locks:
             del self.locks[token]
         session.locks = {}
-        self._share_room()
         if window.live or not window.complete:
             self._ready(session.id)
         return unsettled
@@ -203,6 +200,7 @@ class Sessions:
         """The entity is gone."""
         for session in self.held.values():
             session.lost = True
+            session.window.close()
             self._fragment.ready_sessions.pop((self._main, session.id), None)
         self.held.clear()
         self.locks.clear()
@@ -221,6 +219,3 @@ class Sessions:
     def _ready(self, session_id: str) -> None:
         self.free.add(session_id)
         self._fragment.ready_subqueues[self._main] = None
-
-    def _share_room(self) -> None:
-        self._limits.be_share_of(self._fragment.limits, max(len(self.held), 1))

@@ -41,6 +41,7 @@ class Ledger:
 
     __slots__ = (
         "_at",
+        "_frozen_bytes",
         "_layout",
         "_next",
         "bytes_since_checkpoint",
@@ -85,6 +86,8 @@ class Ledger:
         self.delta = Delta()
         self.pending: list[bytes] = []
         self.bytes_since_checkpoint = 0
+        self._frozen_bytes = 0
+        """The share of these bytes that the checkpoint under way sums up."""
         self._at = layout.header_size
         if state:
             self._restore(state)
@@ -268,28 +271,38 @@ class Ledger:
         return message.last_base < self.durable
 
     def make_checkpoint(self) -> Checkpoint:
-        """Sum up everything until now, pending records included."""
+        """Freeze and sum up everything until now, pending records included. The commit that has
+        them must bring it to the store; until `checkpointed` there is no second one."""
         # Marks are removed only here, so that removing them needs no record. A replay begins with a
         # state that lacks them, or ends with a state that still has them.
         for origin in self.outdated:
             self.marks.pop(origin, None)
         self.outdated.clear()
         seen = None if self.history is None else self.history.flush()
-        return Checkpoint(
+        made = Checkpoint(
             self.head + len(self.pending),
             self.delta.rows(),
             self.delta.removed(),
             self._state(),
             seen,
         )
+        self.delta.freeze()
+        self._frozen_bytes = self.bytes_since_checkpoint
+        return made
 
     def checkpointed(self, checkpoint: Checkpoint) -> None:
-        """The index stands at the checkpoint, and nothing has changed since it was made."""
+        """The index stands at the checkpoint that was made last."""
         self.checkpoint = checkpoint.offset
-        self.bytes_since_checkpoint = 0
-        self.delta.clear()
+        self.bytes_since_checkpoint -= self._frozen_bytes
+        self.delta.thaw()
         if self.history is not None:
             self.history.flushed()
+
+    def checkpoint_failed(self) -> None:
+        """The store did not take the checkpoint that was made last, nor any record with it."""
+        self.delta.unfreeze()
+        if self.history is not None:
+            self.history.unflush()
 
     def count(self, subqueue: int, lane: int = ACTIVE) -> int:
         return self.counts.get((subqueue, lane), 0)

@@ -84,7 +84,7 @@ class Queue:
         self.deferred_locks: dict[tuple[int, int], Message] = {}
         self.windows = {
             subqueue: Window(
-                shared.limits, self.ledger.count(subqueue) == 0, subqueue, shared.ready_subqueues
+                shared.budget, self.ledger.count(subqueue) == 0, subqueue, shared.ready_subqueues
             )
             for subqueue in self.subqueues
         }

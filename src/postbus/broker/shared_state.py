@@ -6,7 +6,7 @@ from typing import Final
 from postbus.broker.ledger import Ledger
 from postbus.broker.outbox import Outbox
 from postbus.broker.subqueue_numbers import Owner, Subqueue
-from postbus.broker.window import WindowLimits
+from postbus.broker.window_budget import WindowBudget
 
 _COUNTER_BYTES: Final = 3
 _IN_SESSION: Final = 1 << 8 * _COUNTER_BYTES - 1
@@ -21,15 +21,16 @@ class SharedState:
     subscriptions, and a turn must not go through all of them."""
 
     __slots__ = (
+        "_changes",
         "_issued",
         "_proofs",
         "_secret",
         "_token_prefix",
+        "budget",
         "diverting",
         "enlisted",
         "expiring",
         "ledger",
-        "limits",
         "locked",
         "lost_sessions",
         "outboxes",
@@ -41,10 +42,11 @@ class SharedState:
     )
 
     def __init__(
-        self, ledger: Ledger, limits: WindowLimits, token_prefix: bytes, secret: int
+        self, ledger: Ledger, budget: WindowBudget, token_prefix: bytes, secret: int
     ) -> None:
         self.ledger = ledger
-        self.limits = limits
+        self.budget = budget
+        self._changes = 0
         self.ready_subqueues: dict[Subqueue, None] = {}
         """Subqueues in which a message has become ready since the last dispatch."""
         self.ready_sessions: dict[tuple[Subqueue, str], None] = {}
@@ -76,6 +78,11 @@ class SharedState:
         self._secret = secret.to_bytes(8, "big")
         self._issued = 0
         self._proofs = b""
+
+    def charge_changes(self, changes: int) -> None:
+        """Count the changes in the delta with those of all fragments."""
+        self.budget.changes += changes - self._changes
+        self._changes = changes
 
     def take_toil(self) -> int:
         """The toil until now; it starts again at 0."""

@@ -106,6 +106,20 @@ def refusal_of(error: BaseException) -> ServiceBusError:
     return OutcomeUnknown(f"The store may have taken the write, or not: {error!r}")
 
 
+def lost_parts(written: list[PreparedPart], refusal: ServiceBusError) -> list[PreparedPart]:
+    """The parts whose engines are ahead of the disk after a failed commit.
+
+    A checkpoint without records is not among them, if the store is known not to have it. Its engine
+    goes on, and later parts still fit in the journal.
+    """
+    if isinstance(refusal, OutcomeUnknown):
+        return written
+    for each in written:
+        if not each.records:
+            each.engine.ledger.checkpoint_failed()
+    return [each for each in written if each.records]
+
+
 def refuse(lost: set[LoadedFragment], turn: Turn, refusal: ServiceBusError) -> None:
     """Drop the outputs of lost fragments, whose records are not durable, and refuse requests."""
     turn.outputs = [output for output in turn.outputs if output[0] not in lost]

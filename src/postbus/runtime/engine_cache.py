@@ -157,7 +157,7 @@ def _forget(fragment: LoadedFragment) -> None:
     fragment.counts = all_counts(engine.ledger)
     # Expired messages are swept only while a receiver is there (R-DLQ-06), so they can wait.
     fragment.wakes_at = engine.own.next_due
-    fragment.engine = fragment.lease = None
+    fragment.unload()
 
 
 def all_counts(ledger: Ledger) -> dict[int, QueueCounts]:

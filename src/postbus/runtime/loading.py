@@ -29,7 +29,7 @@ from postbus.broker.ledger import Layout, Ledger
 from postbus.broker.message import OUTBOX, PUBLISHING, SCHEDULED, CorruptRow
 from postbus.broker.shared_state import SharedState
 from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, subqueue_of
-from postbus.broker.window import WindowLimits
+from postbus.broker.window_budget import WindowBudget
 from postbus.errors import (
     InternalError,
     OutcomeUnknown,
@@ -68,14 +68,14 @@ class Loader:
         store: Store,
         thread: StoreThread,
         broker: str,
-        limits: WindowLimits,
+        budget: WindowBudget,
         new_secret: Callable[[], int],
         filter_bytes: int = FILTER_BYTES,
     ) -> None:
         self._store = store
         self._thread = thread
         self._broker = broker
-        self._limits = limits
+        self._budget = budget
         self._new_secret = new_secret
         self._filter_bytes = filter_bytes
         self.checkpoints: dict[int, int] = {}
@@ -132,7 +132,7 @@ class Loader:
             )
             return
         prefix = fragment.id.to_bytes(4, "big") + (lease.epoch & 0xFFFFFFFF).to_bytes(4, "big")
-        fragment_id = SharedState(ledger, self._limits.copy(), prefix, self._new_secret())
+        fragment_id = SharedState(ledger, self._budget, prefix, self._new_secret())
         engine = Engine(fragment.name, fragment.policy, fragment_id)
         if fragment.matcher is not None:
             engine.become_topic(fragment.subscriptions, fragment.matcher)

@@ -22,7 +22,6 @@ from typing import Final
 import structlog
 
 from postbus.errors import InternalError, ServiceBusError, StoreFull, StoreUnavailable
-from postbus.model.index_rows import Checkpoint
 from postbus.model.times import NEVER, Instant
 from postbus.observe.meters import StoreMeter
 from postbus.observe.turns import ENGINE
@@ -30,6 +29,7 @@ from postbus.runtime.commits import (
     NO_ROOM,
     Commit,
     PreparedPart,
+    lost_parts,
     note_committed,
     pack_large,
     prepare,
@@ -108,8 +108,8 @@ class Runtime:
         self._finished = 0
         """The number of the last turn that has no output left."""
         self._exclusive = False
-        """Nothing may be decided until all commits are back: a checkpoint is due or among them, or
-        an answer that must show no later decision."""
+        """Nothing may be decided until all commits are back: an answer among them must show no
+        later decision."""
         self._resume: dict[Callable[[], None], None] = {}
         self._page_reader = PageReader(loader, self._take_back, self.wake)
         self._timers = FragmentTimers(clock, self.wake)
@@ -280,15 +280,9 @@ class Runtime:
         engine, lease = fragment.engine, fragment.lease
         if engine is None or lease is None:
             return None
-        checkpoint: Checkpoint | None = None
-        if fragment.checkpoint_due(engine):
-            # A checkpoint includes all records, so none of them may still fail. And nothing may
-            # change before it is written.
-            self._exclusive = True
-            if self._commits:
-                self._woken[fragment] = None
-            else:
-                checkpoint = fragment.make_checkpoint(engine)
+        # A checkpoint includes records that may still fail. Then it fails with them: the store
+        # refuses a part that does not begin where its journal ends.
+        checkpoint = fragment.make_checkpoint(engine) if fragment.checkpoint_due(engine) else None
         if not engine.ledger.pending and checkpoint is None:
             return None
         return prepare(fragment, engine, lease, now, checkpoint)
@@ -323,7 +317,8 @@ class Runtime:
         self._returned(commit)
         self._meter.failures += 1
         log.error("commit failed", error=str(error), fragments=len(commit.written))
-        self._lost(commit.written, commit, refusal_of(error))
+        refusal = refusal_of(error)
+        self._lost(lost_parts(commit.written, refusal), commit, refusal)
         self._finish(commit.turn)
 
     def _returned(self, commit: Commit) -> None:
@@ -355,7 +350,8 @@ class Runtime:
 
     def discard(self, fragment: LoadedFragment, refusal: ServiceBusError) -> None:
         """Drop the engine; the next use loads it from the store."""
-        fragment.engine = fragment.lease = fragment.counts = None
+        fragment.unload()
+        fragment.counts = None
         self._engine_cache.dropped(fragment)
         fragment.chores.clear()
         self._timers.cancel(fragment)
@@ -447,7 +443,7 @@ class Runtime:
             except ServiceBusError as error:
                 # Nothing is lost: the next start replays more of the journal.
                 log.warning("fragment not released", entity=fragment.name, error=str(error))
-            fragment.engine = fragment.lease = None
+            fragment.unload()
             self._engine_cache.dropped(fragment)
 
     async def quiet(self) -> None:

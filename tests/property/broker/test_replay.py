@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from postbus.broker.message import Message, NewProperties
 from postbus.broker.policy import Policy
 from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN
-from postbus.broker.window import WindowLimits
+from postbus.broker.window_budget import WindowBudget
 from postbus.errors import ServiceBusError
 from tests.support.engine import Engine
 
@@ -125,7 +125,7 @@ def test_a_crash_leaves_what_was_committed(
 ) -> None:
     chance = random.Random(seed)
     policy = Policy(lock_ms=5_000, max_delivery_count=3, dead_letter_on_expiry=dead_letters)
-    limits = WindowLimits(messages_max=8, body_bytes_max=80)
+    limits = WindowBudget(0, messages_min=8, body_bytes_min=80)
     engine = Engine(policy, limits, checkpoint_every=checkpoint_every)
     client = Client(engine, chance)
     for _ in range(chance.randint(1, 150)):
@@ -150,7 +150,7 @@ def test_nothing_is_delivered_twice_under_one_lock_or_after_it_was_completed(see
     chance = random.Random(seed)
     engine = Engine(
         Policy(lock_ms=5_000, max_delivery_count=1_000),
-        WindowLimits(messages_max=8, body_bytes_max=80),
+        WindowBudget(0, messages_min=8, body_bytes_min=80),
         checkpoint_every=chance.choice([1, 5, 30]),
     )
     sent: set[str] = set()

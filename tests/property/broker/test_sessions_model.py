@@ -17,7 +17,7 @@ from postbus.broker.held_sessions import Session
 from postbus.broker.message import Message
 from postbus.broker.policy import Policy
 from postbus.broker.subqueue_numbers import DEAD_LETTER
-from postbus.broker.window import WindowLimits
+from postbus.broker.window_budget import WindowBudget
 from postbus.errors import MessageNotFound, SessionCannotBeLocked, SessionLockLost
 from tests.support.sessions import SessionEngine
 
@@ -267,7 +267,8 @@ class Model:
 def test_sessions_are_as_the_model_says(seed: int, checkpoint_every: int) -> None:
     chance = random.Random(seed)
     policy = Policy(lock_ms=LOCK_MS, max_delivery_count=COUNT_MAX)
-    limits = WindowLimits(chance.choice([4, 8, 64]), chance.choice([3, 1_000]))
+    least = chance.choice([4, 8, 64]), chance.choice([3, 1_000])
+    limits = WindowBudget(chance.choice([0, 8_000]), *least)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session_operations, "READY_MAX", 2)
         patch.setattr(held_sessions, "READY_MAX", 2)

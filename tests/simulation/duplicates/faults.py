@@ -25,6 +25,16 @@ def _not_flushed(flush: Any) -> Any:
     return faulty
 
 
+def _flushed_whole(flushed: Any) -> Any:
+    """Ids that came while the checkpoint was written are taken for written."""
+
+    def faulty(history: History) -> None:
+        flushed(history)
+        history.recent = {}
+
+    return faulty
+
+
 def _seen_again(drop: Any) -> Any:
     def faulty(own: Queue, message: Message, now: int, *rest: Any) -> Any:
         history = own.ledger.history
@@ -69,6 +79,7 @@ def _without_ids(meanings: dict[RecordKind, Meaning]) -> dict[RecordKind, Meanin
 
 DUPLICATE_FAULTS = [
     Fault("ids not in the checkpoint", {DUPLICATE}, patched(History, "flush", _not_flushed)),
+    Fault("ids beside a checkpoint lost", {DUPLICATE}, patched(History, "flushed", _flushed_whole)),
     Fault("ids not replayed", {DUPLICATE}, patched(ledger, "MEANINGS", _without_ids)),
     Fault("window that slides", {DROPPED}, patched(duplicates, "drop", _seen_again)),
     Fault("filter that forgets", {DUPLICATE}, patched(Layer, "may_have", says_no)),

@@ -14,6 +14,7 @@ from postbus.broker.ledger import Ledger
 from postbus.broker.message import Message
 from postbus.broker.queue import Queue
 from postbus.broker.record_kinds import RecordKind
+from postbus.broker.window import Window
 from postbus.errors import StoreUnavailable
 from postbus.model.index_rows import Row
 from postbus.model.times import NEVER
@@ -35,6 +36,7 @@ from tests.simulation.promises import (
     LOCK,
     LOST,
     MATCH,
+    MEMORY,
     ONCE,
     ORDER,
     PEEK,
@@ -44,6 +46,7 @@ from tests.simulation.promises import (
     RETURNS,
     SERVED,
     STAYS,
+    TAKEN_OUT,
     TIME,
     TOTALS,
 )
@@ -156,6 +159,68 @@ def _left_in_index(remove: Any) -> Any:
     return faulty
 
 
+def _thawed_whole(thaw: Any) -> Any:
+    """What changed while the checkpoint was written is taken for written."""
+
+    def faulty(changes: Delta) -> None:
+        changes._since = Delta()
+        thaw(changes)
+
+    return faulty
+
+
+def _not_marked(freeze: Any) -> Any:
+    """A message that goes while its row is written leaves no trace, and its row stays."""
+
+    def faulty(changes: Delta) -> None:
+        marks = [(message, message.indexed) for message in changes._messages()]
+        freeze(changes)
+        for message, indexed in marks:
+            message.indexed = indexed
+
+    return faulty
+
+
+def _old_row_kept(_: Any) -> Any:
+    """A row that was made ahead is written, although its message has changed."""
+
+    def faulty(changes: Delta, subqueue: int, lane: int, number: int) -> None: ...
+
+    return faulty
+
+
+def _thawed_early(freeze: Any) -> Any:
+    """The index is taken for up to date when the checkpoint is on its way."""
+
+    def faulty(changes: Delta) -> None:
+        freeze(changes)
+        changes._lanes, changes._groups, changes._left = {}, {}, {}
+
+    return faulty
+
+
+def _not_given_back(forget: Any) -> Any:
+    """A message that leaves a window is still counted."""
+
+    def faulty(window: Window, message: Message) -> None:
+        used = window._budget.used
+        forget(window, message)
+        window._budget.used = used
+
+    return faulty
+
+
+def _gap_forgotten(shrink: Any) -> Any:
+    """A window that gave back messages takes itself for complete."""
+
+    def faulty(window: Window, target: int) -> None:
+        end, complete = window.end, window.complete
+        shrink(window, target)
+        window.end, window.complete = end, complete
+
+    return faulty
+
+
 def _old_rows_kept(_: Any) -> Any:
     def faulty(pages: Pages) -> None: ...
 
@@ -257,6 +322,37 @@ QUEUE_FAULTS = [
         "completion left in the index",
         {RETURNS, REPLAY, MATCH, ONCE, PEEK, LOST, ORDER, COUNT, BEFORE, FAULT},
         patched(Delta, "remove", _left_in_index),
+    ),
+    Fault(
+        "change beside a checkpoint lost",
+        {LOST, RETURNS, REPLAY, MATCH, ONCE, PEEK, ORDER, COUNT, BEFORE, FAULT, FULL},
+        patched(Delta, "thaw", _thawed_whole),
+    ),
+    Fault(
+        "removal beside a checkpoint left in the index",
+        {LOST, RETURNS, REPLAY, MATCH, ONCE, PEEK, ORDER, COUNT, BEFORE, FAULT, FULL},
+        patched(Delta, "freeze", _not_marked),
+    ),
+    Fault(
+        "row made ahead of a change written",
+        {LOST, RETURNS, REPLAY, MATCH, ONCE, PEEK, ORDER, COUNT, BEFORE, FAULT, FULL, BODY},
+        patched(Delta, "_drop_row", _old_row_kept),
+    ),
+    Fault(
+        "checkpoint believed before it is written",
+        {LOST, RETURNS, REPLAY, MATCH, ONCE, PEEK, ORDER, COUNT, BEFORE, FAULT, FULL, SERVED},
+        patched(Delta, "freeze", _thawed_early),
+    ),
+    Fault("memory not given back", {MEMORY}, patched(Window, "forget", _not_given_back)),
+    Fault(
+        "memory of a lost engine not given back",
+        {MEMORY},
+        patched(Engine, "close", does_nothing),
+    ),
+    Fault(
+        "messages that a window gave back not read again",
+        {LOST, ORDER, SERVED, MATCH, TAKEN_OUT, FAULT, MEMORY},
+        patched(Window, "shrink", _gap_forgotten),
     ),
     Fault(
         "old page believed",

@@ -15,7 +15,7 @@ from postbus.broker.message import STATE
 from postbus.broker.queue import Queue
 from postbus.broker.shared_state import SharedState
 from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN
-from postbus.broker.window import WindowLimits
+from postbus.broker.window_budget import WindowBudget
 from postbus.runtime.loading import load_page
 from tests.simulation.history import Violation
 from tests.simulation.promises import FULL, ONCE, PEEK, REPLAY
@@ -54,7 +54,7 @@ def check_peeks(queues: Queues, model: QueueModel) -> None:
 
 
 def _queue(model: QueueModel, ledger: Ledger) -> Queue:
-    return Queue("loaded", 0, model.policy, SharedState(ledger, WindowLimits(), bytes(8), 0))
+    return Queue("loaded", 0, model.policy, SharedState(ledger, WindowBudget(), bytes(8), 0))
 
 
 def _check(promise: str, model: QueueModel, queue: Queue, read: Read) -> None:

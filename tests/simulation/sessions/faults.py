@@ -19,6 +19,7 @@ from tests.simulation.promises import (
     LOCK,
     LOST,
     MATCH,
+    MEMORY,
     OFFERED,
     SERVED,
     SESSION_HOLDER,
@@ -27,6 +28,18 @@ from tests.simulation.promises import (
     TAKEN_OUT,
     TOTALS,
 )
+
+
+def _closed_for_nothing(close: Any) -> Any:
+    """The window of a session that ends is still counted."""
+
+    def faulty(sessions: Sessions, session: Session) -> Any:
+        used = sessions._fragment.budget.used
+        unsettled = close(sessions, session)
+        sessions._fragment.budget.used = used
+        return unsettled
+
+    return faulty
 
 
 def _given_twice(accept: Any) -> Any:
@@ -83,6 +96,11 @@ def _state_not_replaced(remove: Any) -> Any:
 
 
 SESSION_FAULTS = [
+    Fault(
+        "memory of a session not given back",
+        {MEMORY},
+        patched(Sessions, "close", _closed_for_nothing),
+    ),
     Fault(
         "session given twice", {SESSION_HOLDER}, patched(session_operations, "accept", _given_twice)
     ),

@@ -16,7 +16,17 @@ from postbus.broker.record_kinds import RecordKind
 from postbus.broker.topic import Topic
 from postbus.runtime import forwarder, loading
 from tests.simulation.faults import Fault, does_nothing, patched, says_no
-from tests.simulation.promises import COPY_ORDER, ENDS, FULL, LOST, ONCE, REPLAY, SERVED, TAKEN_OUT
+from tests.simulation.promises import (
+    COPY_ORDER,
+    ENDS,
+    FULL,
+    LOST,
+    MEMORY,
+    ONCE,
+    REPLAY,
+    SERVED,
+    TAKEN_OUT,
+)
 from tests.simulation.queues.faults import mark_not_looked_at, wake_up_lost
 
 
@@ -96,7 +106,23 @@ def _refusal_forgotten(_: Any) -> Any:
     return faulty
 
 
+def _still_counted(remove: Any) -> Any:
+    """The windows of a deleted subscription are still counted."""
+
+    def faulty(engine: Engine, owner: int) -> None:
+        used = engine.shared.budget.used
+        remove(engine, owner)
+        engine.shared.budget.used = used
+
+    return faulty
+
+
 TOPIC_FAULTS = [
+    Fault(
+        "memory of a subscription not given back",
+        {MEMORY},
+        patched(Engine, "remove_subscription", _still_counted),
+    ),
     Fault("copy lost at a slice boundary", {LOST}, patched(Ledger, "change", _cursor_too_far)),
     Fault(
         "cursor not written",

@@ -18,7 +18,7 @@ from postbus.broker.message import DEFERRED, SCHEDULED, Message
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
 from postbus.broker.subqueue_numbers import MAIN
-from postbus.broker.window import WindowLimits
+from postbus.broker.window_budget import WindowBudget
 from postbus.errors import MessageSizeExceeded
 from postbus.gateway.settlement import bodies_needed
 from tests.support.engine import Engine
@@ -30,7 +30,7 @@ DEFERRED_COUNT = 2_000
 SCHEDULED_COUNT = 2_000
 BATCH = 1_000
 BODY = b"x" * 256
-LIMITS = WindowLimits(messages_max=512, body_bytes_max=64 << 10)
+LIMITS = WindowBudget(0, messages_min=512, body_bytes_min=64 << 10)
 CHECKPOINT_RECORDS = 4_096
 LOCKS = 50
 
@@ -102,12 +102,12 @@ def held(queue: Queue) -> dict[str, int]:
 
 def check(queue: Queue) -> None:
     found = held(queue)
-    assert found["live"] <= LIMITS.messages_max + chores.PAGE_ROWS + LOCKS
-    assert found["in line"] <= 2 * (LIMITS.messages_max + chores.PAGE_ROWS)
-    assert found["body bytes"] <= LIMITS.body_bytes_max
+    assert found["live"] <= LIMITS.messages_min + chores.PAGE_ROWS + LOCKS
+    assert found["in line"] <= 2 * (LIMITS.messages_min + chores.PAGE_ROWS)
+    assert found["body bytes"] <= LIMITS.body_bytes_min
     # A record that moves a message changes two places.
     assert found["delta"] <= 2 * (CHECKPOINT_RECORDS + BATCH)
-    assert found["delta body bytes"] <= LIMITS.body_bytes_max
+    assert found["delta body bytes"] <= LIMITS.body_bytes_min
     assert found["locks"] <= LOCKS
     assert found["deferred locks"] <= LOCKS
     assert found["counts"] <= 3 * 4
@@ -200,7 +200,7 @@ def test_deferred_messages_are_not_had_by_the_gigabyte() -> None:
 
 
 def test_properties_are_not_changed_by_the_gigabyte() -> None:
-    engine = Engine(limits=WindowLimits(messages_max=64, body_bytes_max=0))
+    engine = Engine(limits=WindowBudget(0, messages_min=64, body_bytes_min=0))
     tokens = []
     for _ in range(30):
         engine.send(b"x" * 200_000)

@@ -39,6 +39,34 @@ def see(history: History, first: int, count: int, now: int = T0, every: int = 4_
     checkpoint(history)
 
 
+@pytest.mark.parametrize("segment_ids", [1, 1_000])
+def test_ids_of_a_checkpoint_that_fails_are_in_the_next(
+    monkeypatch: pytest.MonkeyPatch, segment_ids: int
+) -> None:
+    """Ids that came meanwhile too, whether they began a new segment or not."""
+    monkeypatch.setattr(module, "SEGMENT_IDS", segment_ids)
+    history = History(HOUR)
+    ids = [digest_of(f"id {n}") for n in range(6)]
+    history.note(ids[0], T0)
+    assert checkpoint(history) is not None
+    history.note(ids[1], T0 + 1)
+    history.note(ids[2], T0 + 2)
+    first = history.flush()
+    assert first is not None
+    history.note(ids[3], T0 + 3)
+    history.unflush()
+    history.note(ids[4], T0 + 4)
+    seen = checkpoint(history)
+    assert seen is not None
+    assert seen.part == first.part
+    assert seen.digests == ids[1:5]
+    assert history.count == 5
+    assert not history.recent
+    for each in ids[1:5]:
+        assert any(seen.part in one.all_parts for one in history.segments_of(each, 0))
+    assert not history.segments_of(ids[5], 0)
+
+
 def test_ids_since_the_checkpoint_are_known_exactly_and_then_by_the_filter() -> None:
     history = History(HOUR)
     seen, other = digest_of("seen"), digest_of("other")

@@ -6,10 +6,10 @@ import pytest
 
 from postbus.broker.policy import Policy
 from postbus.broker.subqueue_numbers import DEAD_LETTER
-from postbus.broker.window import WindowLimits
+from postbus.broker.window_budget import WindowBudget
 from tests.support.engine import FRAGMENT, Engine
 
-SMALL = WindowLimits(messages_max=16, body_bytes_max=64)
+SMALL = WindowBudget(0, messages_min=16, body_bytes_min=64)
 
 
 def small_engine(**policy: object) -> Engine:
@@ -37,8 +37,8 @@ def test_memory_holds_a_window_and_not_the_backlog() -> None:
         engine.send(body)
     engine.commit(checkpoint=True)
     window = engine.queue.windows[0]
-    assert len(window.live) <= SMALL.messages_max
-    assert sum(len(m.raw or b"") for m in window.live.values()) <= SMALL.body_bytes_max
+    assert len(window.live) <= SMALL.messages_min
+    assert sum(len(m.raw or b"") for m in window.live.values()) <= SMALL.body_bytes_min
     assert engine.queue.ledger.delta.size == 0
 
 
@@ -99,7 +99,7 @@ def test_a_purge_goes_on_past_what_is_gone() -> None:
 
 
 def test_messages_that_leave_the_middle_of_the_line_leave_no_trace() -> None:
-    engine = Engine(limits=WindowLimits(messages_max=64, body_bytes_max=10_000))
+    engine = Engine(limits=WindowBudget(0, messages_min=64, body_bytes_min=10_000))
     engine.send(b"first")
     for n in range(500):
         engine.send(b"%d" % n, ttl=1_000)
@@ -119,7 +119,7 @@ def test_a_dead_letter_queue_filled_out_of_order_comes_out_in_order() -> None:
     for message in reversed(held):
         engine.abandon(message)
     window = engine.queue.windows[DEAD_LETTER]
-    assert len(window.live) <= 2 * SMALL.messages_max + 1
+    assert len(window.live) <= 2 * SMALL.messages_min + 1
     numbers = []
     while (dead := engine.receive(DEAD_LETTER)) is not None:
         numbers.append(dead.number)

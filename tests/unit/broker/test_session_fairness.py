@@ -16,6 +16,7 @@ from postbus.broker.message import Message
 from postbus.broker.window import Window
 from postbus.store.sqlite.store import SqliteStore
 from tests.support.sessions import LOCK_MS, SessionEngine
+from tests.support.windows import audit_engines
 
 
 def sessions_of(engine: SessionEngine) -> Sessions:
@@ -165,14 +166,18 @@ def test_a_message_of_a_session_that_nobody_holds_keeps_no_body_in_memory() -> N
     assert engine.drain(engine.accept("a")) == ["1", "2"]
 
 
-def test_the_more_sessions_are_held_the_less_room_each_has() -> None:
+def test_a_session_that_is_left_gives_its_memory_back() -> None:
     engine = SessionEngine()
-    held = [engine.accept(f"s{n}") for n in range(50)]
-    limits = held[0].window._limits
-    assert limits.messages_max == 4_096 // 50
+    held = [engine.accept(f"s{n}") for n in range(5)]
+    for n in range(5):
+        engine.send(b"x" * 1_000, session_id=f"s{n}")
+    assert engine.limits.used > 5_000
     for session in held[1:]:
         engine.leave(session)
-    assert limits.messages_max == 4_096
+    assert 1_000 < engine.limits.used < 2_000
+    audit_engines(engine.limits, [engine.engine])
+    engine.leave(held[0])
+    assert engine.limits.used == 0
 
 
 @pytest.mark.interpreted_only

@@ -8,10 +8,10 @@ from postbus.broker import browse
 from postbus.broker.message import NewProperties
 from postbus.broker.policy import Policy
 from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN
-from postbus.broker.window import WindowLimits
+from postbus.broker.window_budget import WindowBudget
 from tests.support.engine import Engine
 
-SMALL = WindowLimits(messages_max=16, body_bytes_max=64)
+SMALL = WindowBudget(0, messages_min=16, body_bytes_min=64)
 
 
 def small_engine(checkpoint_every: int = 25) -> Engine:

@@ -7,7 +7,7 @@ from postbus.broker.index_pages import Need, Pages
 from postbus.broker.message import Message
 from postbus.broker.policy import Policy
 from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN
-from postbus.broker.window import WindowLimits
+from postbus.broker.window_budget import WindowBudget
 from postbus.runtime.dispatch import serve
 from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.loading import load_page
@@ -39,7 +39,7 @@ class Waiting:
 
 
 def test_a_message_beyond_a_window_full_of_locked_ones_is_noticed() -> None:
-    engine = Engine(limits=WindowLimits(messages_max=2))
+    engine = Engine(limits=WindowBudget(0, messages_min=2))
     engine.send(b"1", b"2")
     assert engine.receive() and engine.receive()
     ready_subqueues = engine.engine.shared.ready_subqueues
@@ -49,7 +49,7 @@ def test_a_message_beyond_a_window_full_of_locked_ones_is_noticed() -> None:
 
 
 def test_a_head_that_leaves_while_its_body_is_read_lets_the_next_be_looked_for() -> None:
-    engine = Engine(limits=WindowLimits(messages_max=8, body_bytes_max=0))
+    engine = Engine(limits=WindowBudget(0, messages_min=8, body_bytes_min=0))
     engine.send(b"1")
     pages = Pages()
     need = chores.fetch_bodies(engine.queue, MAIN, pages)

@@ -4,11 +4,11 @@ from itertools import pairwise
 
 from postbus.broker.ledger import Layout, Ledger
 from postbus.broker.shared_state import SharedState, is_in_session
-from postbus.broker.window import WindowLimits
+from postbus.broker.window_budget import WindowBudget
 
 
 def tokens(secret: int, count: int) -> list[bytes]:
-    fragment = SharedState(Ledger(Layout(0, 0), 0, 0, b""), WindowLimits(), b"fragment", secret)
+    fragment = SharedState(Ledger(Layout(0, 0), 0, 0, b""), WindowBudget(), b"fragment", secret)
     return [fragment.next_token() for _ in range(count)]
 
 
@@ -19,7 +19,7 @@ def test_tokens_are_all_different_and_16_bytes_long() -> None:
 
 
 def test_a_token_tells_whether_its_message_is_of_a_session() -> None:
-    fragment = SharedState(Ledger(Layout(0, 0), 0, 0, b""), WindowLimits(), b"fragment", 7)
+    fragment = SharedState(Ledger(Layout(0, 0), 0, 0, b""), WindowBudget(), b"fragment", 7)
     made = [fragment.next_token(in_session=n % 3 == 0) for n in range(100)]
     assert [is_in_session(token) for token in made] == [n % 3 == 0 for n in range(100)]
     assert {len(token) for token in made} == {16}

@@ -14,6 +14,7 @@ from postbus.broker.policy import Policy
 from postbus.broker.record_kinds import RecordKind
 from postbus.broker.subqueue_numbers import DEAD_LETTER, owner_of, subqueue_of
 from postbus.broker.topic import Copy, Sorted, fan_out
+from postbus.broker.window_budget import WindowBudget
 from postbus.errors import EntityDisabled, EntityNotFound, QuotaExceeded
 from postbus.store import batch
 from tests.support.topics import Place, Sorter
@@ -392,11 +393,12 @@ def test_messages_that_match_nobody_cost_what_looking_at_them_costs(
     assert place.names(lane=PUBLISHING) == []
 
 
-def test_the_windows_of_many_subscriptions_are_filled_no_further_than_their_share() -> None:
+def test_the_windows_of_many_subscriptions_are_filled_no_further_than_the_budget() -> None:
     place = topic_with(*range(1, 101))
     place.publish(*(f"m{number}" for number in range(300)))
     place.spread()
     place.commit(checkpoint=True)
+    place.limits = WindowBudget(0)
     place.crash()
     main = subqueue_of(1)
     place.paged(lambda pages: chores.refill(place.at(1), main, pages))

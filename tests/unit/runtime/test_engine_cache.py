@@ -16,7 +16,7 @@ from postbus.broker.message import ACTIVE, DEFERRED, SCHEDULED, Message
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
 from postbus.broker.subqueue_numbers import MAIN
-from postbus.broker.window import WindowLimits
+from postbus.broker.window_budget import WindowBudget
 from postbus.errors import ServiceBusError, StoreUnavailable
 from postbus.model.times import NEVER
 from postbus.observe.meters import StoreMeter
@@ -44,7 +44,7 @@ class Bed:
         self.thread = Thread(random.Random(1), failing=0.0)
         self.store = store or MemoryStore()
         thread: Any = self.thread
-        limits = WindowLimits(messages_max=64, body_bytes_max=4_096)
+        limits = WindowBudget(0, messages_min=64, body_bytes_min=4_096)
         loader = Loader(self.store, thread, "test", limits, lambda: 7)
         with mock.patch("asyncio.get_running_loop", return_value=self.machine):
             self.runtime = Runtime(

@@ -13,7 +13,7 @@ from postbus.broker.index_pages import Need
 from postbus.broker.message import Message
 from postbus.broker.policy import Policy
 from postbus.broker.subqueue_numbers import MAIN
-from postbus.broker.window import WindowLimits
+from postbus.broker.window_budget import WindowBudget
 from postbus.errors import ServiceBusError, StoreUnavailable
 from postbus.model.times import Instant
 from postbus.observe.meters import EntityMeter, StoreMeter
@@ -96,7 +96,7 @@ class Bed:
         self.now = 1_700_000_000_000
         self.store = Library()
         self.thread = StoreThread("store", asyncio.get_running_loop())
-        loader = Loader(self.store, self.thread, "test", WindowLimits(), lambda: 7)
+        loader = Loader(self.store, self.thread, "test", WindowBudget(), lambda: 7)
         self.runtime = Runtime(self.store, self.thread, lambda: self.now, loader, StoreMeter())
         self.fragment = LoadedFragment(1, 0, 0, "orders", Policy(duplicate_window_ms=60_000))
         self.fragment.meter = EntityMeter()

@@ -316,23 +316,6 @@ async def test_nothing_is_decided_ahead_of_an_answer_in_words(bed: Bed) -> None:
     bed.store.open.set()
 
 
-async def test_a_checkpoint_waits_until_nothing_is_under_way(bed: Bed) -> None:
-    await bed.send(b"0")
-    bed.store.open.clear()
-    first = many(bed, count=1)
-    await settled()
-    bed.fragment.checkpoint_wanted = True
-    ahead = many(bed)
-    await settled()
-    assert bed.fragment.checkpoint_wanted
-    bed.store.open.set()
-    await asyncio.gather(*first, *ahead)
-    await settled()
-    assert bed.fragment.engine is not None
-    ledger = bed.fragment.engine.ledger
-    assert ledger.checkpoint == ledger.head == 2 + AHEAD_REQUESTS_MIN
-
-
 async def test_one_who_is_refused_within_a_turn_starts_no_turn_beside_its_commit(bed: Bed) -> None:
     """A settlement that is refused lets its link ask for more, at once."""
     broken = LoadedFragment(2, 1, 0, "broken", Policy())
@@ -347,13 +330,12 @@ async def test_one_who_is_refused_within_a_turn_starts_no_turn_beside_its_commit
         bed.runtime.wake(broken)
 
     bed.runtime.submit(Call(broken, Do(fault), lambda _: None, refused))
-    bed.fragment.checkpoint_wanted = True
     first = bed.send(b"1")
     await asyncio.sleep(0)
     rest = many(bed, count=70)
     await settled()
     assert bed.fragment.engine is not None
-    assert bed.fragment.engine.ledger.count(MAIN) == 2, "nothing was decided beside a checkpoint"
+    assert bed.fragment.engine.ledger.count(MAIN) == 2, "nothing was decided beside it"
 
     bed.store.open.set()
     await asyncio.gather(first, *rest)

@@ -15,7 +15,7 @@ from postbus.broker.message import Message
 from postbus.broker.policy import Policy
 from postbus.broker.queue import Queue
 from postbus.broker.subqueue_numbers import MAIN
-from postbus.broker.window import WindowLimits
+from postbus.broker.window_budget import WindowBudget
 from postbus.observe.meters import StoreMeter
 from postbus.runtime.engine_cache import EngineCache
 from postbus.runtime.loaded_fragment import LoadedFragment
@@ -39,7 +39,7 @@ class Bed:
     def __init__(self, store: MemoryStore | SqliteStore) -> None:
         self.store = store
         self.thread = StoreThread("store", asyncio.get_running_loop())
-        loader = Loader(self.store, self.thread, "test", WindowLimits(), lambda: 7)
+        loader = Loader(self.store, self.thread, "test", WindowBudget(), lambda: 7)
         engine_cache = EngineCache(10, idle_ms=0)
         meter = StoreMeter()
         self.runtime = Runtime(self.store, self.thread, lambda: NOW, loader, meter, engine_cache)
