@@ -142,6 +142,7 @@ class Message:
         "locked_until",
         "message_id",
         "number",
+        "partition_key",
         "position",
         "properties",
         "raw",
@@ -194,6 +195,8 @@ class Message:
         self.indexed = False
         # The layout of its bytes, noted by the code that made the message, to save a second look.
         self.layout: object = None
+        # As it was sent; only the code that chooses its fragment asks for it.
+        self.partition_key: str | None = None
 
     def snapshot(self) -> "Message":
         """The message as it is now, for an answer that is written later. It is in no queue."""
@@ -206,6 +209,7 @@ class Message:
         other.properties, other.source = self.properties, self.source
         other.reason, other.description = self.reason, self.description
         other.trail, other.layout = self.trail, self.layout
+        other.partition_key = self.partition_key
         other.token, other.holder = self.token, self.holder
         other.locked_until, other.delivered_at = self.locked_until, self.delivered_at
         other.indexed = self.indexed

@@ -129,6 +129,7 @@ def read_message(
         message_id = token_hex(16)
         payload, sections = _with_message_id(payload, sections, message_id)
     scheduled_at: Instant = 0
+    partition_key: Any = None
     if sections.properties > sections.message_annotations:
         annotations = read_annotations(payload, sections)
         when = annotations.get(_SCHEDULED)
@@ -154,6 +155,8 @@ def read_message(
         sections.body - (sections.message_annotations - sections.delivery_annotations),
     )
     message.layout = sections
+    if partition_key:
+        message.partition_key = str(partition_key)
     return message
 
 

@@ -133,7 +133,8 @@ class Loader:
             )
             return
         prefix = fragment.id.to_bytes(4, "big") + (lease.epoch & 0xFFFFFFFF).to_bytes(4, "big")
-        fragment_id = SharedState(ledger, self._limits.copy(), prefix, self._new_secret())
+        limits = _limits_of(fragment, self._limits)
+        fragment_id = SharedState(ledger, limits, prefix, self._new_secret())
         engine = Engine(fragment.name, fragment.policy, fragment_id)
         if fragment.matcher is not None:
             engine.become_topic(fragment.subscriptions, fragment.matcher)
@@ -272,8 +273,17 @@ def _ledger(
         fragment.index << 48,
         standing.checkpoint,
         standing.state,
-        None if window_ms is None else History(window_ms, filter_bytes),
+        None if window_ms is None else History(window_ms, filter_bytes // fragment.siblings),
     )
+
+
+def _limits_of(fragment: LoadedFragment, whole: WindowLimits) -> WindowLimits:
+    """The limits of an engine. The fragments of an entity divide what a single one may have."""
+    if fragment.siblings > 1:
+        part = WindowLimits()
+        part.be_share_of(whole, fragment.siblings)
+        return WindowLimits(part.messages_max, part.body_bytes_max)
+    return whole.copy()
 
 
 def _refuse(name: str, done: Done, error: BaseException) -> None:
