@@ -6,7 +6,6 @@ A later broker can write it down and send it to the owner of the fragment.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Final
 
 from postbus.amqp.codec.types import Long, Symbol
@@ -18,7 +17,7 @@ from postbus.broker.index_pages import Need, Pages
 from postbus.broker.queue import Queue
 from postbus.broker.rewrite_bound import Rewriting
 from postbus.broker.session_list import Listing
-from postbus.errors import MessageLockLost, SessionLockLost
+from postbus.errors import SessionLockLost
 from postbus.gateway.response_writer import ResponseWriter
 from postbus.gateway.settlement import bodies_needed, held_in, rewritten, settle_with
 from postbus.messages.envelope import Changes, write_delivery
@@ -32,6 +31,7 @@ _OMITTED_SIZE: Final = Symbol("omitted-message-body-size")
 
 Shown = tuple[list[tuple[int, tuple[bytes, ...]]], int | None]
 """Messages with their numbers, and the number to go on from; None for the end."""
+Peeked = list[tuple[int, bytes]]
 
 
 # -- locks -------------------------------------------------------------------------------------
@@ -103,10 +103,6 @@ class Dispose:
 # -- messages by number ------------------------------------------------------------------------
 
 
-Peeked = list[tuple[int, bytes]]
-"""Numbers and messages."""
-
-
 class Peek:
     """Messages as they are, without a lock, in the order of their numbers."""
 
@@ -136,8 +132,7 @@ class Peek:
             parts = write_delivery(message, raw, with_state=True, with_lock=False)
             toil += share_of(message, parts) * TOIL_OF_A_SHARE
             payload = b"".join(parts)
-            shown = _without_body(payload) if self.omit_body else payload
-            payloads.append((message.number, shown))
+            payloads.append((message.number, _without_body(payload) if self.omit_body else payload))
         queue.shared.toil += toil
         return payloads
 
@@ -243,36 +238,6 @@ class Cancel:
 
     def decide(self, engine: Engine, now: Instant, pages: Pages) -> Need | None:
         return browse.cancel_scheduled(engine.at(self.subqueue), self.numbers, pages)
-
-
-class CheckScheduled:
-    """Look whether messages are scheduled, before messages of several fragments are cancelled."""
-
-    __slots__ = ("numbers", "subqueue")
-
-    def __init__(self, subqueue: int, numbers: list[int]) -> None:
-        self.subqueue = subqueue
-        self.numbers = numbers
-
-    def decide(self, engine: Engine, now: Instant, pages: Pages) -> Need | None:
-        found = browse.find_scheduled(engine.at(self.subqueue), self.numbers, pages)
-        return found if isinstance(found, Need) else None
-
-
-class Release:
-    """Give locked messages back, as they were before. A lock that is gone is no matter."""
-
-    __slots__ = ("subqueue", "tokens")
-
-    def __init__(self, subqueue: int, tokens: list[bytes]) -> None:
-        self.subqueue = subqueue
-        self.tokens = tokens
-
-    def decide(self, engine: Engine, now: Instant, pages: Pages) -> None:
-        queue = engine.at(self.subqueue)
-        for token in self.tokens:
-            with suppress(MessageLockLost):
-                queue.release(token, now)
 
 
 # -- message sessions --------------------------------------------------------------------------

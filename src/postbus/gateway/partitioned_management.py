@@ -17,17 +17,16 @@ from postbus.gateway.nodes import NodeRequest
 from postbus.gateway.operations import (
     PEEK_BYTES_MAX,
     Cancel,
-    CheckScheduled,
     Delete,
     Dispose,
     ListSessions,
     Peek,
     Peeked,
     ReceiveDeferred,
-    Release,
     Renew,
     SessionClaim,
 )
+from postbus.gateway.partitioned_operations import CheckScheduled, Release
 from postbus.gateway.response_writer import ResponseWriter, Written
 from postbus.messages.batches import BatchReader
 from postbus.messages.envelope import Changes

@@ -98,7 +98,6 @@ class Form:
 
 
 # Azure's versions of the API that added elements (semantics A §5.1).
-_WITH_PARTITIONING: Final = "2013-10"
 _WITH_MESSAGE_SIZE: Final = "2021-05"
 _WITH_FILTER_COUNTS: Final = "2024-05"
 
@@ -127,9 +126,7 @@ FORWARD_DEAD: Final = Field(
 _METADATA: Final = Field("UserMetadata", FieldType.TEXT, "user_metadata")
 _ORDERING: Final = Field("SupportOrdering", FieldType.BOOLEAN, "support_ordering")
 _IDLE: Final = Field("AutoDeleteOnIdle", FieldType.DURATION, "auto_delete_ms")
-_PARTITIONING: Final = Field(
-    "EnablePartitioning", FieldType.BOOLEAN, "enable_partitioning", _WITH_PARTITIONING
-)
+_PARTITIONING: Final = Field("EnablePartitioning", FieldType.BOOLEAN, "enable_partitioning")
 _EXPRESS: Final = Field("EnableExpress", FieldType.BOOLEAN, "enable_express")
 _MESSAGE_SIZE: Final = Field(
     "MaxMessageSizeInKilobytes", FieldType.INTEGER, "max_message_size_kb", _WITH_MESSAGE_SIZE
