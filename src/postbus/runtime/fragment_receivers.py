@@ -113,9 +113,15 @@ class FragmentReceiver:
 
     def capacity(self) -> int:
         capacity = self._receiver.capacity()
-        if capacity == 0:
+        if capacity == 0 and self.waiting:
             self.waiting = False  # the queue lets go of it
+            self._whole.step_back()
         return capacity
+
+    def step_back(self) -> None:
+        """Leave the queue to receivers that can take a message."""
+        self.waiting = False
+        self._receivers.wants_nothing(self)
 
     def reserve(self, message: Message, raw: bytes) -> OutgoingMessage:
         outgoing = self._receiver.reserve(message, raw)
@@ -216,9 +222,18 @@ class FragmentReceivers:
         self._start = index + 1
         self.reserved += 1
 
+    def step_back(self) -> None:
+        """The credit is promised. Each queue would find that out by itself, but for each receiver
+        and each message again."""
+        for place in self.places:
+            if place.waiting:
+                place.step_back()
+
     def wake(self) -> None:
         """The receiver has credit, or asks to drain."""
         places, draining = self.places, self._receiver.draining
+        if not draining and self._receiver.capacity() == 0:
+            return  # whatever makes room wakes it again
         count = len(places)
         for n in range(count):
             place = places[(self._start + n) % count]

@@ -50,6 +50,7 @@ def test_r_part_14_sends_without_a_key_are_dealt_exactly_evenly() -> None:
     assert dealt == dict.fromkeys(range(FRAGMENTS), 1_000)
 
 
+@pytest.mark.interpreted_only
 def test_r_part_05_a_key_chooses_one_fragment_whatever_state_that_is_in() -> None:
     made = fragments()
     fill(made[fragment_of("a")])

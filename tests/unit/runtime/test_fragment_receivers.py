@@ -179,6 +179,7 @@ async def test_a_message_that_comes_while_others_are_asked_comes_before_the_answ
     assert taker.events == ["drained", "late", "drained"]
 
 
+@pytest.mark.interpreted_only
 async def test_a_lost_engine_takes_its_own_messages_only(
     bed: PartitionedBed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,6 +198,18 @@ async def test_a_lost_engine_takes_its_own_messages_only(
         await settled()
     assert sorted(taker.taken) == [b"0", b"1"]
     assert taker.credit == 0
+
+
+async def test_a_receiver_without_credit_is_in_nobodys_way(bed: PartitionedBed) -> None:
+    """Each message would find it in front of receivers that can take it."""
+    taker = Merged(bed, credit=1)
+    taker.places.wake()
+    await settled()
+    assert all(fragment.receivers_of(MAIN).waiting for fragment in bed.fragments)
+    await bed.send_to(2, b"2")
+    await settled()
+    assert taker.taken == [b"2"]
+    assert not any(fragment.receivers_of(MAIN).waiting for fragment in bed.fragments)
 
 
 async def test_a_closed_receiver_gets_nothing(bed: PartitionedBed) -> None:
