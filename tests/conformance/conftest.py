@@ -12,6 +12,26 @@ from tests.support.bus import FLAVOURS, Bus, Subscription, Topic
 from tests.support.carriers import make_local_ca
 from tests.support.server import Server
 
+KINDS = ("classic", "partitioned")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    both = metafunc.definition.get_closest_marker("both_kinds") is not None
+    if both and "administration" in metafunc.fixturenames:
+        metafunc.parametrize("entity_kind", KINDS, indirect=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One flavour of the SDK is enough for the second kind."""
+    items[:] = [
+        item
+        for item in items
+        if not isinstance(item, pytest.Function)
+        or not hasattr(item, "callspec")
+        or item.callspec.params.get("entity_kind") != "partitioned"
+        or item.callspec.params.get("bus") != "sync"
+    ]
+
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
@@ -23,10 +43,23 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def administration(server: Server) -> Iterator[Administration]:
+def the_administration(server: Server) -> Iterator[Administration]:
     administration = Administration(server.connection_string)
     yield administration
     administration.close()
+
+
+@pytest.fixture
+def entity_kind(request: pytest.FixtureRequest) -> str:
+    """The kind of queues and topics: tests marked `both_kinds` run on each."""
+    chosen: str = getattr(request, "param", KINDS[0])
+    return chosen
+
+
+@pytest.fixture
+def administration(the_administration: Administration, entity_kind: str) -> Administration:
+    the_administration.partitioned = entity_kind == "partitioned"
+    return the_administration
 
 
 @pytest.fixture

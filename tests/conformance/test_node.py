@@ -36,11 +36,20 @@ def listed(file: Path) -> list[str]:
     return names
 
 
-CASES = [(file.name, name) for file in sorted(HERE.glob("*.test.mjs")) for name in listed(file)]
+BOTH_KINDS = ("receive.test.mjs",)
+"""Run on partitioned queues too: this SDK drains its links, and closes one that is not drained."""
+CASES = [
+    (file.name, name, kind)
+    for file in sorted(HERE.glob("*.test.mjs"))
+    for name in listed(file)
+    for kind in (("classic", "partitioned") if file.name in BOTH_KINDS else ("classic",))
+]
 
 
-@pytest.mark.parametrize(("file", "name"), CASES, ids=[f"{f}: {n}" for f, n in CASES])
-def test_node(server: Server, file: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("file", "name", "kind"), CASES, ids=[f"{f}: {n} {k}" for f, n, k in CASES]
+)
+def test_node(server: Server, file: str, name: str, kind: str) -> None:
     done = subprocess.run(
         [
             str(NODE),
@@ -52,6 +61,7 @@ def test_node(server: Server, file: str, name: str) -> None:
         env={
             **os.environ,
             "POSTBUS_CONNECTION_STRING": server.connection_string,
+            "POSTBUS_TEST_KIND": kind,
             "NODE_EXTRA_CA_CERTS": str(local_ca(server)),
         },
         stdout=subprocess.PIPE,

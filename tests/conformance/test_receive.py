@@ -23,12 +23,14 @@ from tests.support.bus import (
 )
 from tests.support.waiting import until, until_past
 
+pytestmark = pytest.mark.both_kinds
+
 
 async def test_receive_and_delete_removes_what_it_hands_out(
     bus: Bus, queue: str, administration: Administration
 ) -> None:
     """R-SETTLE-05."""
-    await bus.send(queue, *(ServiceBusMessage(f"{n}") for n in range(3)))
+    await bus.send(queue, *(ServiceBusMessage(f"{n}", partition_key="k") for n in range(3)))
 
     async with bus.receiver(queue, receive_mode="receiveanddelete") as receiver:
         first = await receive_one(receiver)
@@ -40,7 +42,7 @@ async def test_receive_and_delete_removes_what_it_hands_out(
 
 async def test_a_locked_message_goes_to_nobody_else(bus: Bus, queue: str) -> None:
     """R-SETTLE-06: others get the next unlocked ones."""
-    await bus.send(queue, ServiceBusMessage("one"), ServiceBusMessage("two"))
+    await bus.send(queue, *(ServiceBusMessage(n, partition_key="k") for n in ("one", "two")))
     first = await bus.open_receiver(queue)
     second = await bus.open_receiver(queue)
 
@@ -115,7 +117,7 @@ async def test_a_waiting_receiver_gets_a_message_at_once(bus: Bus, queue: str) -
 
 async def test_iterating_over_a_receiver_ends_with_its_wait(bus: Bus, queue: str) -> None:
     """R-PRE-01: the pull style of a for loop."""
-    await bus.send(queue, *(ServiceBusMessage(f"{n}") for n in range(5)))
+    await bus.send(queue, *(ServiceBusMessage(f"{n}", partition_key="k") for n in range(5)))
 
     seen = []
     async with bus.receiver(queue, max_wait_time=2) as receiver:
@@ -162,7 +164,7 @@ async def test_prefetch_in_receive_and_delete_takes_messages_from_the_queue(
 
 async def test_without_prefetch_only_what_is_asked_for_is_locked(bus: Bus, queue: str) -> None:
     """R-PRE-01: 0 switches it off."""
-    await bus.send(queue, *(ServiceBusMessage(f"{n}") for n in range(3)))
+    await bus.send(queue, *(ServiceBusMessage(f"{n}", partition_key="k") for n in range(3)))
     one = await bus.open_receiver(queue)
     other = await bus.open_receiver(queue)
 

@@ -41,6 +41,8 @@ from tests.support.rest import RestClient
 from tests.support.server import Server
 from tests.support.waiting import until, until_past
 
+pytestmark = pytest.mark.both_kinds
+
 NEXT = NEXT_AVAILABLE_SESSION
 
 
@@ -290,7 +292,9 @@ async def test_sessions_are_listed_by_state_or_message(bus: Bus, queue: str) -> 
     async with bus.receiver(queue, session_id="stateful") as receiver:
         await bus.session(receiver).set_state(b"x")
 
-    assert await bus.sessions(queue) == [*(f"s{n:03d}" for n in range(130)), "stateful"]
+    # In the order of ids within a fragment.
+    found = await bus.sessions(queue)
+    assert sorted(found) == [*(f"s{n:03d}" for n in range(130)), "stateful"]
     assert await bus.sessions(queue, state_updated_after=before) == ["stateful"]
     later = datetime.now(UTC) + timedelta(hours=1)
     assert await bus.sessions(queue, state_updated_after=later) == []
@@ -347,7 +351,7 @@ async def test_a_subscription_with_sessions(
     assert await bus.sessions(sessional) == ["mine"]
     async with bus.receiver(sessional, session_id=NEXT) as receiver:
         assert texts(await gather_messages(receiver, 2)) == ["a", "c"]
-    assert texts(await bus.receive(plain, 3)) == ["a", "b", "c"]
+    assert sorted(texts(await bus.receive(plain, 3))) == ["a", "b", "c"]
     [dead] = await bus.receive(sessional, sub_queue=DEAD_LETTERS)
     assert text(dead) == "b" and dead.dead_letter_reason == "Session ID is null"
 

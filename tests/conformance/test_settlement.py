@@ -29,6 +29,8 @@ from tests.support.bus import (
 )
 from tests.support.waiting import until_blocking, until_past
 
+pytestmark = pytest.mark.both_kinds
+
 
 def believe_locked(message: Any) -> None:
     """The SDK asks its own clock before it asks the server; here the server must answer."""
@@ -56,7 +58,7 @@ async def test_complete_removes_the_message(
 
 async def test_abandon_puts_it_back_at_the_head_with_its_count_raised(bus: Bus, queue: str) -> None:
     """R-SETTLE-07, R-SETTLE-09."""
-    await bus.send(queue, *(ServiceBusMessage(f"{n}") for n in range(3)))
+    await bus.send(queue, *(ServiceBusMessage(f"{n}", partition_key="k") for n in range(3)))
 
     async with bus.receiver(queue) as receiver:
         first = await receive_one(receiver)

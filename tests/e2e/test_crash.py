@@ -21,9 +21,12 @@ from tests.support.server import Server
 async def test_nothing_acknowledged_is_lost_and_nothing_removed_returns(
     server: Server, open_bus: Callable[..., Bus], kills: int
 ) -> None:
-    """R-SETTLE-01, R-SETTLE-09, R-SETTLE-10."""
+    """R-SETTLE-01, R-SETTLE-09, R-SETTLE-10; R-PART-04 on the partitioned one of them."""
     administration = Administration(server.connection_string)
-    queues = [administration.make_queue(max_delivery_count=1000) for _ in range(3)]
+    queues = [
+        administration.make_queue(max_delivery_count=1000, enable_partitioning=partitioned)
+        for partitioned in (False, False, True)
+    ]
     administration.close()
     storm = Storm(server, open_bus, seed_of_storm(), queues, queues)
     await storm.rage(kills, *(Churn(storm, ChurnedQueue(f"churn-{n}")) for n in range(2)))

@@ -132,9 +132,8 @@ def run_management(data: bytes) -> None:
     entity: Any = SimpleNamespace(
         only_fragment=fragment,
         fragment_for=lambda key: fragment,
-        fragment_of_number=lambda number: fragment,
-        fragment_of_numbers=lambda numbers: fragment,
-        fragment_of_tokens=lambda tokens: fragment,
+        fragment_of_token=lambda token: fragment,
+        partitioned=False,
         path="orders",
         meter=EntityMeter(),
         touch=lambda now: None,

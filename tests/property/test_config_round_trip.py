@@ -91,6 +91,7 @@ sized = {
     "duplicate_window_ms": st.integers(20_000, 600_000),
     "enable_express": st.booleans(),
     "support_ordering": st.booleans(),
+    "enable_partitioning": st.booleans(),
     "authorization_rules": st.lists(
         st.builds(
             AuthorizationRule, names, st.sampled_from([(Right.SEND,), (Right.LISTEN,)]), keys, keys
@@ -118,7 +119,13 @@ def exact(description: QueueDescription) -> QueueDescription:
 
 
 def legal(description: QueueDescription | TopicDescription) -> bool:
-    return not (description.enable_express and description.requires_duplicate_detection)
+    forwards = isinstance(description, QueueDescription) and any(
+        (description.forward_to, description.forward_dead_letters_to)
+    )
+    return not (
+        (description.enable_express and description.requires_duplicate_detection)
+        or (description.enable_partitioning and forwards)
+    )
 
 
 queue_descriptions = st.builds(QueueDescription, **shared, **sized, **received).filter(legal)

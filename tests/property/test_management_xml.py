@@ -76,6 +76,7 @@ SENT_TO: dict[str, Any] = {
     "duplicate_window_ms": st.integers(20_000, 7 * 86_400_000),
     "enable_express": st.booleans(),
     "support_ordering": st.booleans(),
+    "enable_partitioning": st.booleans(),
 }
 RECEIVED_FROM: dict[str, Any] = {
     "lock_duration_ms": st.integers(5_000, 300_000),
@@ -87,7 +88,13 @@ RECEIVED_FROM: dict[str, Any] = {
 
 
 def legal(description: QueueDescription | TopicDescription) -> bool:
-    return not (description.enable_express and description.requires_duplicate_detection)
+    forwards = isinstance(description, QueueDescription) and any(
+        (description.forward_to, description.forward_dead_letters_to)
+    )
+    return not (
+        (description.enable_express and description.requires_duplicate_detection)
+        or (description.enable_partitioning and forwards)
+    )
 
 
 DESCRIPTIONS: st.SearchStrategy[Description] = (

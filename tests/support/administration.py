@@ -35,16 +35,19 @@ class Administration:
 
     def __init__(self, connection_string: str) -> None:
         self.client = administration_client(connection_string, retry_total=0)
+        self.partitioned = False
+        """Are queues and topics partitioned where nothing is said?"""
 
     def make_queue(self, prefix: str = "queue", **properties: Any) -> str:
         """Create a queue and return its name; `lock_s` is short for a lock duration in seconds."""
         name = f"{prefix}-{os.getpid()}-{next(_names)}"
+        properties = {"enable_partitioning": self.partitioned, **properties}
         self.client.create_queue(name, **_written_out(properties))
         return name
 
     def make_topic(self, prefix: str = "topic", **properties: Any) -> Topic:
         name = Topic(f"{prefix}-{os.getpid()}-{next(_names)}")
-        self.client.create_topic(name, **properties)
+        self.client.create_topic(name, **{"enable_partitioning": self.partitioned, **properties})
         return name
 
     def make_subscription(

@@ -20,6 +20,7 @@ from postbus.errors import (
     ConnectionForced,
     EntityNotFound,
     InvalidArgument,
+    NotSupported,
     OffsetAhead,
     OffsetTrimmed,
     ServerBusy,
@@ -135,6 +136,11 @@ class Feed:
                 f"'{address.path}' has no feed of its own: it is in that of '{address.entity}'."
             )
         entity = self._namespace.entity(address.entity)
+        if entity is not None and entity.partitioned:
+            raise NotSupported(
+                f"The entity '{entity.path}' is partitioned: Postbus does not support the change "
+                "feed of partitioned entities yet."
+            )
         if entity is None:
             raise EntityNotFound(address.written)
         return entity

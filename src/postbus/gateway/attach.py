@@ -21,11 +21,14 @@ from postbus.errors import (
     QuotaExceeded,
     SessionRequired,
 )
-from postbus.gateway.browsing import Browser
+from postbus.gateway.browsing import Browser, PartitionedBrowser
 from postbus.gateway.cbs import TokenNode
 from postbus.gateway.client_links import ClientReceiver, ClientSender
 from postbus.gateway.management import ManagementNode
 from postbus.gateway.nodes import CBS_SPELLING, MANAGEMENT_SPELLING, NodeReceiver, NodeSender
+from postbus.gateway.partitioned_links import PartitionedReceiver, PartitionedSender
+from postbus.gateway.partitioned_management import PartitionedNode
+from postbus.gateway.partitioned_sessions import NextSessionReceiver
 from postbus.gateway.session_link import ClientSessionReceiver, SessionFilter, read_session_filter
 from postbus.gateway.terminus_checks import browses, check_terminus
 from postbus.gateway.transactions.coordinator import accept_coordinator
@@ -113,9 +116,8 @@ def _accept_node(
         owner = NodeSender(gateway, link, path, CBS_SPELLING, TokenNode(gateway).handle)
     else:
         entity = _find(gateway, address)
-        node = ManagementNode(
-            gateway, entity, entity.subqueue(_SUBQUEUES[address.subqueue]), address.path
-        )
+        kind = PartitionedNode if entity.partitioned else ManagementNode
+        node = kind(gateway, entity, entity.subqueue(_SUBQUEUES[address.subqueue]), address.path)
         owner = NodeSender(gateway, link, path, MANAGEMENT_SPELLING, node.handle)
     link.owner = owner
     if not address.is_cbs:
@@ -144,7 +146,8 @@ def _accept_inlet(gateway: ClientConnection, link: ReceiverLink, address: Addres
         raise EntityDisabled(entity.path, "Send")
     route = route_of(gateway, link, entity)
     credit = gateway.service.settings.link_credit_max
-    link.owner = sender = ClientSender(gateway, link, entity, credit, route)
+    kind = PartitionedSender if entity.partitioned else ClientSender
+    link.owner = sender = kind(gateway, link, entity, credit, route)
     size_max = entity.message_size_max
     named = (link.properties or {}).get(DESTINATION)
     early = link.accept(
@@ -186,14 +189,20 @@ def _accept_outlet(gateway: ClientConnection, link: SenderLink, address: Address
     if wanted is not None:
         assert isinstance(entity, ReceivableEntity)
         # A receiver that names no session waits for the next one of any fragment.
-        fragment = entity.fragment_for(wanted.session_id)
-        waiting = ClientSessionReceiver(gateway, link, entity, fragment, subqueue, wanted)
+        wants_next = entity.partitioned and wanted.session_id is None
+        fragment = entity.fragment_for(wanted.session_id or "")
+        session_kind = NextSessionReceiver if wants_next else ClientSessionReceiver
+        waiting = session_kind(gateway, link, entity, fragment, subqueue, wanted)
         waiting.open()
         link.owner = waiting
         entity.links.add(link)
         return []  # it is answered when it has a session
-    owner = Browser if browsing else ClientReceiver
-    link.owner = receiver = owner(gateway, link, entity, entity.only_fragment, subqueue)
+    owner: type[ClientReceiver] = Browser if browsing else ClientReceiver
+    if entity.partitioned:
+        owner = PartitionedBrowser if browsing else PartitionedReceiver
+    # Each connection begins with another fragment, so that none is preferred.
+    first = entity.fragments[gateway.id % len(entity.fragments)]
+    link.owner = receiver = owner(gateway, link, entity, first, subqueue)
     if source.filter is None:
         # Java dereferences the filter (wire §3.3).
         source.filter = {}

@@ -99,11 +99,17 @@ class Browser(ClientReceiver):
         if onward is not None:
             self._next = onward
             self.wake()
+        elif self._go_to_next_fragment():
+            self.wake()
         elif link.drain:
             link.drained()
         else:
             self._wait()
         self.gateway.touch()
+
+    def _go_to_next_fragment(self) -> bool:
+        """All of the fragment was shown: is there another one with more to show?"""
+        return False
 
     def _failed(self, error: ServiceBusError) -> None:
         self._looked()
@@ -154,3 +160,49 @@ class Browser(ClientReceiver):
             self._link.settle(delivery, verdict)
         self.gateway.touch()
         self.wake()
+
+
+class PartitionedBrowser(Browser):
+    """A browser of a partitioned entity: it is shown one fragment after the other."""
+
+    def __init__(
+        self,
+        gateway: ClientConnection,
+        link: SenderLink,
+        entity: ReceivableEntity | TopicEntity,
+        fragment: LoadedFragment,
+        subqueue: int,
+    ) -> None:
+        super().__init__(gateway, link, entity, fragment, subqueue)
+        self._nexts = [0] * len(entity.fragments)
+        """Where it goes on in each fragment."""
+        self._at_end = 0
+        """Fragments in a row that had nothing more."""
+
+    def _go_to_next_fragment(self) -> bool:
+        index, fragments = self.fragment.index, self.entity.fragments
+        self._at_end = 1 if self._next != self._nexts[index] else self._at_end + 1
+        self._nexts[index] = self._next
+        self.fragment = fragments[(index + 1) % len(fragments)]
+        self._runtime = self.gateway.runtime(self.fragment)
+        self._next = self._nexts[self.fragment.index]
+        if self._at_end < len(fragments):
+            return True
+        self._at_end = 0
+        return False
+
+    def _wait(self) -> None:
+        if not self._gone:
+            for fragment in self.entity.fragments:
+                fragment.on_records[self._stirred] = None
+
+    def _stirred(self) -> None:
+        self._stop_waiting()
+        self._timer = self._loop.call_later(LOOK_AGAIN_S, self.wake)
+
+    def _stop_waiting(self) -> None:
+        for fragment in self.entity.fragments:
+            fragment.on_records.pop(self._stirred, None)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -48,7 +48,7 @@ class ClientSender(TransferOrigin):
         self.gateway = gateway
         self._link = link
         self.entity = entity
-        self.fragment = entity.only_fragment
+        self.fragment = entity.fragments[0]
         self._runtime = gateway.runtime(self.fragment)
         self._property_size_max = gateway.service.settings.property_size_max_bytes
         self._header_size_max = gateway.service.settings.header_size_max_bytes
@@ -259,7 +259,7 @@ class ClientReceiver(DispositionOrigin):
         if payload is None:
             return False
         if not link.attached or (token is not None and link.credit <= 0):
-            self._runtime.submit(GiveBack(self.fragment, outgoing))
+            self._give_back(outgoing)
             return False
         self._waited = False
         if token is None:
@@ -274,6 +274,9 @@ class ClientReceiver(DispositionOrigin):
             meter.receives += 1
             meter.bytes_out += len(outgoing.raw)
         return True
+
+    def _give_back(self, outgoing: OutgoingMessage) -> None:
+        self._runtime.submit(GiveBack(self.fragment, outgoing))
 
     def drained(self) -> None:
         if self._waited and self._meter is not None:
@@ -310,8 +313,16 @@ class ClientReceiver(DispositionOrigin):
             return
         self._submit(deliveries, state)
 
-    def _submit(self, deliveries: list[OutgoingDelivery], state: Outcome) -> None:
+    def _submit(
+        self,
+        deliveries: list[OutgoingDelivery],
+        state: Outcome,
+        fragment: LoadedFragment | None = None,
+    ) -> None:
+        """Settle deliveries of one fragment, by default of that of the link."""
         gateway = self.gateway
+        runtime = self._runtime if fragment is None else gateway.runtime(fragment)
+        settled_in = self.fragment if fragment is None else fragment
         watch = self.entity.prefetch
         now = gateway.now
         for delivery in deliveries:
@@ -323,9 +334,7 @@ class ClientReceiver(DispositionOrigin):
             and Changes.of(state).properties is not None
         )
         for each in [[delivery] for delivery in deliveries] if changing else [deliveries]:
-            self._runtime.submit(
-                Settle(self.fragment, self._link, each, state, gateway.refusals, self)
-            )
+            runtime.submit(Settle(settled_in, self._link, each, state, gateway.refusals, self))
 
     def locks(self) -> list[tuple[LoadedFragment, int, bytes]]:
         """The locks that were given out on this link: fragment, subqueue and token of each."""

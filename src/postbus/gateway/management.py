@@ -11,10 +11,9 @@ from postbus.amqp.codec.types import AmqpArray, Int, Long, Timestamp
 from postbus.amqp.faults import DecodeError
 from postbus.amqp.frames.outcomes import Accepted
 from postbus.auth.authority import Right, missing_claim
-from postbus.broker.message import Message
 from postbus.broker.subqueue_numbers import MAIN, kind_of
 from postbus.errors import InvalidArgument, InvalidOperation, ServiceBusError
-from postbus.gateway.management_fields import Fields, check_number
+from postbus.gateway.management_fields import Fields, numbers_of, tokens_of
 from postbus.gateway.management_keys import KEYS, SCHEDULED_KEYS
 from postbus.gateway.management_rules import RULE_OPERATIONS, RuleNode
 from postbus.gateway.management_sessions import SESSION_OPERATIONS, SessionNode
@@ -23,13 +22,19 @@ from postbus.gateway.operations import (
     Cancel,
     Delete,
     Dispose,
+    ListSessions,
     Peek,
+    Peeked,
     ReceiveDeferred,
     Renew,
     SessionClaim,
 )
-from postbus.gateway.response_writer import ResponseWriter
-from postbus.gateway.transactions.enlisting import settlements_of, transaction_of
+from postbus.gateway.response_writer import ResponseWriter, Written
+from postbus.gateway.transactions.enlisting import (
+    refuse_partitioned,
+    settlements_of,
+    transaction_of,
+)
 from postbus.gateway.transactions.operations import (
     EnlistCancel,
     EnlistDispose,
@@ -40,7 +45,7 @@ from postbus.messages.batches import BatchReader
 from postbus.messages.envelope import REASON_LENGTH_MAX, Changes, text_keys
 from postbus.model.times import NEVER, Instant
 from postbus.namespace.entities import SubscriptionEntity
-from postbus.namespace.entity import Entity, key_of
+from postbus.namespace.entity import Entity
 from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.operations import Store
 from postbus.runtime.requests import Call, Operation
@@ -53,8 +58,6 @@ T = TypeVar("T")
 _PREFIX: Final = "com.microsoft:"
 _OK: Final = 200
 _NO_CONTENT: Final = 204
-TOKENS_MAX: Final = 2_048
-NUMBERS_MAX: Final = 2_048
 SCHEDULED_AT_ONCE_MAX: Final = 4_500
 _DELETE: Final = 0  # receiver-settle-mode `first`
 _LOCK: Final = 1  # and `second`
@@ -101,7 +104,7 @@ class ManagementNode:
             "batch-delete-messages": (Right.LISTEN, self._delete),
         }
         if self._has_sessions:
-            sessions = SessionNode(gateway, entity, self._subqueue, self._ask)
+            sessions = SessionNode(gateway, entity, self._subqueue, self._ask, self._list_sessions)
             for name, operation in sessions.operations().items():
                 operations[name] = Right.LISTEN, operation
         if isinstance(entity, SubscriptionEntity):
@@ -147,24 +150,32 @@ class ManagementNode:
     def _enlist(
         self,
         request: NodeRequest,
-        fragment: LoadedFragment,
         enlistment: Enlistment,
         done: Callable[[Any], None],
         size: int = 0,
     ) -> None:
         """Make the request part of the transaction that it names."""
+        refuse_partitioned(self._entity)
         transaction = transaction_of(self._gateway, request.transaction)
+        fragment = self._entity.only_fragment
         transaction.ask(fragment, enlistment, done, partial(self._failed, request), size)
 
     def _failed(self, request: NodeRequest, error: ServiceBusError) -> None:
         self._entity.meter.refused(error.condition)
         request.refuse(error, self._entity.path)
 
+    def _list_sessions(
+        self, request: NodeRequest, listing: ListSessions, done: Callable[[list[str]], None]
+    ) -> None:
+        self._ask(request, self._entity.only_fragment, listing, done)
+
     # -- locks -----------------------------------------------------------------------------
 
     def _renew(self, request: NodeRequest, fields: Fields) -> None:
-        tokens = _tokens(fields)
-        fragment = self._entity.fragment_of_tokens(tokens)
+        self._renew_locks(request, tokens_of(fields))
+
+    def _renew_locks(self, request: NodeRequest, tokens: list[bytes]) -> None:
+        fragment = self._entity.only_fragment
         renew = Renew(self._subqueue, tokens)
         self._ask(request, fragment, renew, partial(self._renewed, request))
 
@@ -173,7 +184,7 @@ class ManagementNode:
         request.respond(_OK, "OK", {"expirations": AmqpArray(_TIMESTAMP, [*map(Timestamp, until)])})
 
     def _update_disposition(self, request: NodeRequest, fields: Fields) -> None:
-        tokens = _tokens(fields)
+        tokens = tokens_of(fields)
         status = fields.text("disposition-status")
         changes = Changes(
             dead_letter=status == "suspended",
@@ -191,17 +202,24 @@ class ManagementNode:
         completes = status == "completed"
         session_id = fields.optional_text("session-id")
         session = None if session_id is None else self._session_claim(session_id)
-        fragment = self._entity.fragment_of_tokens(tokens)
-        done = partial(_respond_ok, request)
         if request.transaction is None:
-            dispose = Dispose(self._subqueue, tokens, None if completes else changes, session)
-            self._ask(request, fragment, dispose, done)
+            self._dispose(request, tokens, None if completes else changes, session)
             return
         verdict = Accepted() if completes else changes
         size_max = self._gateway.service.settings.header_size_max_bytes
         settlements, size = settlements_of(self._subqueue, tokens, verdict, size_max)
         enlistment = EnlistDispose(self._subqueue, settlements, session)
-        self._enlist(request, fragment, enlistment, done, size)
+        self._enlist(request, enlistment, partial(respond_ok, request), size)
+
+    def _dispose(
+        self,
+        request: NodeRequest,
+        tokens: list[bytes],
+        changes: Changes | None,
+        session: SessionClaim | None,
+    ) -> None:
+        dispose = Dispose(self._subqueue, tokens, changes, session)
+        self._ask(request, self._entity.only_fragment, dispose, partial(respond_ok, request))
 
     def _session_claim(self, session_id: str | None) -> SessionClaim | None:
         """A session that the client says it holds; None where the entity has no sessions."""
@@ -218,25 +236,25 @@ class ManagementNode:
             raise InvalidArgument("The message-count must be positive.")
         session_id = fields.optional_text("session-id")
         omit_body = fields.flag("omit-message-body")
-        peek = Peek(self._subqueue, max(start, 0), count, session_id, omit_body)
-        fragment = self._entity.fragment_of_number(start)
-        self._ask(request, fragment, peek, partial(self._peeked, request))
+        self._peek_from(request, Peek(self._subqueue, max(start, 0), count, session_id, omit_body))
 
-    def _peeked(self, request: NodeRequest, found: list[bytes]) -> None:
+    def _peek_from(self, request: NodeRequest, peek: Peek) -> None:
+        self._ask(request, self._entity.only_fragment, peek, partial(self._peeked, request))
+
+    def _peeked(self, request: NodeRequest, found: Peeked) -> None:
         self._entity.meter.peeks += 1
-        self._entity.meter.bytes_out += sum(map(len, found))
+        self._entity.meter.bytes_out += sum([len(each) for _, each in found])
         if found:
-            request.respond(_OK, "OK", {"messages": [{"message": each} for each in found]})
+            request.respond(_OK, "OK", {"messages": [{"message": each} for _, each in found]})
         else:
             request.respond(_NO_CONTENT, "No messages", {}, "com.microsoft:message-not-found")
 
     def _receive_deferred(self, request: NodeRequest, fields: Fields) -> None:
-        numbers = _numbers(fields)
+        numbers = numbers_of(fields)
         mode = fields.number("receiver-settle-mode")
         if mode not in (_DELETE, _LOCK):
             raise InvalidArgument(f"The receiver-settle-mode {mode} is not known.")
         session_id = fields.optional_text("session-id")
-        fragment = self._entity.fragment_of_numbers(numbers)
         receive = ReceiveDeferred(
             self._subqueue,
             numbers,
@@ -245,40 +263,39 @@ class ManagementNode:
             session_id,
             self._session_claim(session_id),
         )
-        self._ask(request, fragment, receive, partial(self._received, request, fragment))
+        self._receive_numbers(request, receive)
 
-    def _received(
-        self, request: NodeRequest, fragment: LoadedFragment, writer: ResponseWriter
-    ) -> None:
+    def _receive_numbers(self, request: NodeRequest, receive: ReceiveDeferred) -> None:
+        fragment = self._entity.only_fragment
+        self._ask(request, fragment, receive, partial(self._received, request))
+
+    def _received(self, request: NodeRequest, writer: ResponseWriter) -> None:
         if writer.complete:
-            self._respond_received(request, fragment, writer)
+            self._respond_received(request, writer.written)
         else:
-            go_on = partial(self._write_received, request, fragment, writer)
+            go_on = partial(self._write_received, request, writer)
             self._gateway.service.sliced_work.add(go_on)
 
-    def _write_received(
-        self, request: NodeRequest, fragment: LoadedFragment, writer: ResponseWriter
-    ) -> bool:
+    def _write_received(self, request: NodeRequest, writer: ResponseWriter) -> bool:
         """Go on with the messages of a response; says whether there are more to write."""
         if writer.go_on():
             return True
-        self._respond_received(request, fragment, writer)
+        self._respond_received(request, writer.written)
         return False
 
-    def _respond_received(
-        self, request: NodeRequest, fragment: LoadedFragment, writer: ResponseWriter
-    ) -> None:
+    def _respond_received(self, request: NodeRequest, written: Written) -> None:
         messages = []
-        for token, encoded in writer.written:
+        for token, encoded in written:
             entry: dict[str, Any] = {"message": encoded}
             if token is not None:
                 if not self._has_sessions:  # or it goes with the lock of its session
+                    fragment = self._entity.fragment_of_token(token)
                     self._gateway.locked(fragment, self._subqueue, token)
                 # In a map a lock token is a uuid in network order (wire §4.4).
                 entry["lock-token"] = UUID(bytes_le=token)
             messages.append(entry)
         self._entity.meter.receives += len(messages)
-        self._entity.meter.bytes_out += sum([len(encoded) for _, encoded in writer.written])
+        self._entity.meter.bytes_out += sum([len(encoded) for _, encoded in written])
         request.respond(_OK, "OK", {"messages": messages})
 
     def _delete(self, request: NodeRequest, fields: Fields) -> None:
@@ -288,7 +305,10 @@ class ManagementNode:
             raise InvalidArgument("The message-count must be positive.")
         session_id = fields.optional_text("session-id")
         delete = Delete(self._subqueue, count, NEVER if before is None else before, session_id)
-        self._ask(request, self._entity.only_fragment, delete, partial(_deleted, request))
+        self._delete_messages(request, delete)
+
+    def _delete_messages(self, request: NodeRequest, delete: Delete) -> None:
+        self._ask(request, self._entity.only_fragment, delete, partial(deleted, request))
 
     # -- scheduling ------------------------------------------------------------------------
 
@@ -310,48 +330,50 @@ class ManagementNode:
         try:
             if not batch_reader.read():
                 return True
-            self._schedule_messages(request, batch_reader.messages)
+            if self._subqueue != MAIN:
+                raise InvalidOperation(f"Messages cannot be sent to '{self._path}'.")
+            self._schedule_messages(request, batch_reader)
         except DecodeError as fault:
             request.fail(InvalidArgument(f"A message cannot be read: {fault}"))
         except ServiceBusError as error:
             request.fail(error)
         return False
 
-    def _schedule_messages(self, request: NodeRequest, messages: list[Message]) -> None:
+    def _schedule_messages(self, request: NodeRequest, batch_reader: BatchReader) -> None:
         if not self._gateway.allows(Right.SEND, self._path):  # any more, after several turns
             raise missing_claim(Right.SEND, self._gateway.uri(self._path))
-        if self._subqueue != MAIN:
-            raise InvalidOperation(f"Messages cannot be sent to '{self._path}'.")
+        messages = batch_reader.messages
         size = sum(message.length for message in messages)
-        fragment = self._entity.fragment_for(key_of(messages))
         done = partial(self._scheduled, request, size)
         if request.transaction is not None:
-            self._enlist(request, fragment, EnlistSchedule(messages), done, size)
+            self._enlist(request, EnlistSchedule(messages), done, size)
             return
-        self._ask(request, fragment, Store(messages), done, size)
+        self._ask(request, self._entity.only_fragment, Store(messages), done, size)
 
     def _scheduled(self, request: NodeRequest, size: int, numbers: list[int]) -> None:
         self._entity.meter.bytes_in += size
         request.respond(_OK, "OK", {"sequence-numbers": AmqpArray(_LONG, list(map(Long, numbers)))})
 
     def _cancel(self, request: NodeRequest, fields: Fields) -> None:
-        numbers = _numbers(fields)
+        numbers = numbers_of(fields)
         if self._subqueue != MAIN:
             # Nothing is scheduled here; the numbers are those of another part of the entity.
             raise InvalidOperation(f"Messages cannot be scheduled at '{self._path}'.")
-        fragment = self._entity.fragment_of_numbers(numbers)
-        done = partial(_respond_ok, request)
         if request.transaction is not None:
-            self._enlist(request, fragment, EnlistCancel(numbers), done)
+            self._enlist(request, EnlistCancel(numbers), partial(respond_ok, request))
             return
-        self._ask(request, fragment, Cancel(self._subqueue, numbers), done)
+        self._cancel_numbers(request, numbers)
+
+    def _cancel_numbers(self, request: NodeRequest, numbers: list[int]) -> None:
+        cancel = Cancel(self._subqueue, numbers)
+        self._ask(request, self._entity.only_fragment, cancel, partial(respond_ok, request))
 
 
-def _respond_ok(request: NodeRequest, _: None) -> None:
+def respond_ok(request: NodeRequest, _: None) -> None:
     request.respond(_OK, "OK", {})
 
 
-def _deleted(request: NodeRequest, count: int) -> None:
+def deleted(request: NodeRequest, count: int) -> None:
     if count:
         request.respond(_OK, "OK", {"message-count": Int(count)})
     else:
@@ -361,14 +383,3 @@ def _deleted(request: NodeRequest, count: int) -> None:
 
 def _cut(text: str | None) -> str | None:
     return None if text is None else text[:REASON_LENGTH_MAX]
-
-
-def _tokens(fields: Fields) -> list[bytes]:
-    tokens = fields.items("lock-tokens", UUID, TOKENS_MAX)
-    if len(set(tokens)) != len(tokens):
-        raise InvalidArgument("A lock token is named twice.")
-    return [token.bytes_le for token in tokens]
-
-
-def _numbers(fields: Fields) -> list[int]:
-    return [check_number(n) for n in fields.items("sequence-numbers", int, NUMBERS_MAX)]

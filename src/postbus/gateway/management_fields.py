@@ -5,12 +5,16 @@ Integers come in all widths, names as strings or symbols (wire §6.1, §10.20).
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+from uuid import UUID
 
 from postbus.amqp.codec.types import AmqpArray
 from postbus.errors import InvalidArgument
 
 T = TypeVar("T")
+
+TOKENS_MAX: Final = 2_048
+NUMBERS_MAX: Final = 2_048
 
 
 def check_number(value: int) -> int:
@@ -107,3 +111,16 @@ class Fields:
     def list_of_maps(self, name: str, count_max: int) -> list[Fields]:
         items: list[dict[Any, Any]] = self.items(name, dict, count_max)
         return [Fields.of(item) for item in items]
+
+
+def tokens_of(fields: Fields) -> list[bytes]:
+    """The lock tokens of a request, each once."""
+    tokens = fields.items("lock-tokens", UUID, TOKENS_MAX)
+    if len(set(tokens)) != len(tokens):
+        raise InvalidArgument("A lock token is named twice.")
+    return [token.bytes_le for token in tokens]
+
+
+def numbers_of(fields: Fields) -> list[int]:
+    """The sequence numbers of a request."""
+    return [check_number(n) for n in fields.items("sequence-numbers", int, NUMBERS_MAX)]

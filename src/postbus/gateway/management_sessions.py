@@ -40,6 +40,10 @@ _STRING: Final = 0xB1
 _NOT_FOUND: Final = "com.microsoft:session-not-found"
 
 
+Lists = Callable[[NodeRequest, ListSessions, Callable[[list[str]], None]], None]
+"""How a management node finds a page of the sessions of its entity."""
+
+
 class Ask(Protocol):
     """How a management node asks a fragment of its entity."""
 
@@ -56,11 +60,14 @@ class Ask(Protocol):
 class SessionNode:
     """The sessions of one entity, as its management node shows them."""
 
-    def __init__(self, gateway: ClientConnection, entity: Entity, subqueue: int, ask: Ask) -> None:
+    def __init__(
+        self, gateway: ClientConnection, entity: Entity, subqueue: int, ask: Ask, lists: Lists
+    ) -> None:
         self._gateway = gateway
         self._entity = entity
         self._subqueue = subqueue
         self._ask = ask
+        self._lists = lists
 
     def operations(self) -> dict[str, Callable[[NodeRequest, Fields], None]]:
         return {
@@ -106,8 +113,7 @@ class SessionNode:
         # The end of time, or a millisecond after it, asks for all there are (wire §6.2).
         updated_after = None if asked is None or asked >= NEVER else asked
         listing = ListSessions(self._subqueue, updated_after, skip, min(top, LISTED_AT_ONCE_MAX))
-        fragment = self._entity.only_fragment
-        self._ask(request, fragment, listing, partial(_listed, request, skip))
+        self._lists(request, listing, partial(_listed, request, skip))
 
 
 def _state_set(request: NodeRequest, _: None) -> None:

@@ -31,6 +31,7 @@ _OMITTED_SIZE: Final = Symbol("omitted-message-body-size")
 
 Shown = tuple[list[tuple[int, tuple[bytes, ...]]], int | None]
 """Messages with their numbers, and the number to go on from; None for the end."""
+Peeked = list[tuple[int, bytes]]
 
 
 # -- locks -------------------------------------------------------------------------------------
@@ -103,7 +104,7 @@ class Dispose:
 
 
 class Peek:
-    """Messages as they are, without a lock, in the order of their numbers. Returns their bytes."""
+    """Messages as they are, without a lock, in the order of their numbers."""
 
     __slots__ = ("count", "omit_body", "session_id", "start", "subqueue")
 
@@ -116,14 +117,14 @@ class Peek:
         self.session_id = session_id
         self.omit_body = omit_body
 
-    def decide(self, engine: Engine, now: Instant, pages: Pages) -> list[bytes] | Need:
+    def decide(self, engine: Engine, now: Instant, pages: Pages) -> Peeked | Need:
         queue, subqueue = engine.at(self.subqueue), self.subqueue
         found = browse.peek(
             queue, subqueue, self.start, self.count, PEEK_BYTES_MAX, pages, self.session_id
         )
         if isinstance(found, Need):
             return found
-        payloads: list[bytes] = []
+        payloads: Peeked = []
         toil = 0
         for message, raw in found:
             if toil >= LOOK_TOIL_MAX:
@@ -131,7 +132,7 @@ class Peek:
             parts = write_delivery(message, raw, with_state=True, with_lock=False)
             toil += share_of(message, parts) * TOIL_OF_A_SHARE
             payload = b"".join(parts)
-            payloads.append(_without_body(payload) if self.omit_body else payload)
+            payloads.append((message.number, _without_body(payload) if self.omit_body else payload))
         queue.shared.toil += toil
         return payloads
 

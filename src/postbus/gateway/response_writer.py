@@ -18,6 +18,10 @@ RESPONSE_TOIL_MAX: Final = 8_192
 """Of `SharedState.toil`, for one piece: the message that goes beyond it may take as long again."""
 
 
+Written = list[tuple[bytes | None, bytes]]
+"""Lock tokens and messages."""
+
+
 class ResponseWriter:
     """Messages that were found for a client, the first of them as it gets them."""
 
@@ -25,8 +29,7 @@ class ResponseWriter:
 
     def __init__(self, found: Found, fragment: SharedState) -> None:
         """Write the first ones within the turn that has decided this."""
-        self.written: list[tuple[bytes | None, bytes]] = []
-        """Lock tokens and messages."""
+        self.written: Written = []
         self._left: deque[tuple[Message, bytes]] = deque(found)
         fragment.toil += self._write()
         # More may be decided about the others before they are written.

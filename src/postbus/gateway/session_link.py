@@ -22,6 +22,7 @@ from postbus.errors import (
 )
 from postbus.gateway.client_links import ClientReceiver
 from postbus.model.times import TICKS_PER_MS, Instant, format_timespan, ticks_of_instant
+from postbus.runtime.session_waiters import SessionWaiters
 from postbus.runtime.sessions import Accept, Leave
 
 if TYPE_CHECKING:
@@ -124,9 +125,22 @@ class ClientSessionReceiver(ClientReceiver):
             return
         look_by = self.gateway.service.clock() + max(wait_ms, LOOK_WITHIN_MS)
         self._timer = self._loop.call_later(wait_ms / 1_000, self._timed_out, wait_ms, look_by)
+        self._wait_for_next()
+
+    def _wait_for_next(self) -> None:
         self.fragment.used = True
         self.waiters.wait(self)
         self._runtime.wake(self.fragment)
+
+    def _is_waiting(self) -> bool:
+        return self in self.waiters.waiting
+
+    def _is_looking(self) -> bool:
+        """Is a search for a free session due or under way?"""
+        return self.waiters.looking(self.fragment.chores)
+
+    def holds_in(self, waiters: SessionWaiters) -> None:
+        """It is about to get a session, in the one fragment that it waits in."""
 
     def _wait_ms(self) -> int:
         wanted = (self._link.properties or {}).get(_TIMEOUT)
@@ -138,9 +152,9 @@ class ClientSessionReceiver(ClientReceiver):
 
     def _timed_out(self, waited_ms: int, look_by: Instant) -> None:
         self._timer = None
-        if self not in self.waiters.waiting:
+        if not self._is_waiting():
             return  # one is on its way
-        if self.waiters.looking(self.fragment.chores) and self.gateway.service.clock() < look_by:
+        if self._is_looking() and self.gateway.service.clock() < look_by:
             # However short the wait, what there is when it begins is to be had.
             self._timer = self._loop.call_later(LOOK_AGAIN_S, self._timed_out, waited_ms, look_by)
             return

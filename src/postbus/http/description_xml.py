@@ -27,6 +27,7 @@ from postbus.model.address import written
 from postbus.model.authorization import RULES_MAX, AuthorizationRule, Right, Rules, read_right
 from postbus.model.description import Description, EntityStatus, QueueCounts
 from postbus.model.fields import Field, FieldType, Form, Value, read_text
+from postbus.model.partitioning import FRAGMENTS
 from postbus.model.times import INFINITE, TICKS_PER_MS, format_iso
 from postbus.namespace.entities import TopicEntity
 from postbus.namespace.entity import Entity
@@ -132,6 +133,8 @@ def _chosen(field: Field, description: Description, site: Site) -> str:
         return element(field.element, _duration(field, description, value))
     if value is None:
         return ""
+    if field.attribute == "max_size_mb" and getattr(description, "enable_partitioning", False):
+        value *= FRAGMENTS  # the total (R-PART-10)
     if field.kind is FieldType.ENTITY:
         value = written(value, getattr(description, field.sent), site.address(""))
     return element(field.element, value.value if isinstance(value, EntityStatus) else value)

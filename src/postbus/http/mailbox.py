@@ -14,6 +14,7 @@ from uuid import UUID
 
 from postbus.broker.engine import Engine
 from postbus.broker.index_pages import Pages
+from postbus.broker.message import Message
 from postbus.broker.subqueue_numbers import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
 from postbus.errors import (
     SHUTTING_DOWN,
@@ -28,6 +29,7 @@ from postbus.errors import (
 )
 from postbus.gateway.settlement import held_in
 from postbus.http.long_poll import LongPoll
+from postbus.http.partitioned_poll import PartitionedPoll
 from postbus.messages.batches import DECODED_PER_TURN
 from postbus.messages.envelope import DECODED
 from postbus.messages.pings import PING
@@ -36,7 +38,7 @@ from postbus.model.address import Address, SubQueue
 from postbus.model.plain_message import PlainMessage, ReceivedMessage
 from postbus.model.times import Instant
 from postbus.namespace.entities import QueueEntity, TopicEntity
-from postbus.namespace.entity import Entity, ReceivableEntity, key_of
+from postbus.namespace.entity import Entity, ReceivableEntity
 from postbus.namespace.namespace import Namespace
 from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.operations import Store, ask
@@ -92,6 +94,8 @@ class Mailbox:
         self._polls: dict[LongPoll, Callable[[], None]] = {}
         """Each with a check that raises when its client may no longer receive."""
         self._stopping = False
+        self._last_start = 0
+        """Polls of partitioned entities begin with one fragment after the other."""
 
     def room_for(self, address: Address) -> int:
         """How many bytes a message to this entity may have.
@@ -115,7 +119,7 @@ class Mailbox:
         """Store all of the messages or none. `check` raises when the client may no longer send."""
         entity = self._find(address)
         size_max = self._namespace.settings.property_size_max_bytes
-        stored = []
+        stored: list[Message] = []
         enough = DECODED.units + DECODED_PER_TURN
         for message in messages:
             if DECODED.units > enough:
@@ -124,9 +128,35 @@ class Mailbox:
             stored.append(to_message(message, size_max))
         size = sum(message.length for message in stored)
         check()  # the body took its time, and so did the pieces
-        await self._ask(entity, entity.fragment_for(key_of(stored)), Store(stored), size)
+        if entity.partitioned:
+            await self._spread(entity, messages, stored, size)
+        else:
+            await self._ask(entity, entity.only_fragment, Store(stored), size)
         entity.meter.bytes_in += size
         entity.meter.pings += sum([message.content_type == PING for message in messages])
+
+    async def _spread(
+        self, entity: Entity, messages: list[PlainMessage], stored: list[Message], size: int
+    ) -> None:
+        """Store messages in a fragment of a partitioned entity. Without a key, another fragment
+        gets them where one refuses them for certain."""
+        spread = entity.spread
+        key = spread.key_of(stored)
+        fragment: LoadedFragment | None = spread.choose(key)
+        tried = 0
+        while fragment is not None:
+            tried |= 1 << fragment.index
+            try:
+                await self._ask(entity, fragment, Store(stored), size)
+                return
+            except ServiceBusError as error:
+                if key is None:
+                    fragment = spread.choose_again(fragment, error, tried)
+                if key is not None or fragment is None:
+                    raise
+                # Made anew: the refused decision may have changed the messages.
+                size_max = self._namespace.settings.property_size_max_bytes
+                stored = [to_message(message, size_max) for message in messages]
 
     async def receive(
         self,
@@ -155,9 +185,14 @@ class Mailbox:
         if entity.needs_session(address.subqueue):
             raise SessionRequired()
         entity.touch(self._clock())
-        fragment = entity.only_fragment
         subqueue = entity.subqueue(_SUBQUEUES[address.subqueue])
-        poll = LongPoll(fragment, subqueue, self._namespace.runtime(fragment), deletes)
+        runtimes = [self._namespace.runtime(each) for each in entity.fragments]
+        poll: LongPoll
+        if entity.partitioned:
+            self._last_start += 1
+            poll = PartitionedPoll(entity, subqueue, runtimes, deletes, self._last_start)
+        else:
+            poll = LongPoll(entity.only_fragment, subqueue, runtimes[0], deletes)
         self._polls[poll] = check
         try:
             received = await poll.receive(wait_ms, gone)

@@ -32,6 +32,13 @@ class BatchReader:
         self._header_size_max = header_size_max
         self.messages: list[Message] = []
 
+    def again(self) -> "BatchReader":
+        """The same messages as they came, all read."""
+        reader = BatchReader(self._parts, self._property_size_max, self._header_size_max)
+        while not reader.read():
+            pass
+        return reader
+
     def read(self) -> bool:
         """Read on; says whether that was all. Raises the errors of `read_message`."""
         parts, messages = self._parts, self.messages

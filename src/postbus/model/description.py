@@ -21,6 +21,7 @@ from postbus.model.limits import (
     check_lock_duration,
     check_max_delivery_count,
     check_message_size,
+    check_partitioned_forward,
     check_retention,
     check_session_forward,
     check_size,
@@ -169,6 +170,7 @@ class QueueDescription(Description):
 
     lock_duration_ms: int = 30_000
     max_size_mb: int = 1_024
+    """Of each fragment, where it is partitioned (R-PART-10)."""
     dead_lettering_on_expiration: bool = False
     requires_duplicate_detection: bool = False
     duplicate_window_ms: int = 600_000
@@ -182,6 +184,7 @@ class QueueDescription(Description):
     forward_dead_letters_to_sent: str | None = None
     max_message_size_kb: int = 256
     enable_express: bool = False
+    enable_partitioning: bool = False
     support_ordering: bool = True
     authorization_rules: Rules = ()
     retention_hours: int | None = None
@@ -198,6 +201,9 @@ class QueueDescription(Description):
         check_message_size(self.max_message_size_kb)
         check_retention(self.retention_hours, self.retention_mb)
         check_session_forward(self.requires_session, self.forward_to)
+        check_partitioned_forward(
+            self.enable_partitioning, self.forward_to, self.forward_dead_letters_to
+        )
         validate_rules(self.authorization_rules)
 
 
@@ -229,11 +235,12 @@ class TopicDescription(Description):
     WORD: ClassVar[str] = "topic"
 
     max_size_mb: int = 1_024
-    """For the messages of all its subscriptions together."""
+    """For the messages of all its subscriptions together; of each fragment, where partitioned."""
     requires_duplicate_detection: bool = False
     duplicate_window_ms: int = 600_000
     max_message_size_kb: int = 256
     enable_express: bool = False
+    enable_partitioning: bool = False
     support_ordering: bool = True
     authorization_rules: Rules = ()
     retention_hours: int | None = None

@@ -24,7 +24,8 @@ from postbus.model.description import (
     TopicDescription,
     finite_ms,
 )
-from postbus.model.limits import check_chosen_message_size
+from postbus.model.limits import SIZES_MB, check_chosen_message_size
+from postbus.model.partitioning import FRAGMENTS
 from postbus.model.times import MAX_TICKS, TICKS_PER_MS, format_iso, parse_duration, parse_iso
 
 Value = bool | int | str | EntityStatus | Rules
@@ -125,7 +126,7 @@ FORWARD_DEAD: Final = Field(
 _METADATA: Final = Field("UserMetadata", FieldType.TEXT, "user_metadata")
 _ORDERING: Final = Field("SupportOrdering", FieldType.BOOLEAN, "support_ordering")
 _IDLE: Final = Field("AutoDeleteOnIdle", FieldType.DURATION, "auto_delete_ms")
-_PARTITIONING: Final = Field("EnablePartitioning", FieldType.BOOLEAN)
+_PARTITIONING: Final = Field("EnablePartitioning", FieldType.BOOLEAN, "enable_partitioning")
 _EXPRESS: Final = Field("EnableExpress", FieldType.BOOLEAN, "enable_express")
 _MESSAGE_SIZE: Final = Field(
     "MaxMessageSizeInKilobytes", FieldType.INTEGER, "max_message_size_kb", _WITH_MESSAGE_SIZE
@@ -187,14 +188,13 @@ SUBSCRIPTION: Final = Form(
 )
 
 UNSUPPORTED: Final[Mapping[str, str]] = {
-    "EnablePartitioning": "partitioned entities",
     "EnableSubscriptionPartitioning": "partitioned subscriptions",
     "FilteringMessagesBeforePublishing": "refusing messages that no subscription takes",
     "IsAnonymousAccessible": "anonymous access",
 }
 """Elements that must be false until their feature exists, and the name of that feature."""
 
-FIXED: Final = (_SESSION, _DUPLICATES)
+FIXED: Final = (_SESSION, _DUPLICATES, _PARTITIONING)
 """Chosen when an entity is created, and never again (R-PART-09)."""
 AS_SET: Final = -1
 """The value that makes a retention the broker's setting again."""
@@ -254,6 +254,12 @@ def describe(
             changes.update(_forward_of(field, str(value)))
         else:
             changes[field.attribute] = value
+    partitioned = changes.get(
+        "enable_partitioning", getattr(defaults, "enable_partitioning", False)
+    )
+    if partitioned and changes.get("max_size_mb") in [each * FRAGMENTS for each in SIZES_MB]:
+        # A client may send back the total that the reply to it has shown.
+        changes["max_size_mb"] //= FRAGMENTS
     if _MESSAGE_SIZE.element in values:
         name = str(_MESSAGE_SIZE.attribute)
         known = [getattr(each, name) for each in (defaults, present) if each is not None]
@@ -269,12 +275,12 @@ def refuse_changes(form: Form, values: Mapping[str, Value], present: Description
         before = field.attribute is not None and getattr(present, field.attribute, False)
         if values.get(field.element, before) != before:
             raise InvalidArgument(fixed_text(form, field))
-    if values.get(_PARTITIONING.element):
-        raise InvalidArgument(f"Partitioning cannot be changed for {form.word}.")
 
 
 def fixed_text(form: Form, field: Field) -> str:
     """The refusal of a change to a field that is fixed at creation."""
+    if field is _PARTITIONING:
+        return f"Partitioning cannot be changed for {form.word}."
     return (
         f"The value for the {field.element} property of an existing {form.word} cannot be changed."
     )

@@ -5,7 +5,7 @@ The texts are Azure's where they are known (semantics A §5.3); the others follo
 
 from typing import Final
 
-from postbus.errors import InvalidArgument
+from postbus.errors import InvalidArgument, NotSupported
 from postbus.model.times import TICKS_PER_MS, format_timespan
 
 LOCK_DURATION_MIN_MS: Final = 5_000
@@ -79,6 +79,7 @@ def check_express(enable_express: bool, finds_duplicates: bool) -> None:
 
 
 def check_size(max_size_mb: int) -> None:
+    """Of an entity, or of each fragment of a partitioned one."""
     if max_size_mb not in SIZES_MB:
         raise InvalidArgument(
             f"The specified value {max_size_mb} is invalid. The property 'MaxSizeInMegabytes', "
@@ -115,6 +116,15 @@ def check_session_forward(requires_session: bool, forward_to: str | None) -> Non
         raise InvalidArgument(
             "The property 'ForwardTo' cannot be set on an entity whose property 'RequiresSession' "
             "is 'true'."
+        )
+
+
+def check_partitioned_forward(partitioned: bool, *forward_to: str | None) -> None:
+    """Raise NotSupported for a partitioned entity that forwards."""
+    if partitioned and any(forward_to):
+        raise NotSupported(
+            "The properties 'ForwardTo' and 'ForwardDeadLetteredMessagesTo' cannot be set here: "
+            "Postbus does not support forwarding from or to partitioned entities yet."
         )
 
 

@@ -14,6 +14,7 @@ from postbus.model.times import Instant
 from postbus.namespace.entity import Entity, ReceivableEntity
 from postbus.namespace.prefetch import PrefetchWatch
 from postbus.namespace.rule_matcher import TopicRuleMatcher
+from postbus.namespace.spread import Spread
 from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.settings import Settings
 from postbus.store.ports.catalog import EntityRecord, SubscriptionRecord
@@ -39,6 +40,7 @@ class QueueEntity(ReceivableEntity):
         self.description = QueueDescription.from_json(record.description)
         self.created_at, self.updated_at = record.created_at, record.updated_at
         self.used_at = now
+        self.spread = Spread(self.fragments, self.description.requires_duplicate_detection)
         policy = self.policy()
         for fragment in self.fragments:
             fragment.meter = self.meter
@@ -78,6 +80,7 @@ class SubscriptionEntity(ReceivableEntity):
     def __init__(self, topic: TopicEntity, record: SubscriptionRecord, now: Instant) -> None:
         super().__init__(record.name, topic.fragments, record.owner, topic.settings, now)
         self.parent = topic
+        self.spread = topic.spread
         self.description = SubscriptionDescription.from_json(record.description)
         self.created_at, self.updated_at = record.created_at, record.updated_at
         self.accessed_at = record.created_at  # of the other kinds, Azure says "never"
@@ -144,6 +147,7 @@ class TopicEntity(Entity):
         self.description = TopicDescription.from_json(record.description)
         self.created_at, self.updated_at = record.created_at, record.updated_at
         self.used_at = now
+        self.spread = Spread(self.fragments, self.description.requires_duplicate_detection)
         self.matcher = matcher
         policy = self.policy()
         for fragment in self.fragments:
@@ -217,10 +221,13 @@ class TopicEntity(Entity):
 
 
 def _fragments_of(record: EntityRecord) -> list[LoadedFragment]:
-    return [
+    fragments = [
         LoadedFragment(each.id, each.index, each.store, record.name, Policy())
         for each in record.fragments
     ]
+    for fragment in fragments:
+        fragment.siblings = len(fragments)
+    return fragments
 
 
 def _duplicate_window_ms(description: QueueDescription | TopicDescription) -> int | None:

@@ -10,14 +10,15 @@ import structlog
 
 from postbus.amqp.link import Link
 from postbus.broker.destination import Destination
-from postbus.broker.message import Message
 from postbus.broker.policy import Policy
 from postbus.broker.subqueue_numbers import MAIN, subqueue_of
 from postbus.errors import DetachForced, EntityDisabled, InvalidOperation, ServiceBusError
 from postbus.model.address import Address, SubQueue
 from postbus.model.description import EntityStatus
+from postbus.model.partitioning import fragment_of
 from postbus.model.times import Instant
 from postbus.namespace.prefetch import PrefetchWatch
+from postbus.namespace.spread import Spread
 from postbus.observe.meters import EntityMeter
 from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.settings import Settings
@@ -34,6 +35,8 @@ class Entity(ABC):
     """What all of them have: a name, fragments, links and meters."""
 
     kind = "entity"
+    spread: Spread
+    """Chooses the fragments of sends; a subscription has that of its topic."""
 
     def __init__(
         self, name: str, fragments: Sequence[LoadedFragment], owner: int, settings: Settings
@@ -41,6 +44,7 @@ class Entity(ABC):
         self.name = name
         self.fragments = tuple(fragments)
         """By index. A subscription has those of its topic."""
+        self._by_id = {fragment.id: fragment for fragment in self.fragments}
         self.owner = owner
         self.settings = settings
         self.created_at: Instant = 0
@@ -62,6 +66,11 @@ class Entity(ABC):
         """The queue or topic that the fragments belong to."""
         return self
 
+    @property
+    def partitioned(self) -> bool:
+        """Does it have several fragments?"""
+        return len(self.fragments) > 1
+
     # -- which fragment ----------------------------------------------------------------------
 
     @property
@@ -70,22 +79,18 @@ class Entity(ABC):
         [only] = self.fragments
         return only
 
-    def fragment_for(self, key: str | None) -> LoadedFragment:
-        """The fragment of the messages with this key, which is a session id or a partition key.
-
-        Every entity has one fragment so far: each key chooses it, and a message without a key
-        goes there too.
-        """
-        return self.only_fragment
+    def fragment_for(self, key: str) -> LoadedFragment:
+        """The fragment of the messages with this key, which is a session id or a partition key."""
+        fragments = self.fragments
+        return fragments[0] if len(fragments) == 1 else fragments[fragment_of(key)]
 
     def fragment_of_token(self, token: bytes) -> LoadedFragment:
         """The fragment that gave out a lock token. A token that names no fragment of the entity
         goes to the first one: its engine has no such lock, and says so."""
-        fragment_id = int.from_bytes(token[:ID_BYTES], "big")
-        for fragment in self.fragments:
-            if fragment.id == fragment_id:
-                return fragment
-        return self.fragments[0]
+        fragments = self.fragments
+        if len(fragments) == 1:
+            return fragments[0]
+        return self._by_id.get(int.from_bytes(token[:ID_BYTES], "big"), fragments[0])
 
     def fragment_of_number(self, number: int) -> LoadedFragment:
         """The fragment that gave out a sequence number. A number of no fragment goes to the
@@ -93,20 +98,19 @@ class Entity(ABC):
         index = number >> INDEX_SHIFT
         return self.fragments[index if 0 <= index < len(self.fragments) else 0]
 
-    def fragment_of_tokens(self, tokens: Iterable[bytes]) -> LoadedFragment:
-        """The fragment of all these locks, which a single request is about."""
-        return self._shared({self.fragment_of_token(token) for token in tokens})
+    def by_token(self, tokens: Iterable[bytes]) -> dict[LoadedFragment, list[bytes]]:
+        """Lock tokens by the fragments that gave them out."""
+        groups: dict[LoadedFragment, list[bytes]] = {}
+        for token in tokens:
+            groups.setdefault(self.fragment_of_token(token), []).append(token)
+        return groups
 
-    def fragment_of_numbers(self, numbers: Iterable[int]) -> LoadedFragment:
-        """The fragment of all these messages, which a single request is about."""
-        return self._shared({self.fragment_of_number(number) for number in numbers})
-
-    def _shared(self, named: set[LoadedFragment]) -> LoadedFragment:
-        if len(named) > 1:
-            raise InvalidOperation(
-                f"The request names messages in several partitions of '{self.path}'."
-            )
-        return named.pop() if named else self.fragments[0]
+    def by_number(self, numbers: Iterable[int]) -> dict[LoadedFragment, list[int]]:
+        """Sequence numbers by the fragments that gave them out."""
+        groups: dict[LoadedFragment, list[int]] = {}
+        for number in numbers:
+            groups.setdefault(self.fragment_of_number(number), []).append(number)
+        return groups
 
     # -- what the kinds differ in ------------------------------------------------------------
 
@@ -235,8 +239,3 @@ class ReceivableEntity(Entity):
         findings = self.findings(now)
         if findings and self.prefetch.may_warn(now):
             log.warning("prefetch outlasts locks", entity=self.path, findings=findings)
-
-
-def key_of(messages: Sequence[Message]) -> str | None:
-    """The key that chooses the fragment of messages which are stored together."""
-    return messages[0].session_id if messages else None

@@ -8,7 +8,9 @@ from typing import Final
 import structlog
 
 from postbus.broker.destination import Destination
-from postbus.errors import ServiceBusError
+from postbus.errors import NotSupported, ServiceBusError
+from postbus.model.description import QueueDescription, SubscriptionDescription
+from postbus.model.limits import check_partitioned_forward
 from postbus.namespace.engines import Engines
 from postbus.namespace.entities import QueueEntity, SubscriptionEntity, TopicEntity
 from postbus.namespace.entity import ReceivableEntity
@@ -45,10 +47,27 @@ class ForwardingTargets:
             else:
                 fragment.policy = policy
 
-    async def resolve_again(self, name: str) -> None:
-        """An entity of this name came or went: tell the entities that forward to it."""
+    def check(
+        self, description: QueueDescription | SubscriptionDescription, partitioned: bool = False
+    ) -> None:
+        """Raise NotSupported where messages would go from or to a partitioned entity."""
+        names = [description.forward_to, description.forward_dead_letters_to]
+        found = [self._find(name) for name in names if name is not None]
+        to_partitioned = any(entity is not None and entity.partitioned for entity in found)
+        check_partitioned_forward(partitioned or to_partitioned, *names)
+
+    def check_not_destination(self, name: str) -> None:
+        """Raise NotSupported where an entity already forwards to this name, which is to be that
+        of a partitioned entity."""
+        for entity in self._forwarding_to(name):
+            raise NotSupported(
+                f"'{name}' cannot be partitioned, because '{entity.path}' forwards to it: Postbus "
+                "does not support forwarding to partitioned entities yet."
+            )
+
+    def _forwarding_to(self, name: str) -> list[ReceivableEntity]:
         wanted = name.lower()
-        forwarding = [
+        return [
             entity
             for entity in self._received()
             if wanted
@@ -57,6 +76,10 @@ class ForwardingTargets:
                 (entity.description.forward_dead_letters_to or "").lower(),
             )
         ]
+
+    async def resolve_again(self, name: str) -> None:
+        """An entity of this name came or went: tell the entities that forward to it."""
+        forwarding = self._forwarding_to(name)
         for entity in forwarding:
             self.resolve(entity)
         for entity in forwarding:

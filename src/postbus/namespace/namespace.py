@@ -16,6 +16,7 @@ from postbus.errors import EntityAlreadyExists, EntityNotFound, QuotaExceeded, S
 from postbus.model.address import Address, check_entity_name
 from postbus.model.authorization import Rules, settle_rules
 from postbus.model.description import QueueCounts, QueueDescription, TopicDescription
+from postbus.model.partitioning import FRAGMENTS
 from postbus.model.times import Instant
 from postbus.namespace.engines import Engines
 from postbus.namespace.entities import QueueEntity, TopicEntity
@@ -34,6 +35,8 @@ from postbus.store.ports.catalog import Catalog, EntityRecord
 
 QUEUE: Final = "queue"
 TOPIC: Final = "topic"
+PARTITIONED_MAX: Final = 100
+"""Partitioned queues and topics of a namespace (R-PART-20)."""
 D = TypeVar("D", bound=QueueDescription | TopicDescription)
 
 log = structlog.get_logger("namespace")
@@ -191,11 +194,16 @@ class Namespace:
                 raise QuotaExceeded(
                     f"The namespace has {len(self._entities)} entities and may have no more."
                 )
+            if description.enable_partitioning:
+                self._check_partitioned(name)
+            if isinstance(description, QueueDescription):
+                self._forwarding.check(description)
             now = self._clock()
             description = _with_keys(description, (), now)
             # One store so far; more of them are dealt out here (R-PART-02).
+            stores = [0] * (FRAGMENTS if description.enable_partitioning else 1)
             record = await self._thread.run(
-                partial(self._catalog.create, name, kind, description.to_json(), now, [0])
+                partial(self._catalog.create, name, kind, description.to_json(), now, stores)
             )
             entity = self._add(record)
             if isinstance(entity, QueueEntity):
@@ -203,6 +211,15 @@ class Namespace:
             await self._forwarding.resolve_again(name)
         log.info("entity created", entity=name, kind=kind)
         return entity
+
+    def _check_partitioned(self, name: str) -> None:
+        """Raise the reason why no partitioned entity of this name can be made."""
+        there = sum(entity.partitioned for entity in self._entities.values())
+        if there >= PARTITIONED_MAX:
+            raise QuotaExceeded(
+                f"The namespace has {there} partitioned entities and may have no more."
+            )
+        self._forwarding.check_not_destination(name)
 
     async def update_queue(
         self,
@@ -227,7 +244,9 @@ class Namespace:
                 raise EntityNotFound(name)
             check(entity)
             before = entity.description
-            entity.description = await self._store(entity, before, change(before))
+            after = change(before)
+            self._forwarding.check(after)
+            entity.description = await self._store(entity, before, after)
             if entity.description.meaning != before.meaning:
                 self._forwarding.resolve(entity)
                 await self.engines.apply(entity)

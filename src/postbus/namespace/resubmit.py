@@ -30,6 +30,7 @@ from postbus.errors import (
     EntityNotFound,
     InvalidArgument,
     InvalidOperation,
+    NotSupported,
     OutcomeUnknown,
     ServiceBusError,
 )
@@ -69,6 +70,7 @@ class Resubmission:
         """Send dead letters of `source` again: back to where they come from, or `to` another
         entity. Returns the outcome of each, and why it was refused."""
         entity, subqueue = self._find(source)
+        _refuse_partitioned(entity)
         destination = self._destination(entity, source, to)
         size_max = self._namespace.settings.property_size_max_bytes
         repairs = [Repair(number, Revision(edits, size_max)) for number, edits in asked]
@@ -124,6 +126,7 @@ class Resubmission:
             raise InvalidOperation(f"Messages cannot be sent to '{to.path}'.")
         if target is entity.top_level:
             return OwnEntity.TOPIC
+        _refuse_partitioned(target)
         kind = "Topic" if isinstance(target, TopicEntity) else "Queue"
         return OtherEntity(target.only_fragment.id, kind, target.path, target.policy())
 
@@ -164,6 +167,14 @@ class Resubmission:
                 # What came before it is done. Asking again for all of them does no harm.
                 results += [Result(Outcome.REFUSED, str(error))] * (len(numbers) - start)
         return [(result.outcome.value, result.detail) for result in results]
+
+
+def _refuse_partitioned(entity: Entity) -> None:
+    if entity.partitioned:
+        raise NotSupported(
+            f"The entity '{entity.path}' is partitioned: Postbus does not support sending dead "
+            "letters again from or to partitioned entities yet."
+        )
 
 
 def _end_of_slice(

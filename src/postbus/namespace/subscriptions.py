@@ -99,6 +99,7 @@ class Subscriptions:
                     f"The topic '{parent.name}' has {SUBSCRIPTIONS_MAX} subscriptions and may "
                     "have no more."
                 )
+            self._forwarding.check(description, parent.partitioned)
             now = self._clock()
             rules = [replace(rule, created_at=now) for rule in rules]
             compiled = parent.matcher.compile(rules)
@@ -151,6 +152,7 @@ class Subscriptions:
             before = subscription.description
             description = change(before)
             description.validate()
+            self._forwarding.check(description, subscription.partitioned)
             now = subscription.next_version(self._clock())
             record = await self._thread.run(
                 partial(

@@ -59,6 +59,8 @@ class LoadedFragment:
         self.index = index
         self.store = store
         self.name = name
+        self.siblings = 1
+        """Fragments of its entity. Each has its share of the memory that an entity may use."""
         self.policy = policy
         self.matcher: RuleMatcher | None = None
         """Applies the rules of a topic; None for a queue."""

@@ -271,7 +271,7 @@ def _ledger(
         fragment.index << 48,
         standing.checkpoint,
         standing.state,
-        None if window_ms is None else History(window_ms, filter_bytes),
+        None if window_ms is None else History(window_ms, filter_bytes // fragment.siblings),
     )
 
 

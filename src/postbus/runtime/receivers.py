@@ -115,6 +115,10 @@ class ReceiverQueue:
             self._waiting.setdefault(receiver)
             self._waiting_subqueues[self._subqueue] = None
 
+    def wants_nothing(self, receiver: Receiver) -> None:
+        """Let no turn look at a receiver: its credit is promised elsewhere."""
+        self._waiting.pop(receiver, None)
+
     @property
     def waiting(self) -> bool:
         return bool(self._waiting)

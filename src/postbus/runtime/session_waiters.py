@@ -23,6 +23,9 @@ class SessionReceiver(Receiver, Protocol):
     promised: Session | None
     """The session that it holds, even if its client has not been told yet."""
 
+    def holds_in(self, waiters: SessionWaiters) -> None:
+        """Note in which fragment the receiver is about to get a session."""
+
     def accepted(self, session: Session) -> None:
         """Take a session: the receiver holds it, durably."""
 
@@ -73,7 +76,8 @@ class SessionWaiters:
         self._waiting_subqueues[self._subqueue] = None
 
     def hold(self, session: Session, receiver: SessionReceiver) -> None:
-        """Give a session to a receiver."""
+        """Give a session to a receiver. It waits nowhere from then on."""
+        receiver.holds_in(self)
         self.waiting.pop(receiver, None)
         receiver.promised = session
         self._holders[session.id] = receiver

@@ -28,17 +28,20 @@ export function administration() {
   return admin;
 }
 
+// The kind of queues and topics where a test says nothing.
+const enablePartitioning = process.env.POSTBUS_TEST_KIND === "partitioned";
+
 export async function makeQueue(properties = {}) {
   made += 1;
   const name = `node-${process.pid}-${made}`;
-  await administration().createQueue(name, properties);
+  await administration().createQueue(name, { enablePartitioning, ...properties });
   return name;
 }
 
 export async function makeTopic(properties = {}) {
   made += 1;
   const name = `node/topic-${process.pid}-${made}`;
-  await administration().createTopic(name, properties);
+  await administration().createTopic(name, { enablePartitioning, ...properties });
   return name;
 }
 

@@ -120,6 +120,9 @@ class SessionReceiver(Receiver):
 
     # -- what it is told -------------------------------------------------------------------------
 
+    def holds_in(self, waiters: SessionWaiters) -> None:
+        assert waiters is self.waiters
+
     def accepted(self, session: Session) -> None:
         if self.attached:
             self.session = session

@@ -219,7 +219,10 @@ def rule(text: str) -> str:
         ("[queues.orders]\nlock = 1", '[queues."orders"] lock: there is no such key'),
         ("[queues.orders]\nlock_duration = 60", '[queues."orders"] lock_duration: must be a durat'),
         ("[queues.orders]\nrequires_session = true\nforward_to = 'x'", "'ForwardTo' cannot be set"),
-        ("[queues.orders]\nenable_partitioning = true", "partitioned entities yet"),
+        (
+            "[queues.orders]\nenable_partitioning = true\nforward_to = 'x'",
+            "partitioned entities yet",
+        ),
         ("[queues.orders]\nmax_message_size_in_kilobytes = 1", "must be between 1024 and 102400"),
         ("[queues.'a b']", "disallowed characters"),
         ("[queues.A]\n[queues.a]", "[queues.\"a\"]: the entity 'a' is there already"),

@@ -311,7 +311,6 @@ async def test_what_is_written_later_cannot_be_known_to_be_seen(client: Client) 
 @pytest.mark.parametrize(
     ("elements", "text"),
     [
-        ("<EnablePartitioning>true</EnablePartitioning>", "partitioned entities"),
         ("<IsAnonymousAccessible>true</IsAnonymousAccessible>", "anonymous access"),
     ],
 )

@@ -163,7 +163,11 @@ async def test_an_update_of_a_topic_replaces_the_description(
 @pytest.mark.parametrize(
     ("headers", "body", "text"),
     [
-        ({}, "<EnablePartitioning>true</EnablePartitioning>", "partitioned entities"),
+        (
+            {},
+            "<EnableSubscriptionPartitioning>true</EnableSubscriptionPartitioning>",
+            "partitioned subscriptions",
+        ),
         (
             {},
             "<FilteringMessagesBeforePublishing>true</FilteringMessagesBeforePublishing>",

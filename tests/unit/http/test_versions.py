@@ -57,3 +57,15 @@ async def test_what_a_version_does_not_show_cannot_be_set_by_it(kind: str) -> No
     assert refused.status == 400
     assert "'MaxMessageSizeInKilobytes' can be set by api-version=2021-05" in refused.detail
     assert (await client.put("/large" + V, body)).status == 201
+
+
+@pytest.mark.parametrize("kind", ["QueueDescription", "TopicDescription"])
+async def test_r_part_09_partitioning_is_chosen_by_a_version_that_shows_it(kind: str) -> None:
+    client = Client(application(MemoryNamespace()))
+    body = entry("<EnablePartitioning>true</EnablePartitioning>", kind)
+    refused = await client.put("/wide?api-version=2013-08", body)
+    assert refused.status == 400
+    assert "use one from 2013-10" in refused.detail
+    created = await client.put("/wide?api-version=2013-10", body)
+    assert (created.status, created.value("EnablePartitioning")) == (201, "true")
+    assert created.value("MaxSizeInMegabytes") == "16384"

@@ -155,7 +155,6 @@ def test_what_is_left_out_is_as_in_the_defaults() -> None:
 @pytest.mark.parametrize(
     ("element", "value"),
     [
-        ("EnablePartitioning", True),
         ("IsAnonymousAccessible", True),
     ],
 )
@@ -176,7 +175,6 @@ def test_each_kind_refuses_what_is_not_there_yet(form: Form, blank: Description)
 
 def test_saying_no_to_what_is_not_there_is_fine() -> None:
     neutral: dict[str, Value] = {
-        "EnablePartitioning": False,
         "IsAnonymousAccessible": False,
     }
     assert set(neutral) == set(UNSUPPORTED) & set(QUEUE.fields)
@@ -304,6 +302,9 @@ def test_what_is_fixed_at_creation_cannot_be_changed() -> None:
     # R-PART-09
     with pytest.raises(InvalidArgument, match="Partitioning cannot be changed for Topic"):
         refuse_changes(TOPIC, {"EnablePartitioning": True}, TopicDescription())
+    present = QueueDescription(enable_partitioning=True)
+    with pytest.raises(InvalidArgument, match="Partitioning cannot be changed for Queue"):
+        refuse_changes(QUEUE, {"EnablePartitioning": False}, present)
     with pytest.raises(
         InvalidArgument,
         match="RequiresSession property of an existing Subscription cannot be changed",
@@ -320,6 +321,24 @@ def test_what_is_fixed_at_creation_stays_where_an_update_leaves_it_out() -> None
     defaults = keep_fixed(QUEUE, QueueDescription(), present)
     assert defaults == QueueDescription(requires_session=True)
     refuse_changes(QUEUE, {"LockDuration": 300_000_000}, present)
+
+
+@pytest.mark.parametrize("sent", [3_072, 16 * 3_072])
+def test_r_part_10_the_size_of_a_partitioned_entity_is_sent_as_it_is_or_as_it_is_shown(
+    sent: int,
+) -> None:
+    present = QueueDescription(enable_partitioning=True)
+    created = described(EnablePartitioning=True, MaxSizeInMegabytes=sent)
+    updated = describe(QUEUE, {"MaxSizeInMegabytes": sent}, present, present)
+    assert created.max_size_mb == updated.max_size_mb == 3_072
+    with pytest.raises(InvalidArgument, match="specified value 49152 is invalid"):
+        described(MaxSizeInMegabytes=16 * 3_072)
+
+
+@pytest.mark.parametrize("element", ["ForwardTo", "ForwardDeadLetteredMessagesTo"])
+def test_a_partitioned_queue_does_not_forward_yet(element: str) -> None:
+    with pytest.raises(NotSupported, match="forwarding from or to partitioned entities yet"):
+        describe(QUEUE, {"EnablePartitioning": True, element: "other"}, QueueDescription())
 
 
 @pytest.mark.parametrize(

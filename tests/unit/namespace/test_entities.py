@@ -6,7 +6,6 @@ from uuid import UUID
 
 import pytest
 
-from postbus.errors import InvalidOperation
 from postbus.model.description import (
     QueueDescription,
     SubscriptionDescription,
@@ -59,14 +58,15 @@ def test_the_first_fragment_refuses_tokens_and_numbers_of_none(number: int) -> N
     assert orders.fragment_of_number(number) is orders.fragments[0]
 
 
-def test_one_request_is_about_one_fragment() -> None:
+def test_a_request_is_divided_by_fragments() -> None:
     orders = queue(*TWO)
-    assert orders.fragment_of_tokens([token_of(9), token_of(9)]) is orders.fragments[1]
-    assert orders.fragment_of_numbers([]) is orders.fragments[0]
-    with pytest.raises(InvalidOperation):
-        orders.fragment_of_tokens([token_of(7), token_of(9)])
-    with pytest.raises(InvalidOperation):
-        orders.fragment_of_numbers([1, 1 << 48 | 1])
+    first, second = orders.fragments
+    assert orders.by_token([token_of(9), token_of(7), token_of(9)]) == {
+        second: [token_of(9), token_of(9)],
+        first: [token_of(7)],
+    }
+    assert orders.by_number([1, 1 << 48 | 1, 2]) == {first: [1, 2], second: [1 << 48 | 1]}
+    assert orders.by_number([]) == {}
 
 
 def test_what_takes_one_fragment_does_not_take_the_first_of_two() -> None:

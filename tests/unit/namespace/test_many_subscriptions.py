@@ -183,6 +183,8 @@ class Greedy:
 
     def drained(self) -> None: ...
 
+    def holds_in(self, waiters: object) -> None: ...
+
 
 @pytest.mark.interpreted_only
 def test_a_turn_hands_out_so_many_over_all_lines_and_all_have_their_turn(

@@ -22,6 +22,7 @@ from postbus.errors import (
     EntityNotFound,
     InvalidArgument,
     MessageSizeExceeded,
+    NotSupported,
     ServiceBusError,
 )
 from postbus.gateway.settlement import ACCEPTED, confirmation
@@ -33,7 +34,7 @@ from postbus.gateway.transactions.operations import (
     SendThrough,
 )
 from postbus.messages.envelope import Changes
-from postbus.namespace.entity import Entity, key_of
+from postbus.namespace.entity import Entity
 from postbus.runtime.requests import Call
 
 if TYPE_CHECKING:
@@ -57,6 +58,15 @@ def transaction_of(gateway: ClientConnection, state: DeliveryState | None) -> Op
     return gateway.transactions.find(state.txn_id)
 
 
+def refuse_partitioned(entity: Entity) -> None:
+    """Raise NotSupported where a transaction would be on a partitioned entity."""
+    if entity.partitioned:
+        raise NotSupported(
+            f"The entity '{entity.path}' is partitioned: Postbus does not support transactions "
+            "and sends through another entity on partitioned entities yet."
+        )
+
+
 def spoil(gateway: ClientConnection, state: DeliveryState, error: ServiceBusError) -> None:
     """A send was refused: without it nothing of its transaction happens.
 
@@ -76,10 +86,12 @@ def send(sender: ClientSender, delivery: IncomingDelivery, messages: list[Messag
     if state is None and (route is None or not route.always):
         return False
     size = len(delivery.payload)
+    if route is not None:
+        refuse_partitioned(route.via)
     via = sender.fragment if route is None else route.via.only_fragment
     destination = None
     if route is not None:
-        destination = _fragment_id(gateway, route.destination, key_of(messages))
+        destination = _fragment_id(gateway, route.destination)
     outcome: DeliveryState = ACCEPTED
     transaction: OpenTransaction | None = None
     if state is not None:
@@ -110,12 +122,13 @@ def send(sender: ClientSender, delivery: IncomingDelivery, messages: list[Messag
     return True
 
 
-def _fragment_id(gateway: ClientConnection, name: str, key: str | None) -> int:
+def _fragment_id(gateway: ClientConnection, name: str) -> int:
     """Looked up for each message: the entity may have been deleted, or deleted and made again."""
     entity = gateway.namespace.entity(name)
     if entity is None:
         raise EntityNotFound(name)
-    return entity.fragment_for(key).id
+    refuse_partitioned(entity)
+    return entity.only_fragment.id
 
 
 # -- settling ----------------------------------------------------------------------------------
@@ -166,6 +179,7 @@ def settle(
         gateway.touch()
 
     try:
+        refuse_partitioned(receiver.entity)
         transaction = transaction_of(gateway, state)
         assert isinstance(state, TransactionalState)
         if state.outcome is None:

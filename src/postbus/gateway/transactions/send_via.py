@@ -16,7 +16,7 @@ from postbus.amqp.session import Session
 from postbus.auth.authority import Right, missing_claim
 from postbus.errors import EntityNotFound, InvalidArgument, InvalidOperation, SecondReceiver
 from postbus.gateway.client_links import ClientReceiver, ClientSender, SessionLinks
-from postbus.gateway.transactions.enlisting import Route
+from postbus.gateway.transactions.enlisting import Route, refuse_partitioned
 from postbus.gateway.transactions.open_transactions import SPANS_ENTITIES
 from postbus.model.address import SubQueue, resolve_address
 from postbus.namespace.entities import QueueEntity, TopicEntity
@@ -65,6 +65,8 @@ def route_of(
     if group is not None and group.via is not None and group.via is not entity:
         raise InvalidOperation(SPANS_ENTITIES)
     destination = _destination(gateway, named)
+    refuse_partitioned(entity)
+    refuse_partitioned(destination)
     return None if destination is entity else Route(entity, destination.name, always=True)
 
 
