@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -390,6 +391,44 @@ async def test_the_next_session_comes_from_any_fragment_and_only_once(
     late = bus.receiver(queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=1)
     with pytest.raises(OperationTimeoutError):
         await late.__aenter__()
+
+
+async def test_a_batch_of_one_session_names_its_partition_key_too(
+    open_bus: MakeBus, make_queue: Callable[..., str]
+) -> None:
+    """As in the SDK's own tests."""
+    bus, queue = open_bus(), make_queue(requires_session=True)
+    batch = [ServiceBusMessage(each, session_id="mine", partition_key="mine") for each in "12"]
+    async with bus.sender(queue) as sender:
+        await sender.send_messages(batch)
+        with pytest.raises(ServiceBusError, match="distinct SessionId or PartitionKey"):
+            await sender.send_messages([ServiceBusMessage("x", session_id=each) for each in "ab"])
+    async with bus.receiver(queue, session_id="mine") as receiver:
+        found = await gather_messages(receiver, 2)
+    assert [(text(each), each.partition_key) for each in found] == [("1", "mine"), ("2", "mine")]
+
+
+# -- costs ---------------------------------------------------------------------------------------
+
+
+async def test_r_part_08_partitioning_adds_no_billable_operation(
+    open_bus: MakeBus, queue: str, make_queue: Callable[..., str], server: Server
+) -> None:
+    bus, classic = open_bus(), make_queue(enable_partitioning=False)
+    costs = []
+    for entity in (queue, classic):
+        await bus.send(entity, *(ServiceBusMessage("x") for _ in range(20)))
+        async with bus.receiver(entity, receive_mode="receiveanddelete") as receiver:
+            for _ in range(20):
+                assert len(await receiver.receive_messages(max_message_count=1)) == 1
+            await receive_none(receiver)
+            await receiver.peek_messages(max_message_count=5)
+        with RestClient(server.connection_string) as rest:
+            [cost] = json.loads(rest.request("GET", f"/{entity}/$usage").body)["entities"]
+        del cost["entity"]
+        costs.append(cost)
+    assert costs[0] == costs[1]
+    assert (costs[0]["sends"], costs[0]["receives"], costs[0]["emptyReceives"]) == (20, 20, 1)
 
 
 # -- over HTTP -----------------------------------------------------------------------------------
