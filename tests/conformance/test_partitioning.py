@@ -20,11 +20,13 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
+from postbus.amqp.frames.outcomes import Accepted, Rejected
 from postbus.model.partitioning import FRAGMENTS, fragment_of
 from tests.support.administration import Administration
 from tests.support.bus import Bus, Topic, gather_messages, manage, receive_none, text, texts
 from tests.support.rest import RestClient
 from tests.support.server import Server
+from tests.support.transacting import Refused, Transacting, message
 
 LATER = timedelta(hours=1)
 
@@ -144,11 +146,11 @@ async def test_r_part_12_a_partition_key_beside_a_session_id_must_equal_it(
     open_bus: MakeBus, make_queue: Callable[..., str], administration: Administration
 ) -> None:
     bus, queue = open_bus(), make_queue(requires_session=True)
-    message = ServiceBusMessage("x", session_id="s")
-    message.partition_key = "s"
-    message._raw_amqp_message.annotations[b"x-opt-partition-key"] = "other"
+    odd = ServiceBusMessage("x", session_id="s")
+    odd.partition_key = "s"
+    odd._raw_amqp_message.annotations[b"x-opt-partition-key"] = "other"
     with pytest.raises(ServiceBusError, match="must be equal"):
-        await bus.send(queue, message)
+        await bus.send(queue, odd)
     assert administration.counts(queue).total_message_count == 0
 
 
@@ -429,6 +431,44 @@ async def test_r_part_08_partitioning_adds_no_billable_operation(
         costs.append(cost)
     assert costs[0] == costs[1]
     assert (costs[0]["sends"], costs[0]["receives"], costs[0]["emptyReceives"]) == (20, 20, 1)
+
+
+# -- transactions and the feed, which are not there yet ------------------------------------------
+
+
+def test_transactions_and_sends_through_an_entity_are_refused_by_name(
+    server: Server, queue: str, make_queue: Callable[..., str], administration: Administration
+) -> None:
+    """Nothing of such a transaction happens."""
+    classic = make_queue(enable_partitioning=False)
+    client, other = Transacting(server), Transacting(server)
+    coordinator = client.coordinator()
+    transaction = client.declare(coordinator)
+    refused = client.transfer(client.sender(queue), message("x"), transaction)
+    assert isinstance(refused, Rejected) and refused.error is not None
+    assert refused.error.condition == "amqp:not-implemented"
+    assert "transactions" in (refused.error.description or "")
+    with pytest.raises(Refused):
+        client.discharge(coordinator, transaction)
+    client.fill(queue, "kept")
+    delivery = client.next(client.receiver(queue))
+    transaction = client.declare(coordinator)
+    refused = client.settle_in(delivery, Accepted(), transaction)
+    assert isinstance(refused, Rejected) and refused.error is not None
+    assert refused.error.condition == "amqp:not-implemented"
+    for through, destination in ((queue, classic), (classic, queue)):
+        with pytest.raises(Refused, match="partitioned"):
+            other.sender(through, destination=destination)
+    for each in (client, other):
+        each.socket.close()
+    assert administration.counts(queue).active_message_count == 1
+
+
+def test_the_feed_is_refused_by_name(server: Server, queue: str) -> None:
+    with RestClient(server.connection_string) as rest:
+        reply = rest.request("GET", f"/{queue}/$feed")
+    assert reply.status == 400
+    assert "does not support the change feed of partitioned entities yet" in reply.body.decode()
 
 
 # -- over HTTP -----------------------------------------------------------------------------------
