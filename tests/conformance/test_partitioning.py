@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -19,11 +20,13 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
+from postbus.amqp.frames.outcomes import Accepted, Rejected
 from postbus.model.partitioning import FRAGMENTS, fragment_of
 from tests.support.administration import Administration
 from tests.support.bus import Bus, Topic, gather_messages, manage, receive_none, text, texts
 from tests.support.rest import RestClient
 from tests.support.server import Server
+from tests.support.transacting import Refused, Transacting, message
 
 LATER = timedelta(hours=1)
 
@@ -143,11 +146,11 @@ async def test_r_part_12_a_partition_key_beside_a_session_id_must_equal_it(
     open_bus: MakeBus, make_queue: Callable[..., str], administration: Administration
 ) -> None:
     bus, queue = open_bus(), make_queue(requires_session=True)
-    message = ServiceBusMessage("x", session_id="s")
-    message.partition_key = "s"
-    message._raw_amqp_message.annotations[b"x-opt-partition-key"] = "other"
+    odd = ServiceBusMessage("x", session_id="s")
+    odd.partition_key = "s"
+    odd._raw_amqp_message.annotations[b"x-opt-partition-key"] = "other"
     with pytest.raises(ServiceBusError, match="must be equal"):
-        await bus.send(queue, message)
+        await bus.send(queue, odd)
     assert administration.counts(queue).total_message_count == 0
 
 
@@ -390,6 +393,82 @@ async def test_the_next_session_comes_from_any_fragment_and_only_once(
     late = bus.receiver(queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=1)
     with pytest.raises(OperationTimeoutError):
         await late.__aenter__()
+
+
+async def test_a_batch_of_one_session_names_its_partition_key_too(
+    open_bus: MakeBus, make_queue: Callable[..., str]
+) -> None:
+    """As in the SDK's own tests."""
+    bus, queue = open_bus(), make_queue(requires_session=True)
+    batch = [ServiceBusMessage(each, session_id="mine", partition_key="mine") for each in "12"]
+    async with bus.sender(queue) as sender:
+        await sender.send_messages(batch)
+        with pytest.raises(ServiceBusError, match="distinct SessionId or PartitionKey"):
+            await sender.send_messages([ServiceBusMessage("x", session_id=each) for each in "ab"])
+    async with bus.receiver(queue, session_id="mine") as receiver:
+        found = await gather_messages(receiver, 2)
+    assert [(text(each), each.partition_key) for each in found] == [("1", "mine"), ("2", "mine")]
+
+
+# -- costs ---------------------------------------------------------------------------------------
+
+
+async def test_r_part_08_partitioning_adds_no_billable_operation(
+    open_bus: MakeBus, queue: str, make_queue: Callable[..., str], server: Server
+) -> None:
+    bus, classic = open_bus(), make_queue(enable_partitioning=False)
+    costs = []
+    for entity in (queue, classic):
+        await bus.send(entity, *(ServiceBusMessage("x") for _ in range(20)))
+        async with bus.receiver(entity, receive_mode="receiveanddelete") as receiver:
+            for _ in range(20):
+                assert len(await receiver.receive_messages(max_message_count=1)) == 1
+            await receive_none(receiver)
+            await receiver.peek_messages(max_message_count=5)
+        with RestClient(server.connection_string) as rest:
+            [cost] = json.loads(rest.request("GET", f"/{entity}/$usage").body)["entities"]
+        del cost["entity"]
+        costs.append(cost)
+    assert costs[0] == costs[1]
+    assert (costs[0]["sends"], costs[0]["receives"], costs[0]["emptyReceives"]) == (20, 20, 1)
+
+
+# -- transactions and the feed, which are not there yet ------------------------------------------
+
+
+def test_transactions_and_sends_through_an_entity_are_refused_by_name(
+    server: Server, queue: str, make_queue: Callable[..., str], administration: Administration
+) -> None:
+    """Nothing of such a transaction happens."""
+    classic = make_queue(enable_partitioning=False)
+    client, other = Transacting(server), Transacting(server)
+    coordinator = client.coordinator()
+    transaction = client.declare(coordinator)
+    refused = client.transfer(client.sender(queue), message("x"), transaction)
+    assert isinstance(refused, Rejected) and refused.error is not None
+    assert refused.error.condition == "amqp:not-implemented"
+    assert "transactions" in (refused.error.description or "")
+    with pytest.raises(Refused):
+        client.discharge(coordinator, transaction)
+    client.fill(queue, "kept")
+    delivery = client.next(client.receiver(queue))
+    transaction = client.declare(coordinator)
+    refused = client.settle_in(delivery, Accepted(), transaction)
+    assert isinstance(refused, Rejected) and refused.error is not None
+    assert refused.error.condition == "amqp:not-implemented"
+    for through, destination in ((queue, classic), (classic, queue)):
+        with pytest.raises(Refused, match="partitioned"):
+            other.sender(through, destination=destination)
+    for each in (client, other):
+        each.socket.close()
+    assert administration.counts(queue).active_message_count == 1
+
+
+def test_the_feed_is_refused_by_name(server: Server, queue: str) -> None:
+    with RestClient(server.connection_string) as rest:
+        reply = rest.request("GET", f"/{queue}/$feed")
+    assert reply.status == 400
+    assert "does not support the change feed of partitioned entities yet" in reply.body.decode()
 
 
 # -- over HTTP -----------------------------------------------------------------------------------
