@@ -224,6 +224,15 @@ class Database:
     def set_meta(self, key: str, value: str | int) -> None:
         self.run("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (key, value))
 
+    def stop(self, reason: str) -> None:
+        """Refuse all later calls: what belongs to the file has failed."""
+        if self._failures.reason is None:
+            self._failures.reason = reason
+
+    def refuse(self) -> None:
+        """Raise StoreFailed if the file is stopped."""
+        self._failures.refuse()
+
     @contextmanager
     def reading(self) -> Iterator[None]:
         self._failures.refuse()
