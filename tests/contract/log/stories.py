@@ -1,5 +1,6 @@
 """Lives of a store with a commit log, and what a start must find of them."""
 
+import random
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
@@ -8,14 +9,16 @@ from typing import Any
 from unittest.mock import ANY
 
 from postbus.store.log.store import LogStore
+from postbus.store.ports.journal import Part
 from postbus.store.ports.store import Store
 from tests.contract.disk import BY_NAME
-from tests.contract.fragments import Dump, body_of
+from tests.contract.fragments import Dump, Writer, body_of, change
 from tests.contract.stories import (
     Answered,
     Found,
     RandomStoreStory,
     StoreStory,
+    Twin,
     assert_sound,
     standing,
 )
@@ -66,6 +69,41 @@ class RandomLogStory(RandomStoreStory):
         return look_at_log(folder, vfs, shown)
 
 
+class PipelinedStory(LogStory):
+    """Commits that begin before those before them are durable, in several segments at once."""
+
+    def __init__(self, seed: int, rounds: int, under_way: int) -> None:
+        super().__init__()
+        self._seed = seed
+        self._rounds = rounds
+        self._under_way = under_way
+
+    def live(self, twin: Twin, start: Callable[[], Twin]) -> Any:
+        chance = random.Random(self._seed)
+        store: Any = twin.file
+        two: Any = twin
+        writers = [Writer(two, fragment) for fragment in (1, 2)]
+        for _ in range(self._rounds):
+            commits = []
+            for _ in range(chance.randint(1, self._under_way)):
+                parts = [self._part(chance, writer) for writer in writers]
+                commits.append((parts, store.begin(parts)))
+            for parts, begun in commits:
+                assert store.finish(begun) == twin.shadow.store.commit(parts) == {1, 2}
+                twin.answered()
+            if chance.random() < 0.2:
+                for writer in writers:
+                    two.trim(writer.fragment, 1 << 60, 20_000, 1_000)
+        return twin.file
+
+    def _part(self, chance: random.Random, writer: Writer) -> Part:
+        body = chance.randbytes(chance.choice((10, 500, 4_000)))
+        checkpoint = change(writer.head, state=body[:5]) if chance.random() < 0.3 else None
+        part, _ = writer.part(body, checkpoint=checkpoint)
+        writer.head += 1
+        return part
+
+
 def look_at_log(folder: Path, vfs: str, shown: Answered) -> Found:
     with closing(open_log(folder, vfs)) as store:
         found = standing(store)
@@ -93,15 +131,15 @@ def _count(data: bytes) -> int:
     return int.from_bytes(data[44:48], "big")
 
 
-def is_found(found: Found, states: list[Found], done: int) -> bool:
-    """Is this how things may stand after so many answers, or with the next step done as well?
+def is_found(found: Found, states: list[Found], done: int, under_way: int = 1) -> bool:
+    """Is this how things may stand after so many answers, with some of the next steps done as well?
 
     Who may write, all batches and the tail are as they were answered. The index may be older: it
     stands at a checkpoint that was written before.
     """
     return any(
         all(_fits(fragment, here, states[: last + 1]) for fragment, here in enumerate(found))
-        for last in range(done, min(done + 2, len(states)))
+        for last in range(done, min(done + 1 + under_way, len(states)))
     )
 
 

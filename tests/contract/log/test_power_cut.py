@@ -20,7 +20,7 @@ from postbus.store.log.sealing import Sealing
 from postbus.store.log.store import LogStore
 from postbus.store.ports.journal import Trimmed
 from tests.contract.forgetting import Medium, forgetting_disk, put
-from tests.contract.log.stories import LogStory, RandomLogStory, is_found
+from tests.contract.log.stories import LogStory, PipelinedStory, RandomLogStory, is_found
 from tests.contract.sqlite.test_power_cut import Recording, every, look, record, sample
 from tests.contract.stories import Story
 from tests.support.fault_files import FaultFiles, InlineWriter
@@ -29,7 +29,12 @@ SHARES = 4
 
 
 def assert_kept(
-    story: Story, recording: Recording, points: Iterable[int], seed: int, folder: Path
+    story: Story,
+    recording: Recording,
+    points: Iterable[int],
+    seed: int,
+    folder: Path,
+    under_way: int = 1,
 ) -> None:
     """Cut the power at each of the points, once, and look."""
     for point, medium in recording.media(points):
@@ -37,7 +42,7 @@ def assert_kept(
         files = medium.survivors(random.Random(f"{seed} {point}"))
         found = look(story, files, folder)
         what = f"cut at {point} of {len(recording.changes)}, after {done} answers, seed {seed}"
-        assert is_found(found, story.states, done), what
+        assert is_found(found, story.states, done, under_way), what
 
 
 @pytest.mark.parametrize("share", range(SHARES))
@@ -54,6 +59,15 @@ def test_nothing_answered_is_lost_in_any_history(tmp_path: Path, seed: int) -> N
     story = RandomLogStory(seed, steps=40)
     recording = record(story, tmp_path / "life")
     assert_kept(story, recording, sample(recording, 60, seed), seed, tmp_path / "cut")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_of_commits_under_way_together_the_first_ones_are_there(tmp_path: Path, seed: int) -> None:
+    """Any number of them, never a later one without those before it."""
+    story = PipelinedStory(seed, rounds=12, under_way=5)
+    recording = record(story, tmp_path / "life")
+    points = sample(recording, 80, seed)
+    assert_kept(story, recording, points, seed, tmp_path / "cut", under_way=5)
 
 
 CUT, KILL, FAILED_SYNC = "cut", "kill", "failed sync"

@@ -5,6 +5,7 @@ from functools import partial
 from typing import NamedTuple
 
 from postbus.errors import OutcomeUnknown, StoreUnavailable
+from postbus.model.index_rows import Checkpoint
 from postbus.model.times import Instant
 from postbus.store import checks as rules
 from postbus.store.log import index_file
@@ -19,6 +20,15 @@ from postbus.store.sqlite.database import Database
 from postbus.store.sqlite.index import SqliteIndex
 
 
+class OwedCheckpoint(NamedTuple):
+    """A checkpoint that is to be written when the records of its commit are durable."""
+
+    part: Part
+    checkpoint: Checkpoint
+    refusals: int
+    """Of its fragment, when the commit began."""
+
+
 class Begun(NamedTuple):
     """A commit under way."""
 
@@ -26,8 +36,7 @@ class Begun(NamedTuple):
     """Of its frame; durable from there on."""
     fragments: frozenset[int]
     """Those that passed."""
-    owed: tuple[Part, ...]
-    """Parts with a checkpoint that is yet to be written."""
+    owed: tuple[OwedCheckpoint, ...]
     size: int
     """Bytes of its records; 0 when it has none."""
 
@@ -62,7 +71,8 @@ class Commits:
         self._database.refuse()
         passed: set[int] = set()
         fresh: list[tuple[Part, Fragment]] = []
-        owed: list[Part] = []
+        again: list[tuple[Part, Fragment]] = []
+        owed: list[OwedCheckpoint] = []
         with self._locations.lock:
             for part in parts:
                 number = part.lease.fragment
@@ -73,9 +83,8 @@ class Commits:
                     raise ValueError(f"fragment {number} has two parts in one commit")
                 passed.add(number)
                 if self._is_stored(part, fragment):
-                    checkpoint = part.checkpoint
-                    if checkpoint is not None and checkpoint.offset > fragment.begun_checkpoint:
-                        owed.append(part)  # it found no room the first time
+                    if part.checkpoint is not None and fragment.unwritten == part.base:
+                        again.append((part, fragment))
                     continue
                 rules.check(part, fragment.begun_head, fragment.begun_checkpoint)
                 if fragment.begun_head + part.count > OFFSET_MAX:
@@ -86,9 +95,10 @@ class Commits:
                 self._failures.making_room(partial(self._log.append, with_records))
             for part, fragment in fresh:
                 fragment.begun_head += part.count
+            for part, fragment in fresh + again:
                 if part.checkpoint is not None:
                     fragment.begun_checkpoint = part.checkpoint.offset
-                    owed.append(part)
+                    owed.append(OwedCheckpoint(part, part.checkpoint, fragment.refusals))
             # A repeated part may be under way still: it waits for all that was submitted.
             sequence = self._log.next_sequence - 1
             self.newest = max(self.newest, *(part.at for part, _ in fresh), 0)
@@ -99,36 +109,48 @@ class Commits:
         """The second half: wait until the frame is durable, and write the checkpoints. Commits are
         finished in the order in which they began."""
         self.wait(begun.sequence)
-        if begun.owed:
-            try:
-                self._database.with_reserve(partial(self._write_checkpoints, begun.owed))
-            except StoreUnavailable as error:
-                self._take_back(begun.owed)
-                if not begun.size:
-                    raise
-                raise OutcomeUnknown(
-                    f"{self._database.name} has the records, but not the checkpoint: {error}"
-                ) from error
+        if not begun.owed:
+            return
+        try:
+            self._check_base(begun.owed)
+            self._database.with_reserve(partial(self._write_checkpoints, begun.owed))
+        except StoreUnavailable as error:
+            self._take_back(begun)
+            if not begun.size:
+                raise
+            raise OutcomeUnknown(
+                f"{self._database.name} has the records, but not the checkpoint: {error}"
+            ) from error
 
-    def _write_checkpoints(self, parts: Sequence[Part]) -> None:
+    def _check_base(self, owed: Sequence[OwedCheckpoint]) -> None:
+        """A checkpoint goes on from the one before it, which may have been refused meanwhile."""
+        for part, _, refusals in owed:
+            if self._locations.fragments[part.lease.fragment].refusals != refusals:
+                raise StoreUnavailable("an earlier checkpoint was refused")
+
+    def _write_checkpoints(self, owed: Sequence[OwedCheckpoint]) -> None:
         released: list[list[int]] = []
         with index_file.unsynced(self._database):
-            for part in parts:
-                assert part.checkpoint is not None
+            for part, checkpoint, _ in owed:
                 number = part.lease.fragment
-                released.append(self._retention.released_by(number, part.checkpoint))
-                self._index.apply(number, part.lease.epoch, part.checkpoint)
+                released.append(self._retention.released_by(number, checkpoint))
+                self._index.apply(number, part.lease.epoch, checkpoint)
             # Only batches below a checkpoint are trimmed, so this is not older.
             self._database.set_meta(NEWEST_CHECKPOINT, self.newest)
-        for part, bases in zip(parts, released, strict=True):
-            assert part.checkpoint is not None
-            self._locations.fragments[part.lease.fragment].checkpoint = part.checkpoint.offset
+        for (part, checkpoint, _), bases in zip(owed, released, strict=True):
+            fragment = self._locations.fragments[part.lease.fragment]
+            fragment.checkpoint = checkpoint.offset
+            fragment.unwritten = None
             self._retention.checkpoint_written(part.lease.fragment, bases)
 
-    def _take_back(self, parts: Sequence[Part]) -> None:
-        for part in parts:
-            fragment = self._locations.fragments[part.lease.fragment]
-            fragment.begun_checkpoint = fragment.checkpoint
+    def _take_back(self, begun: Begun) -> None:
+        with self._locations.lock:
+            for part, _, _ in begun.owed:
+                fragment = self._locations.fragments[part.lease.fragment]
+                fragment.begun_checkpoint = fragment.checkpoint
+                fragment.refusals += 1
+                if part.batch:
+                    fragment.unwritten = part.base
 
     def _is_stored(self, part: Part, fragment: Fragment) -> bool:
         """Is this the repetition of a commit whose answer got lost?"""

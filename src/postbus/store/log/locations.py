@@ -28,8 +28,8 @@ class Fragment:
     """One fragment: who may write it, and where it stands."""
 
     __slots__ = (
-        *("begun_checkpoint", "begun_head", "born", "checkpoint", "epoch", "head", "runs"),
-        *("size", "tail"),
+        *("begun_checkpoint", "begun_head", "born", "checkpoint", "epoch", "head", "refusals"),
+        *("runs", "size", "tail", "unwritten"),
     )
 
     def __init__(self, epoch: int, checkpoint: int, tail: int, born: int) -> None:
@@ -48,6 +48,10 @@ class Fragment:
         self.begun_head = checkpoint
         self.begun_checkpoint = checkpoint
         """Head and checkpoint once all commits under way are done."""
+        self.unwritten: int | None = None
+        """Base of the part whose records are durable, and whose checkpoint found no room."""
+        self.refusals = 0
+        """Checkpoints that found no room so far."""
 
 
 class Locations:

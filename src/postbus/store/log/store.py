@@ -175,6 +175,7 @@ class LogStore:
             if known is None:
                 known = self._locations.fragments[number] = Fragment(epoch, 0, 0, born)
             known.epoch = epoch
+            known.unwritten = None
         return epoch
 
     def position(self, fragment: int) -> FragmentPosition | None:
