@@ -86,7 +86,7 @@ def recover(
     for number, data in segments.items():
         (folder / name_of(number)).write_bytes(data)
     files = DiskFiles(folder)
-    found = Segments(files, STORE, Spares(files, SIZE, lambda _: True))
+    found = Segments(files, STORE, Spares(files, SIZE, SIZE, lambda _: True))
     try:
         return Recovery(files, found, STORE, sealed or {}, lambda _fragment, _sequence: True)
     finally:

@@ -26,7 +26,8 @@ SEGMENT = 16_384
 
 
 def open_store(folder: Path, **options: Any) -> LogStore:
-    options = {"segment_bytes": SEGMENT, "make_writer": InlineWriter} | options
+    options.setdefault("segment_bytes", SEGMENT)
+    options.setdefault("make_writer", InlineWriter)
     return LogStore(folder, spares_on_thread=False, **options)
 
 

@@ -19,8 +19,6 @@ from postbus.store.log.files import NOT_SUPPORTED, Files, write_all
 
 SPARES_MAX: Final = 2
 """More are removed: what is written now is let go at the same pace."""
-SMALL_BYTES: Final = 1 << 20
-"""A segment on a disk that has no room for a whole one."""
 ZEROES_BYTES: Final = 1 << 20
 SUFFIX: Final = ".pbl"
 _NEW: Final = "new-"
@@ -31,11 +29,16 @@ class Spares:
     """The spare segments of a log. `prepare` is for any thread, the rest for the log's own."""
 
     def __init__(
-        self, files: Files, segment_bytes: int, has_room_for: Callable[[int], bool]
+        self,
+        files: Files,
+        segment_bytes: int,
+        small_bytes: int,
+        has_room_for: Callable[[int], bool],
     ) -> None:
-        """`has_room_for` says if the disk can spare so many bytes."""
+        """`has_room_for` says if the disk can spare so many bytes; if not, segments are small."""
         self._files = files
         self._segment_bytes = segment_bytes
+        self._small_bytes = small_bytes
         self._has_room_for = has_room_for
         self._lock = threading.Lock()
         self._ready: list[str] = []
@@ -91,7 +94,7 @@ class Spares:
         file = self._files.create(name)
         try:
             if not self._has_room_for(whole):
-                whole = max(size, SMALL_BYTES)
+                whole = max(size, self._small_bytes)
             self._allocate(file, whole)
         except OSError:
             self._files.close(file)

@@ -31,6 +31,8 @@ from postbus.store.sqlite.reserve import Reserve
 from postbus.store.sqlite.schema import first_id
 
 SEGMENT_BYTES: Final = 64 << 20
+SMALL_BYTES: Final = 1 << 20
+"""A segment on a disk that has no room for a whole one."""
 
 _ACQUIRE: Final = """
 INSERT INTO fragment (id, epoch, broker, checkpoint, tail, born, state)
@@ -77,7 +79,7 @@ class LogStore:
             with self._failures.reading():
                 # A rename that only the kernel knows of must not be lost once it was seen.
                 files.sync_names()
-                spares = Spares(files, segment_bytes, self._has_room_for)
+                spares = Spares(files, segment_bytes, self._small_bytes(), self._has_room_for)
                 start = Start(self._database, files, store, spares)
             self._locations = start.locations
             self._segments = start.segments
@@ -142,6 +144,10 @@ class LogStore:
             self._sealing.try_again()
             self._sealing.seal()
         return self._reserve.look()
+
+    def _small_bytes(self) -> int:
+        """The size of a segment that a step of the reserve has room for, several times."""
+        return SMALL_BYTES if self._reserve is None else min(SMALL_BYTES, self._reserve.step // 4)
 
     def _has_room_for(self, size: int) -> bool:
         return self._reserve is None or self._reserve.has_room_for(size)
