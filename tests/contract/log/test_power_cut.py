@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -174,11 +175,9 @@ def test_a_segment_that_is_let_go_before_the_index_was_synced_is_found_out(
     trim = Retention.trim
 
     def hasty(self: Retention, *arguments: int) -> tuple[Trimmed, bool]:
-        self._database.run("PRAGMA synchronous=NORMAL")
-        try:
+        unsynced = partial(self._database.transaction, synced=False)
+        with mock.patch.object(self._database, "transaction", unsynced):
             return trim(self, *arguments)
-        finally:
-            self._database.run("PRAGMA synchronous=FULL")
 
     monkeypatch.setattr(Retention, "trim", hasty)
     assert_a_loss_is_found(LogStory(), tmp_path)

@@ -44,6 +44,8 @@ class CommitLog:
         self._active: Segment | None = None
         self._active_fragments: set[int] = set()
         self._active_batches = 0
+        self._has_asked = False
+        """For a spare, since the segment began."""
         self._runs = recovery.of_segment
         """The runs of each segment that is not sealed, by fragment."""
         self._unsealed = [segments.by_number[number] for number in sorted(self._runs)]
@@ -57,8 +59,13 @@ class CommitLog:
         self._active = self._segments.create(self.generation, self.next_sequence, size)
         self._active_fragments = set()
         self._active_batches = 0
+        self._has_asked = False
         self._unsealed.append(self._active)
         self._runs[self._active.number] = {}
+
+    def end_segment(self) -> None:
+        """The next frame begins a new segment."""
+        self._active = None
 
     def append(self, parts: Sequence[Part]) -> int:
         """Submit a frame of these parts; returns its sequence. Raises as `begin_segment` does, and
@@ -84,7 +91,8 @@ class CommitLog:
         segment.end_sequence = sequence + 1
         self._active_fragments |= fragments
         self._active_batches += len(parts)
-        if 2 * segment.end > segment.capacity:
+        if not self._has_asked and 2 * segment.end > segment.capacity:
+            self._has_asked = True
             self._want_spare()
         return sequence
 

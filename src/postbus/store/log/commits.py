@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from postbus.errors import OutcomeUnknown, StoreUnavailable
 from postbus.model.index_rows import Checkpoint
 from postbus.model.times import Instant
 from postbus.store import checks as rules
-from postbus.store.log import index_file
 from postbus.store.log.commit_log import CommitLog
 from postbus.store.log.failures import LogFailures
 from postbus.store.log.locations import Fragment, Locations
@@ -18,6 +17,9 @@ from postbus.store.log.start import NEWEST_CHECKPOINT
 from postbus.store.ports.journal import OFFSET_MAX, Part
 from postbus.store.sqlite.database import Database
 from postbus.store.sqlite.index import SqliteIndex
+
+COMMIT_BYTES_MAX: Final = 3 << 30
+"""A place in a segment is a number of 32 bits."""
 
 
 class OwedCheckpoint(NamedTuple):
@@ -91,6 +93,9 @@ class Commits:
                     raise ValueError(f"the journal of fragment {number} has no offset left")
                 fresh.append((part, fragment))
             with_records = [part for part, _ in fresh if part.batch]
+            size = sum(len(part.batch) for part in with_records)
+            if size > COMMIT_BYTES_MAX:
+                raise ValueError(f"a commit of {size} bytes is too large")
             if with_records:
                 self._failures.making_room(partial(self._log.append, with_records))
             for part, fragment in fresh:
@@ -102,25 +107,30 @@ class Commits:
             # A repeated part may be under way still: it waits for all that was submitted.
             sequence = self._log.next_sequence - 1
             self.newest = max(self.newest, *(part.at for part, _ in fresh), 0)
-        size = sum(len(part.batch) for part in with_records)
         return Begun(sequence, frozenset(passed), tuple(owed), size)
 
     def finish(self, begun: Begun) -> None:
         """The second half: wait until the frame is durable, and write the checkpoints. Commits are
         finished in the order in which they began."""
         self.wait(begun.sequence)
-        if not begun.owed:
+        # Whoever took a fragment over since replays from the checkpoint that was there.
+        owed = [each for each in begun.owed if self._is_in_force(each.part)]
+        if not owed:
             return
         try:
-            self._check_base(begun.owed)
-            self._database.with_reserve(partial(self._write_checkpoints, begun.owed))
+            self._check_base(owed)
+            self._database.with_reserve(partial(self._write_checkpoints, owed))
         except StoreUnavailable as error:
-            self._take_back(begun)
+            self._take_back(owed)
             if not begun.size:
                 raise
             raise OutcomeUnknown(
                 f"{self._database.name} has the records, but not the checkpoint: {error}"
             ) from error
+
+    def _is_in_force(self, part: Part) -> bool:
+        fragment = self._locations.fragments.get(part.lease.fragment)
+        return fragment is not None and fragment.epoch == part.lease.epoch
 
     def _check_base(self, owed: Sequence[OwedCheckpoint]) -> None:
         """A checkpoint goes on from the one before it, which may have been refused meanwhile."""
@@ -130,7 +140,7 @@ class Commits:
 
     def _write_checkpoints(self, owed: Sequence[OwedCheckpoint]) -> None:
         released: list[list[int]] = []
-        with index_file.unsynced(self._database):
+        with self._database.transaction(synced=False):
             for part, checkpoint, _ in owed:
                 number = part.lease.fragment
                 released.append(self._retention.released_by(number, checkpoint))
@@ -143,9 +153,9 @@ class Commits:
             fragment.unwritten = None
             self._retention.checkpoint_written(part.lease.fragment, bases)
 
-    def _take_back(self, begun: Begun) -> None:
+    def _take_back(self, owed: Sequence[OwedCheckpoint]) -> None:
         with self._locations.lock:
-            for part, _, _ in begun.owed:
+            for part, _, _ in owed:
                 fragment = self._locations.fragments[part.lease.fragment]
                 fragment.begun_checkpoint = fragment.checkpoint
                 fragment.refusals += 1

@@ -10,15 +10,15 @@ It is never ahead of the log. A checkpoint may be lost in a power cut: then more
 checkpoint is not synced, and all that was not is synced with the next transaction that is.
 """
 
+import json
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from postbus.store.log.blocks import Place
 from postbus.store.log.format import STORE_ID_SIZE
 from postbus.store.log.recovery import SealedSegment
-from postbus.store.sqlite.damage import check_numbers
+from postbus.store.sqlite.damage import Damaged, check_numbers
 from postbus.store.sqlite.database import Database, Layout
 from postbus.store.sqlite.schema import (
     DUPLICATE,
@@ -66,10 +66,19 @@ LOG_INDEX: Final = Layout(
 FILE: Final = "index.db"
 _STORE_ID: Final = "store id"
 
-_PINNED: Final = "SELECT base, count, at, segment, position, length FROM pinned"
-_PINNED_FROM: Final = f"{_PINNED} WHERE fragment = ? AND base >= ? ORDER BY base LIMIT ?"
-_PINNED_AT: Final = f"{_PINNED} WHERE fragment = ? AND base = ?"
-_HOLDING: Final = f"{_PINNED} WHERE fragment = ? AND base <= ? ORDER BY base DESC LIMIT 1"
+# A page is one row: each step of a statement gives up the interpreter's lock and takes it again.
+_PAGE: Final = """
+SELECT json_group_array(json_array(base, count, at, segment, position, length))
+FROM (SELECT * FROM pinned WHERE {})"""
+_PINNED_FROM: Final = _PAGE.format("fragment = ? AND base >= ? ORDER BY base LIMIT ?")
+_PINNED_AT: Final = _PAGE.format("fragment = ? AND base = ?")
+_HOLDING: Final = _PAGE.format("fragment = ? AND base <= ? ORDER BY base DESC LIMIT 1")
+_PIN: Final = """
+INSERT INTO pinned (fragment, base, count, at, segment, position, length)
+SELECT ?, value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5
+FROM json_each(?)"""
+_UNPIN: Final = """
+DELETE FROM pinned WHERE fragment = ? AND base IN (SELECT value FROM json_each(?))"""
 _REMOVE_SEGMENT: Final = """
 DELETE FROM segment WHERE number = ? AND number < (SELECT max(number) FROM segment)"""
 
@@ -82,17 +91,6 @@ def store_id(database: Database) -> bytes:
             found = os.urandom(STORE_ID_SIZE).hex()
             database.set_meta(_STORE_ID, found)
     return bytes.fromhex(str(found))
-
-
-@contextmanager
-def unsynced(database: Database) -> Iterator[None]:
-    """A transaction that a power cut may take back, with all that follow up to the next sync."""
-    database.run("PRAGMA synchronous=NORMAL")
-    try:
-        with database.transaction():
-            yield
-    finally:
-        database.run("PRAGMA synchronous=FULL")
 
 
 def sealed_segments(database: Database) -> dict[int, SealedSegment]:
@@ -117,17 +115,17 @@ def remove_segments(database: Database, numbers: Iterable[int]) -> None:
 
 def pinned_from(database: Database, fragment: int, start: int, limit: int) -> list[Place]:
     """Pinned batches with base >= start, in order."""
-    return _places(database.run(_PINNED_FROM, (fragment, start, limit)))
+    return _places(database, _PINNED_FROM, (fragment, start, limit))
 
 
 def pinned_at(database: Database, fragment: int, base: int) -> Place | None:
-    found = _places(database.run(_PINNED_AT, (fragment, base)))
+    found = _places(database, _PINNED_AT, (fragment, base))
     return found[0] if found else None
 
 
 def pinned_holding(database: Database, fragment: int, offset: int) -> Place | None:
     """The pinned batch that holds an offset."""
-    for place in _places(database.run(_HOLDING, (fragment, offset))):
+    for place in _places(database, _HOLDING, (fragment, offset)):
         return place if place.end > offset else None
     return None
 
@@ -140,21 +138,24 @@ def pinned_sizes(database: Database) -> dict[int, int]:
     return dict(rows)
 
 
-def pin(database: Database, fragment: int, places: Iterable[Place]) -> None:
-    for place in places:
-        database.run(
-            "INSERT INTO pinned (fragment, base, count, at, segment, position, length)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (fragment, *place),
-        )
+def pin(database: Database, fragment: int, places: Sequence[Place]) -> None:
+    if places:
+        database.run(_PIN, (fragment, json.dumps(places)))
 
 
-def unpin(database: Database, fragment: int, places: Iterable[Place]) -> None:
-    for place in places:
-        database.run("DELETE FROM pinned WHERE fragment = ? AND base = ?", (fragment, place.base))
+def unpin(database: Database, fragment: int, places: Sequence[Place]) -> None:
+    if places:
+        database.run(_UNPIN, (fragment, json.dumps([place.base for place in places])))
 
 
-def _places(rows: list[tuple[int, ...]]) -> list[Place]:
+def _places(database: Database, statement: str, values: tuple[int, ...]) -> list[Place]:
+    try:
+        [(page,)] = database.run(statement, values)
+    except Exception as error:
+        if "JSON" in str(error):  # JSON cannot hold a blob, and no number is a blob
+            raise Damaged("a pinned batch has a blob for a number") from error
+        raise
+    rows = json.loads(page)
     for row in rows:
         check_numbers(row, "a pinned batch")
     return [Place(*row) for row in rows]

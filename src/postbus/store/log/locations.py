@@ -9,7 +9,7 @@ lock. A batch is added when it is durable, never before.
 """
 
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final
@@ -160,13 +160,11 @@ class Locations:
             if fragment is None:
                 return 0
             # The time of a commit never goes back.
-            for run in fragment.runs:
-                if run.last_at < at:
-                    continue
-                for place in self.places(number, run.first_base):
-                    if place.at >= at:
-                        return place.base
-            return fragment.head
+            first = bisect_left(fragment.runs, at, key=_last_at_of)
+            if first == len(fragment.runs):
+                return fragment.head
+            block = self._block(fragment.runs[first])
+            return block.bases[bisect_left(block.ats, at, block.holding(fragment.tail))]
 
     def _show(self, fragment: Fragment, segment: int, size: int) -> None:
         fragment.size += size
@@ -180,23 +178,29 @@ class Locations:
         return sum(block.lengths[block.holding(fragment.tail) :])
 
     def _block(self, run: Run) -> Block:
-        if run.block is not None:
-            return run.block
+        here = run.block
+        if here is not None:
+            return here
         key = run.segment, run.block_position
-        block = self._blocks.pop(key, None)
-        if block is None:
-            data = self._segments.read(run.segment, run.block_position, block_bytes(run))
-            if not is_block(run, data):
-                raise Damaged(f"the directory of {name_of(run.segment)} is damaged")
-            block = unpack_block(data)
-            if len(self._blocks) >= BLOCKS_MAX:
-                self._blocks.popitem(last=False)
-        self._blocks[key] = block
-        return block
+        with self.lock:
+            block = self._blocks.pop(key, None)
+            if block is None:
+                data = self._segments.read(run.segment, run.block_position, block_bytes(run))
+                if not is_block(run, data):
+                    raise Damaged(f"the directory of {name_of(run.segment)} is damaged")
+                block = unpack_block(data)
+                if len(self._blocks) >= BLOCKS_MAX:
+                    self._blocks.popitem(last=False)
+            self._blocks[key] = block
+            return block
 
 
 def _end_of(run: Run) -> int:
     return run.end
+
+
+def _last_at_of(run: Run) -> int:
+    return run.last_at
 
 
 def _missing(fragment: int, start: int, end: int) -> Damaged:

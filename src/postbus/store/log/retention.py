@@ -28,7 +28,7 @@ PINNED_ROWS_MAX: Final = 4_096
 """Index entries that one search for copy-forward looks at."""
 
 _WITH_BODIES: Final = """
-SELECT DISTINCT base FROM message INDEXED BY message_body
+SELECT json_group_array(DISTINCT base) FROM message INDEXED BY message_body
 WHERE fragment = ? AND base IN (SELECT value FROM json_each(?))"""
 _SET_TAIL: Final = "UPDATE fragment SET tail = ? WHERE id = ?"
 _LIVE: Final = """
@@ -191,8 +191,8 @@ class Retention:
 
     def _with_bodies(self, number: int, bases: Sequence[int]) -> set[int]:
         """Those of the batches that hold bodies of rows."""
-        found = self._database.run(_WITH_BODIES, (number, json.dumps(list(bases))))
-        return {base for (base,) in found}
+        [(found,)] = self._database.run(_WITH_BODIES, (number, json.dumps(list(bases))))
+        return set(json.loads(found))
 
     def load_pinned(self, number: int, below: int, live_share_max: float, limit: int) -> list[Row]:
         start = self._searched.get(number, 0)

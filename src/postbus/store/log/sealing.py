@@ -34,7 +34,7 @@ class Sealing:
         for segment in self._log.full_segments():
             try:
                 self._log.write_directory(segment)
-                with index_file.unsynced(self._database):
+                with self._database.transaction(synced=False):
                     index_file.put_segment(
                         self._database, segment.number, segment.end, segment.end_sequence
                     )
@@ -60,5 +60,8 @@ class Sealing:
             self._failures.stop(error)
             return
         if gone:
-            with suppress(StoreUnavailable, OutcomeUnknown), index_file.unsynced(self._database):
+            with (
+                suppress(StoreUnavailable, OutcomeUnknown),
+                self._database.transaction(synced=False),
+            ):
                 index_file.remove_segments(self._database, gone)

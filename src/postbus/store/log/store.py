@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from postbus.errors import StoreFailed, StoreFull, StoreUnavailable
+from postbus.errors import OutcomeUnknown, StoreFailed, StoreFull, StoreUnavailable
 from postbus.model.index_rows import Row
 from postbus.model.times import Instant
 from postbus.store.batch import StoredBatch
@@ -73,6 +73,7 @@ class LogStore:
         self._reserve = reserve
         self._failures = LogFailures(self._database, reserve)
         self.index = SqliteIndex(self._database)
+        self._is_open = False
         self._closers: list[Callable[[], None]] = [self._database.close]
         try:
             store = self._database.with_reserve(partial(index_file.store_id, self._database))
@@ -110,6 +111,7 @@ class LogStore:
                 start.newest,
             )
             self._begin_generation()
+            self._is_open = True
         except BaseException:
             self.close()
             raise
@@ -285,6 +287,13 @@ class LogStore:
         return LogReader(self._locations, self._segments)
 
     def close(self) -> None:
+        if self._is_open:
+            with suppress(StoreUnavailable, OutcomeUnknown):
+                # A start reads its directory, and need not scan it.
+                self._commits.settle()
+                self._log.end_segment()
+                self._sealing.seal()
+            self._is_open = False
         for close in reversed(self._closers):
             close()
         self._closers.clear()
