@@ -30,6 +30,7 @@ from tests.simulation.stores import Store
 from tests.support.operations import Do
 
 if TYPE_CHECKING:
+    from tests.simulation.disk import SimDisk
     from tests.simulation.parts import Part
 
 RETENTION_MS = 2_000
@@ -118,7 +119,7 @@ class World:
     remembers_time = True
     """Is a new process told the newest instant that the last process has written?"""
 
-    def __init__(self, chance: random.Random, on_disk: bool) -> None:
+    def __init__(self, chance: random.Random, disk: type[SimDisk] | None) -> None:
         self.chance = chance
         self.machine = Machine()
         self.history = History()
@@ -131,7 +132,7 @@ class World:
         """Those of the present process."""
         self.receivers: list[Receiver] = []
         self.parts: list[Part] = []
-        self.stores = [Store(self, on_disk)]
+        self.stores = [Store(self, disk)]
 
     @property
     def now(self) -> int:

@@ -50,6 +50,12 @@ class FaultFiles(DiskFiles):
             super().allocate(file, size)
             self._record(Change(TRUNCATE, name, content, size))
 
+    def truncate(self, file: int, size: int) -> None:
+        name, content = self._open[file]
+        self._disk.perform(Operation(TRUNCATE, name))
+        super().truncate(file, size)
+        self._record(Change(TRUNCATE, name, content, size))
+
     def pwritev(self, file: int, pieces: Sequence[bytes | memoryview], position: int) -> int:
         name, content = self._open[file]
         data = b"".join(pieces)[: self._written_at_once]

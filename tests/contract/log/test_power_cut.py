@@ -8,6 +8,7 @@ import copy
 import random
 import shutil
 from collections.abc import Iterable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from unittest import mock
@@ -20,8 +21,16 @@ from postbus.store.log.retention import Retention
 from postbus.store.log.sealing import Sealing
 from postbus.store.log.store import LogStore
 from postbus.store.ports.journal import Trimmed
+from tests.contract.disk import disk, no_fault
 from tests.contract.forgetting import Medium, forgetting_disk, put
-from tests.contract.log.stories import LogStory, PipelinedStory, RandomLogStory, is_found
+from tests.contract.fragments import T0, Writer, change
+from tests.contract.log.stories import (
+    LogStory,
+    PipelinedStory,
+    RandomLogStory,
+    is_found,
+    open_log,
+)
 from tests.contract.sqlite.test_power_cut import Recording, every, look, record, sample
 from tests.contract.stories import Story
 from tests.support.fault_files import FaultFiles, InlineWriter
@@ -69,6 +78,24 @@ def test_of_commits_under_way_together_the_first_ones_are_there(tmp_path: Path, 
     recording = record(story, tmp_path / "life")
     points = sample(recording, 80, seed)
     assert_kept(story, recording, points, seed, tmp_path / "cut", under_way=5)
+
+
+def test_the_time_of_any_commit_is_known_after_a_cut(tmp_path: Path) -> None:
+    """Of a commit without records, too: there is nothing of it but its checkpoint."""
+    for seed in range(20):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        with forgetting_disk() as disk_:
+            with closing(open_log(folder, disk_.name)) as store:
+                writer = Writer(store)
+                writer.send(b"one", at=T0 + 1)
+                assert store.newest() == T0 + 1
+                writer.send(at=T0 + 9, checkpoint=change(1))
+                files = disk_.medium.survivors(random.Random(seed))
+            shutil.rmtree(folder)
+        put(files, folder)
+        with disk(no_fault) as sound, closing(open_log(folder, sound.name)) as store:
+            assert store.newest() == T0 + 9, f"seed {seed}"
 
 
 CUT, KILL, FAILED_SYNC = "cut", "kill", "failed sync"

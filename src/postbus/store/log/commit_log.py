@@ -146,11 +146,12 @@ class CommitLog:
             found.append(segment)
         return found
 
-    def write_directory(self, segment: Segment) -> None:
-        """Raises OSError; it can be repeated."""
+    def write_directory(self, segment: Segment) -> int:
+        """Returns where it ends. Raises OSError; it can be repeated."""
         runs = self._kept_runs(segment)
         pieces = pack_directory(segment.seed, segment.end, runs)
         self._segments.write(segment.number, segment.end, pieces)
+        return segment.end + sum(map(len, pieces))
 
     def sealed(self, segment: Segment) -> None:
         """The index knows the directory: its blocks need not be in memory."""

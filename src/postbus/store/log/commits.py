@@ -119,7 +119,10 @@ class Commits:
             return
         try:
             self._check_base(owed)
-            self._database.with_reserve(partial(self._write_checkpoints, owed))
+            # Without records it is all there is of the commit, and of its time.
+            self._database.with_reserve(
+                partial(self._write_checkpoints, owed, synced=not begun.size)
+            )
         except StoreUnavailable as error:
             self._take_back(owed)
             if not begun.size:
@@ -138,9 +141,9 @@ class Commits:
             if self._locations.fragments[part.lease.fragment].refusals != refusals:
                 raise StoreUnavailable("an earlier checkpoint was refused")
 
-    def _write_checkpoints(self, owed: Sequence[OwedCheckpoint]) -> None:
+    def _write_checkpoints(self, owed: Sequence[OwedCheckpoint], synced: bool) -> None:
         released: list[list[int]] = []
-        with self._database.transaction(synced=False):
+        with self._database.transaction(synced=synced):
             for part, checkpoint, _ in owed:
                 number = part.lease.fragment
                 released.append(self._retention.released_by(number, checkpoint))

@@ -33,6 +33,8 @@ class Files(Protocol):
     def allocate(self, file: int, size: int) -> None:
         """Set blocks aside, so that later writes up to `size` find room."""
 
+    def truncate(self, file: int, size: int) -> None: ...
+
     def pwritev(self, file: int, pieces: Sequence[bytes | memoryview], position: int) -> int:
         """Write pieces one after another; returns how many bytes were written."""
 
@@ -74,6 +76,9 @@ class DiskFiles:
 
     def allocate(self, file: int, size: int) -> None:
         os.posix_fallocate(file, 0, size)
+
+    def truncate(self, file: int, size: int) -> None:
+        os.ftruncate(file, size)
 
     def pwritev(self, file: int, pieces: Sequence[bytes | memoryview], position: int) -> int:
         return os.pwritev(file, pieces[:PIECES_MAX], position)

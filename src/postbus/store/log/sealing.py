@@ -33,7 +33,7 @@ class Sealing:
             return
         for segment in self._log.full_segments():
             try:
-                self._log.write_directory(segment)
+                end = self._log.write_directory(segment)
                 with self._database.transaction(synced=False):
                     index_file.put_segment(
                         self._database, segment.number, segment.end, segment.end_sequence
@@ -47,6 +47,7 @@ class Sealing:
                 self._is_refused = True
                 return
             self._log.sealed(segment)
+            self._segments.cut(segment.number, end)
 
     def recycle(self) -> None:
         """Let segments go in which nothing can be read. The index that says so must have been

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from postbus.store.log.files import Files, read_all, read_into, write_all
@@ -11,6 +11,8 @@ from postbus.store.log.spares import SUFFIX, Spares
 
 OPEN_MAX: Final = 64
 """Segments that are open at once to be read."""
+CUT_SHARE: Final = 4
+"""A sealed segment keeps up to 1/CUT_SHARE of it without use: then it is a spare as it is."""
 PREFIX: Final = "log-"
 
 
@@ -148,6 +150,15 @@ class Segments:
         with self.reading(number) as file:
             write_all(self._files, file, pieces, position)
             self._files.fdatasync(file)
+
+    def cut(self, number: int, size: int) -> None:
+        """Give back what a segment has behind its directory, if that is much: it was sealed before
+        it was full."""
+        segment = self.by_number[number]
+        if segment.capacity - size > segment.capacity // CUT_SHARE:
+            with suppress(OSError), self.reading(number) as file:
+                self._files.truncate(file, size)
+                segment.capacity = size
 
     def close(self) -> None:
         for segment in list(self._open.values()):
