@@ -185,12 +185,17 @@ class LogDisk(SimDisk):
         super().__init__(chance, syncs)
 
     def _open(self) -> Any:
+        self._files = FaultFiles(self._folder, self._disk)
         return LogStore(
             self._folder,
-            files=FaultFiles(self._folder, self._disk),
+            files=self._files,
             vfs=self._disk.name,
             wal_pages_max=self._wal_pages_max,
             segment_bytes=self._segment_bytes,
             make_writer=self.make_writer,
             spares_on_thread=False,
         )
+
+    def _end(self) -> None:
+        super()._end()
+        self._files.close_left()

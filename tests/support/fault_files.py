@@ -43,6 +43,15 @@ class FaultFiles(DiskFiles):
         self._open[file] = name, self._content(name)
         return file
 
+    def close(self, file: int) -> None:
+        del self._open[file]
+        super().close(file)
+
+    def close_left(self) -> None:
+        """The process is gone, and with it the descriptors that a cut kept it from closing."""
+        for file in list(self._open):
+            self.close(file)
+
     def allocate(self, file: int, size: int) -> None:
         name, content = self._open[file]
         self._disk.perform(Operation(ALLOCATE, name))

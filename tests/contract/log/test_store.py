@@ -4,6 +4,7 @@ sealed and go, readers beside them, and a start that finds it all."""
 from __future__ import annotations
 
 import errno
+import select
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -404,6 +405,37 @@ def test_where_nothing_can_be_set_aside_segments_grow(tmp_path: Path) -> None:
             assert len(segments(tmp_path)) > 2 and spares(tmp_path) == 0
     with closing(open_store(tmp_path)) as store:
         assert dump(store, 1) == before
+
+
+def test_a_loop_is_told_when_a_commit_is_durable(tmp_path: Path) -> None:
+    with closing(LogStore(tmp_path, segment_bytes=1 << 20)) as store:
+        reader = store.journal_reader()
+        writer = Writer(store)
+        begun = []
+        for index in range(20):
+            checkpoint = change(index, state=b"%d" % index) if index % 7 == 0 else None
+            begun.append(store.begin([writer.part(b"body", checkpoint=checkpoint)[0]]))
+            writer.head += 1
+        durable = 0
+        while durable < begun[-1].sequence:
+            readable, _, _ = select.select([store.fileno()], [], [], 60)
+            assert readable, "nothing came"
+            durable = store.collect()
+            assert reader.look(1, 0, ALL, 100).extent.next == durable
+        assert all(store.finish(each) == {1} for each in begun)
+        assert store.position(1) == FragmentPosition(20, 14, b"14")
+
+
+def test_a_loop_is_told_of_a_failure(tmp_path: Path) -> None:
+    class Failing(InlineWriter):
+        def collect(self) -> int:
+            raise WriteFailed("write", errno.EIO)
+
+    with closing(open_store(tmp_path, make_writer=Failing)) as store:
+        with pytest.raises(OutcomeUnknown, match="write: Input/output error"):
+            store.collect()
+        with pytest.raises(StoreFailed, match="is stopped"):
+            store.begin([])
 
 
 def test_threads_for_frames_and_spares(tmp_path: Path) -> None:

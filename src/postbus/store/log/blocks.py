@@ -10,7 +10,6 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-_TYPES: Final = "qqIII"
 _SIZES: Final = (8, 8, 4, 4, 4)
 ENTRY_SIZE: Final = sum(_SIZES)
 

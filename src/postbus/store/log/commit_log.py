@@ -22,8 +22,8 @@ SEALED_BATCHES_MAX: Final = 1 << 20
 
 
 class CommitLog:
-    """`append` is for any thread that holds the lock of the locations; the rest is for the thread
-    of the store."""
+    """`append` is for any thread that holds the lock of the locations, `collect` for any thread;
+    the rest is for the thread of the store."""
 
     def __init__(
         self,
@@ -113,9 +113,13 @@ class CommitLog:
             self._writer.wait(sequence)
             self.publish(sequence)
 
-    def settle(self) -> None:
-        """Wait for all frames under way."""
-        self.wait(self.next_sequence - 1)
+    def fileno(self) -> int:
+        return self._writer.fileno()
+
+    def collect(self) -> int:
+        """The highest sequence that is durable by now, without waiting. Raises WriteFailed."""
+        self.publish(self._writer.collect())
+        return self.durable
 
     def publish(self, durable: int) -> None:
         """All frames up to this one are durable: add their batches to the locations."""

@@ -6,7 +6,6 @@ from postbus.store.log.files import Files
 from postbus.store.log.locations import Fragment, Locations
 from postbus.store.log.recovery import Recovery
 from postbus.store.log.segments import Segments
-from postbus.store.log.spares import Spares
 from postbus.store.sqlite.damage import Damaged, check_numbers
 from postbus.store.sqlite.database import Database
 
@@ -17,13 +16,13 @@ _FRAGMENTS = "SELECT id, epoch, checkpoint, tail, born FROM fragment"
 class Start:
     """Raises Damaged and OSError. All that it has found is durable when it returns."""
 
-    def __init__(self, database: Database, files: Files, store: bytes, spares: Spares) -> None:
+    def __init__(self, database: Database, files: Files, store: bytes, segments: Segments) -> None:
         self._database = database
-        self.segments = Segments(files, store, spares)
-        self.locations = Locations(self.segments)
+        self._segments = segments
+        self.locations = Locations(segments)
         self._fragments = self._load_fragments()
         sealed = index_file.sealed_segments(database)
-        self.recovery = Recovery(files, self.segments, store, sealed, self._is_wanted)
+        self.recovery = Recovery(files, self._segments, store, sealed, self._is_wanted)
         self.newest: Instant = 0
         """The latest time of any commit."""
         self._place()
@@ -39,7 +38,7 @@ class Start:
         return number in self._fragments and sequence >= self._fragments[number].born
 
     def _place(self) -> None:
-        if self._fragments and not self.segments.by_number:
+        if self._fragments and not self._segments.by_number:
             raise Damaged("the log is missing, and with it what was stored in it")
         written = self._database.get_meta(NEWEST_CHECKPOINT)
         if written is not None:
@@ -50,7 +49,7 @@ class Start:
             self.locations.load(number, fragment, runs)
             self.newest = max(self.newest, *(run.last_at for run in runs), 0)
         for number, size in index_file.pinned_sizes(self._database).items():
-            segment = self.segments.by_number.get(number)
+            segment = self._segments.by_number.get(number)
             if segment is None:
                 raise Damaged(f"segment {number} is missing, and live bodies with it")
             segment.visible_bytes += size

@@ -1,7 +1,7 @@
 """A store with a commit log: the records in segments, the index beside them in SQLite."""
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -21,6 +21,7 @@ from postbus.store.log.reading import JournalReading
 from postbus.store.log.retention import Retention
 from postbus.store.log.sealing import Sealing
 from postbus.store.log.segment_writer import PythonSegmentWriter, SegmentWriter
+from postbus.store.log.segments import Segments
 from postbus.store.log.spares import Spares, SpareThread
 from postbus.store.log.start import Start
 from postbus.store.ports.journal import FragmentPosition, Lease, Part, Trimmed
@@ -81,10 +82,10 @@ class LogStore:
                 # A rename that only the kernel knows of must not be lost once it was seen.
                 files.sync_names()
                 spares = Spares(files, segment_bytes, self._small_bytes(), self._has_room_for)
-                start = Start(self._database, files, store, spares)
+                self._segments = Segments(files, store, spares)
+                self._closers.append(self._segments.close)
+                start = Start(self._database, files, store, self._segments)
             self._locations = start.locations
-            self._segments = start.segments
-            self._closers.append(self._segments.close)
             want_spare = spares.prepare
             if spares_on_thread:
                 thread = SpareThread(spares)
@@ -223,6 +224,16 @@ class LogStore:
             self.look_for_room()
         return begun.fragments
 
+    def fileno(self) -> int:
+        """Readable while `collect` has news."""
+        return self._log.fileno()
+
+    def collect(self) -> int:
+        """The highest sequence that is durable, for any thread: commits up to there can be
+        answered, and their batches read, before they are finished. OutcomeUnknown."""
+        with self._failures.waiting():
+            return self._log.collect()
+
     def newest(self) -> Instant:
         self._database.refuse()
         return self._commits.newest
@@ -287,13 +298,14 @@ class LogStore:
         return LogReader(self._locations, self._segments)
 
     def close(self) -> None:
-        if self._is_open:
-            with suppress(StoreUnavailable, OutcomeUnknown):
-                # A start reads its directory, and need not scan it.
-                self._commits.settle()
-                self._log.end_segment()
-                self._sealing.seal()
-            self._is_open = False
-        for close in reversed(self._closers):
-            close()
-        self._closers.clear()
+        with ExitStack() as closing:
+            for close in self._closers:
+                closing.callback(close)
+            self._closers.clear()
+            if self._is_open:
+                self._is_open = False
+                with suppress(StoreUnavailable, OutcomeUnknown):
+                    # A start reads its directory, and need not scan it.
+                    self._commits.settle()
+                    self._log.end_segment()
+                    self._sealing.seal()
