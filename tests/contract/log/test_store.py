@@ -290,6 +290,27 @@ def test_a_damaged_directory_is_made_anew_from_the_frames(tmp_path: Path) -> Non
         open_store(tmp_path)
 
 
+def test_a_damaged_block_of_a_directory_is_made_anew_when_it_is_read(tmp_path: Path) -> None:
+    with closing(open_store(tmp_path)) as store:
+        writers = [Writer(store, fragment) for fragment in (1, 2)]
+        for writer in writers:
+            fill(writer, 3, size=1_000)
+        fill(writers[0], 9)
+        before = dump(store, 1), dump(store, 2)
+        block = store._locations.fragments[2].runs[0].block_position
+    assert block, "the segment is sealed"
+    damage(tmp_path, 1, block + 5)
+    with closing(open_store(tmp_path)) as store:
+        assert store.journal_reader().look(2, 0, ALL, 10).extent.next == 3
+        assert (dump(store, 1), dump(store, 2)) == before
+    damage(tmp_path, 1, 5_000)
+    with (
+        closing(open_store(tmp_path)) as store,
+        pytest.raises(StoreFailed, match="neither its directory nor all of its frames"),
+    ):
+        store.read(2, 0, ALL)
+
+
 def test_a_damaged_batch_is_found_when_it_is_read_and_named(tmp_path: Path) -> None:
     with closing(open_store(tmp_path)) as store:
         fill(Writer(store), 12)

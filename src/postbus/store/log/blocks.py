@@ -101,10 +101,11 @@ class Run:
 
     __slots__ = (
         *("block", "block_checksum", "block_position", "count", "end", "first_at", "first_base"),
-        *("last_at", "last_sequence", "segment", "size"),
+        *("fragment", "last_at", "last_sequence", "segment", "size"),
     )
 
-    def __init__(self, segment: int, first_base: int, first_at: int) -> None:
+    def __init__(self, fragment: int, segment: int, first_base: int, first_at: int) -> None:
+        self.fragment = fragment
         self.segment = segment
         self.first_base = first_base
         self.end = first_base

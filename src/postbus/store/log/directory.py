@@ -87,7 +87,7 @@ def unpack_summaries(seed: int, segment: int, head: bytes, summaries: bytes) -> 
         count,
         checked,
     ) in _SUMMARY.iter_unpack(summaries):
-        run = runs[fragment] = Run(segment, first_base, first_at)
+        run = runs[fragment] = Run(fragment, segment, first_base, first_at)
         run.end, run.size, run.last_at, run.last_sequence = end, size, last_at, sequence
         run.count, run.block, run.block_position = count, None, position
         run.block_checksum = checked

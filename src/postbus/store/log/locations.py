@@ -14,8 +14,10 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final
 
+from postbus.store.batch import HEADER_SIZE
 from postbus.store.log.blocks import Block, Place, Run, unpack_block
 from postbus.store.log.directory import block_bytes, is_block
+from postbus.store.log.scan import whole_frames
 from postbus.store.log.segments import Segments, name_of
 from postbus.store.ports.journal_reader import Extent
 from postbus.store.sqlite.damage import Damaged
@@ -88,7 +90,7 @@ class Locations:
             run = fragment.runs[-1] if fragment.runs else None
             is_new = run is None or run.segment != place.segment
             if run is None or is_new:
-                run = Run(place.segment, place.base, place.at)
+                run = Run(number, place.segment, place.base, place.at)
                 fragment.runs.append(run)
             run.append(sequence, place.base, place.count, place.at, place.position, place.length)
             fragment.head = place.end
@@ -186,13 +188,24 @@ class Locations:
             block = self._blocks.pop(key, None)
             if block is None:
                 data = self._segments.read(run.segment, run.block_position, block_bytes(run))
-                if not is_block(run, data):
-                    raise Damaged(f"the directory of {name_of(run.segment)} is damaged")
-                block = unpack_block(data)
+                block = unpack_block(data) if is_block(run, data) else self._scanned(run)
                 if len(self._blocks) >= BLOCKS_MAX:
                     self._blocks.popitem(last=False)
             self._blocks[key] = block
             return block
+
+    def _scanned(self, run: Run) -> Block:
+        """The directory is damaged: the block, made anew from the frames."""
+        block = Block()
+        segment = self._segments.by_number[run.segment]
+        for frame in whole_frames(self._segments, segment, segment.end_sequence):
+            for position, header in frame.batches:
+                number, _, base, at, count, length = header
+                if number == run.fragment and run.first_base <= base < run.end:
+                    block.append(base, count, at, position, length + HEADER_SIZE)
+        if len(block) != run.count:
+            raise Damaged(f"{name_of(run.segment)} has neither its directory nor all of its frames")
+        return block
 
 
 def _end_of(run: Run) -> int:

@@ -159,7 +159,7 @@ class Recovery:
                     continue
                 run = runs.get(fragment)
                 if run is None:
-                    run = runs[fragment] = Run(number, base, at)
+                    run = runs[fragment] = Run(fragment, number, base, at)
                     self._add(fragment, run)
                 if base != run.end:
                     raise _gap(fragment, run.end, base)
