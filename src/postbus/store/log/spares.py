@@ -5,8 +5,10 @@ takes two thirds of the time of a growing file. So the next segment is made whil
 fills, on a thread of its own. A segment that is not needed any more becomes a spare as it is: its
 old frames fail the checksums of its next use.
 
-    new-*.pbl     in the making; removed at the next start
+    new-*.pbl     in the making
     spare-*.pbl   ready
+
+The next start removes both.
 """
 
 import threading
@@ -46,12 +48,10 @@ class Spares:
         self.can_allocate = True
         """False where the file system sets nothing aside: then segments grow as they are written,
         and there are no spares."""
-        for name in sorted(files.names()):
-            if name.startswith(_NEW):
+        # A power cut may leave a file with both names of a rename: then a spare is a segment, too.
+        for name in files.names():
+            if name.startswith((_NEW, _SPARE)):
                 files.unlink(name)
-            elif name.startswith(_SPARE):
-                self._names = max(self._names, int(name.removeprefix(_SPARE).removesuffix(SUFFIX)))
-                self._add(name)
 
     @property
     def count(self) -> int:
