@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
+from postbus.store.log.store import LogStore
 from postbus.store.memory.catalog import MemoryCatalog
 from postbus.store.memory.store import MemoryStore
 from postbus.store.ports.catalog import Catalog
@@ -26,6 +27,14 @@ class Backend(NamedTuple):
 BACKENDS: Final = {
     "sqlite": Backend(
         lambda folder: SqliteStore(str(folder / "store.db")),
+        lambda folder: SqliteCatalog(str(folder / "catalog.db"), T0),
+    ),
+    "log": Backend(
+        lambda folder: LogStore(folder, segment_bytes=1 << 20),
+        lambda folder: SqliteCatalog(str(folder / "catalog.db"), T0),
+    ),
+    "log of small segments": Backend(
+        lambda folder: LogStore(folder, segment_bytes=8_192),
         lambda folder: SqliteCatalog(str(folder / "catalog.db"), T0),
     ),
     "memory": Backend(lambda folder: MemoryStore(), lambda folder: MemoryCatalog(T0)),

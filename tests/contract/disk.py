@@ -11,12 +11,15 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 import apsw
 
 WRITE, SYNC, TRUNCATE, DELETE = "write", "sync", "truncate", "delete"
 
 _names = itertools.count()
+BY_NAME: "WeakValueDictionary[str, Disk]" = WeakValueDictionary()
+"""For a store that also has files beside those of SQLite."""
 
 
 class Operation(NamedTuple):
@@ -36,6 +39,7 @@ class Disk(apsw.VFS):
     def __init__(self, fault: Fault, tears_writes: bool = False) -> None:
         self.name = f"disk-{next(_names)}"
         super().__init__(self.name, "")
+        BY_NAME[self.name] = self
         self._fault = fault
         self._tears_writes = tears_writes
         self.read_fault: Callable[[], None] = _no_fault

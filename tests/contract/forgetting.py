@@ -32,6 +32,8 @@ from tests.contract.disk import (
 )
 
 CREATE = "create"
+LINK = "link"
+"""A file gets another name, as with a rename before the old name goes."""
 NAMES = "names"
 """The folder is synced, and no file in it."""
 SECTORS = (512, 4096)
@@ -113,6 +115,8 @@ class Medium:
             case "create":
                 self._contents.append(Content())
                 self._names[change.name] = change.content
+            case "link":
+                self._names[change.name] = change.content
             case "delete":
                 self._names.pop(change.name, None)
             case "names":
@@ -123,6 +127,12 @@ class Medium:
                 self._contents[change.content].pending.append(change)
         if change.with_folder:
             self._durable_names = dict(self._names)
+
+    def fail_to_sync(self) -> None:
+        """The kernel holds for clean what it did not get to the disk: the next sync succeeds, and
+        does nothing about it."""
+        for content in self._contents:
+            content.pending = []
 
     def cached(self) -> dict[str, bytes]:
         """What a process finds that starts while the power is still on."""

@@ -1,12 +1,14 @@
 """A disk of a certain size, put under SQLite as a VFS: what would take a file beyond it finds no
-room. Files that are not SQLite's count too, as the reserve does."""
+room. Files that are not SQLite's count too, as the reserve does, and the segments of a log."""
 
-from collections.abc import Iterator
+import errno
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
 
+from postbus.store.log.files import DiskFiles
 from postbus.store.sqlite.reserve import Reserve
 from tests.contract.disk import Disk, DiskFile, no_fault
 
@@ -52,6 +54,27 @@ class QuotaFile(DiskFile):
             self._disk.refused += 1
             raise apsw.exception_for(apsw.SQLITE_FULL)
         super().xWrite(data, offset)
+
+
+class QuotaFiles(DiskFiles):
+    """The segments of a log on such a disk."""
+
+    def __init__(self, folder: Path, disk: QuotaDisk) -> None:
+        super().__init__(folder)
+        self._disk = disk
+
+    def allocate(self, file: int, size: int) -> None:
+        self._grow(size - self.size(file))
+        super().allocate(file, size)
+
+    def pwritev(self, file: int, pieces: Sequence[bytes | memoryview], position: int) -> int:
+        self._grow(position + sum(map(len, pieces)) - self.size(file))
+        return super().pwritev(file, pieces, position)
+
+    def _grow(self, size: int) -> None:
+        if size > self._disk.free():
+            self._disk.refused += 1
+            raise OSError(errno.ENOSPC, "planted")
 
 
 @contextmanager

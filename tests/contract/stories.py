@@ -88,7 +88,7 @@ class Twin:
     def __init__(self, file: SqliteStore, shadow: Shadow, answered: Answered) -> None:
         self.file = file
         self.shadow = shadow
-        self._answered = answered
+        self.answered = answered
 
     def acquire(self, fragment: int, broker: str, seen_epoch: int) -> Lease:
         return self._both(lambda store: store.acquire(fragment, broker, seen_epoch))
@@ -106,7 +106,7 @@ class Twin:
             while not self.shadow.store.drop(fragment, limit):
                 pass
             self.shadow.dropping.remove(fragment)
-        self._answered()
+        self.answered()
         return done
 
     def release(self, lease: Lease) -> None:
@@ -126,7 +126,7 @@ class Twin:
     def _both(self, call: Callable[[Store], Any]) -> Any:
         answer = call(self.file)
         assert call(self.shadow.store) == answer
-        self._answered()
+        self.answered()
         return answer
 
 

@@ -8,15 +8,19 @@ import traceback
 from functools import partial
 from multiprocessing import Pool
 
+from tests.simulation.disk import LogDisk
 from tests.simulation.faults import find
 from tests.simulation.history import Violation
 from tests.simulation.planted import FAULTS
 from tests.simulation.run import EVERYTHING, QUEUES, SESSIONS, TOPICS, run_seed
 
 
-def _failure(parts: tuple[str, ...], seed: int) -> str | None:
+def _failure(parts: tuple[str, ...], on_log: bool, seed: int) -> str | None:
     try:
-        run_seed(seed, parts)
+        if on_log:
+            run_seed(seed, parts, on_disk=True, disk=LogDisk)
+        else:
+            run_seed(seed, parts)
     except Violation as found:
         return "\n".join([str(found), *found.__notes__])
     except Exception:
@@ -29,6 +33,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1_000, help="how many")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first of them")
     parser.add_argument("--jobs", type=int, default=1, help="processes to spread them over")
+    parser.add_argument("--log", action="store_true", help="all of them on a commit log")
     parser.add_argument("--faults", action="store_true", help="how soon planted faults are found")
     parser.add_argument(
         "--parts", nargs="+", choices=EVERYTHING, default=QUEUES, help="what the world consists of"
@@ -47,7 +52,7 @@ def main() -> int:
     failures = 0
     with Pool(options.jobs) as pool:
         seeds = range(options.first, options.first + options.seeds)
-        for failure in pool.imap(partial(_failure, parts), seeds, chunksize=20):
+        for failure in pool.imap(partial(_failure, parts, options.log), seeds, chunksize=20):
             if failure is not None:
                 failures += 1
                 print(failure, flush=True)

@@ -10,22 +10,26 @@ write can find no room.
 from __future__ import annotations
 
 import copy
+import errno
 import random
 import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import apsw
 
 from postbus.errors import StoreFailed
+from postbus.store.log.store import LogStore
 from postbus.store.ports.namespace_data import FormatUnknown
 from postbus.store.sqlite.store import SqliteStore
 from tests.contract.disk import SYNC, WRITE, Operation, PowerCut
 from tests.contract.forgetting import Change, ForgettingDisk, Medium, put
 from tests.simulation.history import Violation
 from tests.simulation.promises import STAYS
+from tests.support.fault_files import ALLOCATE, FaultFiles, InlineWriter
 
 FILE = "store.db"
 CUT, KILL, STOP = "power cut", "killed", "stopped"
@@ -45,12 +49,18 @@ class _FailingDisk(ForgettingDisk):
     """Writes that find no room."""
 
     def perform(self, operation: Operation, tear: Callable[[], None] | None = None) -> None:
-        if self.syncs_left is not None and operation == Operation(SYNC, f"{FILE}-wal"):
+        is_segment = operation.file.endswith(".pbl")
+        is_log = is_segment or operation.file.endswith("-wal")
+        if self.syncs_left is not None and is_log and operation.kind == SYNC:
             self.syncs_left -= 1
             if self.syncs_left < 0:
+                if is_segment:
+                    raise OSError(errno.EIO, "planted")
                 raise apsw.exception_for(apsw.SQLITE_IOERR_FSYNC)
-        if self.full_for and operation.kind == WRITE:
+        if self.full_for and operation.kind == (ALLOCATE if is_segment else WRITE):
             self.full_for -= 1
+            if is_segment:
+                raise OSError(errno.ENOSPC, "planted")
             raise apsw.exception_for(apsw.SQLITE_FULL)
         super().perform(operation, tear)
 
@@ -81,7 +91,7 @@ class SimDisk:
         self._store = self._open()
 
     @property
-    def store(self) -> SqliteStore:
+    def store(self) -> Any:
         return self._store
 
     def crash_soon(self) -> None:
@@ -137,7 +147,7 @@ class SimDisk:
         self._end()
         shutil.rmtree(self._home)
 
-    def _open(self) -> SqliteStore:
+    def _open(self) -> Any:
         path = str(self._folder / FILE)
         return SqliteStore(path, vfs=self._disk.name, wal_pages_max=self._wal_pages_max)
 
@@ -163,3 +173,29 @@ class SimDisk:
             self._store.close()
         self._disk.unregister()
         shutil.rmtree(self._folder)
+
+
+class LogDisk(SimDisk):
+    """The same with a commit log, and its index in SQLite."""
+
+    make_writer: type[InlineWriter] = InlineWriter
+
+    def __init__(self, chance: random.Random, syncs: bool = True) -> None:
+        self._segment_bytes = chance.choice([8_192, 16_384, 65_536])
+        super().__init__(chance, syncs)
+
+    def _open(self) -> Any:
+        self._files = FaultFiles(self._folder, self._disk)
+        return LogStore(
+            self._folder,
+            files=self._files,
+            vfs=self._disk.name,
+            wal_pages_max=self._wal_pages_max,
+            segment_bytes=self._segment_bytes,
+            make_writer=self.make_writer,
+            spares_on_thread=False,
+        )
+
+    def _end(self) -> None:
+        super()._end()
+        self._files.close_left()

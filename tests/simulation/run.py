@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from tests.simulation.disk import SimDisk
 from tests.simulation.duplicates.part import Duplicates
 from tests.simulation.history import Violation, fault_of
 from tests.simulation.limits import simulated_loop, small_limits
@@ -39,6 +40,7 @@ def run_seed(
     world_class: type[World] = World,
     steps: int = STEPS,
     on_disk: bool | None = None,
+    disk: type[SimDisk] = SimDisk,
 ) -> World:
     """Raises Violation, with the seed and the story of the message that it is about."""
     chance = random.Random(seed)
@@ -46,7 +48,7 @@ def run_seed(
         on_disk = seed % ON_DISK_EVERY == ON_DISK_EVERY - 1
     with ExitStack() as stack:
         stack.enter_context(small_limits(chance))
-        world = world_class(chance, on_disk)
+        world = world_class(chance, disk if on_disk else None)
         stack.callback(world.close)
         stack.enter_context(simulated_loop(world.machine))
         try:

@@ -24,9 +24,9 @@ class Store:
     thread: Thread
     runtime: WatchedRuntime
 
-    def __init__(self, world: World, on_disk: bool) -> None:
+    def __init__(self, world: World, disk: type[SimDisk] | None) -> None:
         self._world = world
-        self.disk = SimDisk(world.chance, world.disk_syncs) if on_disk else None
+        self.disk = disk(world.chance, world.disk_syncs) if disk else None
         self.recorded = RecordedStore(
             self.disk.store if self.disk else MemoryStore(),
             world.is_deleted,

@@ -33,6 +33,7 @@ from tests.support.operations import Do
 from tests.support.windows import audit_engines
 
 if TYPE_CHECKING:
+    from tests.simulation.disk import SimDisk
     from tests.simulation.parts import Part
 
 RETENTION_MS = 2_000
@@ -119,7 +120,7 @@ class World:
     remembers_time = True
     """Is a new process told the newest instant that the last process has written?"""
 
-    def __init__(self, chance: random.Random, on_disk: bool) -> None:
+    def __init__(self, chance: random.Random, disk: type[SimDisk] | None) -> None:
         self.chance = chance
         self.machine = Machine()
         self.history = History()
@@ -140,7 +141,7 @@ class World:
         self.durable_heads: dict[int, int] = {}
         """Offset after the newest record that the store has of each fragment."""
         self.parts: list[Part] = []
-        self.stores = [Store(self, on_disk)]
+        self.stores = [Store(self, disk)]
 
     @property
     def now(self) -> int:

@@ -33,6 +33,11 @@ LIMITS: Final[dict[str, dict[str, int]]] = {
         "SHRINK_PAGES": 2,
         "FREE_PAGES_KEPT": 0,
     },
+    "postbus.store.log.journal_reader": {"RAW_MAX": 1_000, "SPARE_BUFFERS": 1, "GAP_MAX": 100},
+    "postbus.store.log.retention": {"SLICE_BYTES_MAX": 1_000, "PINNED_ROWS_MAX": 3},
+    "postbus.store.log.reading": {"PINNED_AT_ONCE": 2},
+    "postbus.store.log.locations": {"BLOCKS_MAX": 1},
+    "postbus.store.log.segments": {"OPEN_MAX": 1},
     "postbus.store.trim": {"CANDIDATES_MAX": 3},
     "postbus.runtime.upkeep": {
         "TRIM_SLICE": 2,

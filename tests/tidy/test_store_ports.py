@@ -11,6 +11,8 @@ from tests.tidy.tree import SOURCE, imports, module_of, shown, sources
 STORE = SOURCE / "store"
 KINDS = sorted({path.parent.name for path in STORE.glob("*/store.py")} - {"ports"})
 OPENING = "postbus.store.opening"
+BUILT_ON = {"log": {"sqlite"}}
+"""A commit log has the index of a SQLite store beside it."""
 
 
 def _kinds_used(path: Path) -> set[str]:
@@ -31,6 +33,7 @@ def test_a_kind_of_store_is_used_by_itself_and_where_it_is_chosen(path: Path) ->
     if module == OPENING:
         return
     own = {kind for kind in KINDS if module.startswith(f"postbus.store.{kind}")}
+    own |= {each for kind in own for each in BUILT_ON.get(kind, ())}
     assert _kinds_used(path) <= own, f"ask a port, or choose it in {OPENING}"
 
 

@@ -85,6 +85,7 @@ class Database:
         self._vfs = vfs
         self._wal_pages = 0
         self._wal_pages_max = wal_pages_max
+        self._is_synced = True
         self._failures = Failures(self.name)
         create_private(path)
         with self._failures.translated(None):
@@ -224,6 +225,15 @@ class Database:
     def set_meta(self, key: str, value: str | int) -> None:
         self.run("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (key, value))
 
+    def stop(self, reason: str) -> None:
+        """Refuse all later calls: what belongs to the file has failed."""
+        if self._failures.reason is None:
+            self._failures.reason = reason
+
+    def refuse(self) -> None:
+        """Raise StoreFailed if the file is stopped."""
+        self._failures.refuse()
+
     @contextmanager
     def reading(self) -> Iterator[None]:
         self._failures.refuse()
@@ -234,17 +244,21 @@ class Database:
     def writing(self) -> Iterator[None]:
         """For a single statement, which commits by itself."""
         self._failures.refuse()
+        with self._failures.translated(self._connection):
+            self._sync_commits(True)
         with self._failures.translated(self._connection, commits=True):
             yield
         self._care_for_wal()
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Everything inside, or nothing of it. Durable when it ends without an exception."""
+    def transaction(self, *, synced: bool = True) -> Iterator[None]:
+        """Everything inside, or nothing of it. Durable when it ends without an exception; if it is
+        not synced, a power cut may take it back until the next transaction that is."""
         self._failures.refuse()
         if self.reserve is not None and not self.reserve.has_room:
             self.reserve.ease()  # leave room for writes that are not tried again
         with self._failures.translated(self._connection):
+            self._sync_commits(synced)
             self.run("BEGIN IMMEDIATE")
             try:
                 yield
@@ -257,6 +271,12 @@ class Database:
                         self.run("ROLLBACK")
                 raise
         self._care_for_wal()
+
+    def _sync_commits(self, synced: bool) -> None:
+        # In WAL mode anything less than FULL does not sync at commit.
+        if synced != self._is_synced:
+            self.run(f"PRAGMA synchronous={'FULL' if synced else 'NORMAL'}")
+            self._is_synced = synced
 
     def shrink(self, pages: int, kept: int) -> None:
         """Give up to `pages` free pages back to the file system when there are many.

@@ -76,6 +76,10 @@ class Reserve:
         """Others took it, too: a write of any size is likely to fail."""
         return not self._held and self._free() < self._step
 
+    def has_room_for(self, size: int) -> bool:
+        """Would there be room for new messages after so many bytes were taken at once?"""
+        return self.has_room and self._free() - sum(self._pledged.values()) >= size + 2 * self._step
+
     def look(self) -> bool:
         """Give some of the reserve up, or make it whole again, as far as there is room. True if
         there is room for new messages, too."""
