@@ -37,6 +37,7 @@ SHELL = {
     "runtime/commits.py",
     "messages/batches.py",
     "messages/envelope.py",
+    "messages/pings.py",
     "gateway/connection.py",
     "gateway/input_queue.py",
     "runtime/loaded_fragment.py",

@@ -137,6 +137,11 @@ class Ledger:
         if message.trail is not None:
             self.marks[message.trail.origin] = message.trail.origin_number
 
+    def ping(self, message: Message) -> None:
+        """A ping was accepted: its answer waits for the commit of this record."""
+        number = message.number
+        self._emit(records.encode(RecordKind.PINGED, message, message.subqueue, ACTIVE, number))
+
     def _write_body(self, kind: RecordKind, message: Message, body: bytes) -> None:
         record = records.encode_with_body(kind, message, body)
         message.base = self.head

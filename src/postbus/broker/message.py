@@ -137,6 +137,7 @@ class Message:
         "header_size",
         "holder",
         "indexed",
+        "is_ping",
         "lane",
         "layout",
         "length",
@@ -196,6 +197,7 @@ class Message:
         self.delivered_at: Instant = 0
         self.holder = 0
         self.indexed = False
+        self.is_ping = False  # it only asks whether a message could be stored now
         # The layout of its bytes, noted by the code that made the message, to save a second look.
         self.layout: object = None
 

@@ -30,7 +30,6 @@ from postbus.gateway.settlement import held_in
 from postbus.http.long_poll import LongPoll
 from postbus.messages.batches import DECODED_PER_TURN
 from postbus.messages.envelope import DECODED
-from postbus.messages.pings import PING
 from postbus.messages.translation import to_message
 from postbus.model.address import Address, SubQueue
 from postbus.model.plain_message import PlainMessage, ReceivedMessage
@@ -124,7 +123,6 @@ class Mailbox:
 
         await self._ask(entity, entity.fragment_for(key_of(stored)), Store(stored), size)
         entity.meter.bytes_in += size
-        entity.meter.pings += sum([message.content_type == PING for message in messages])
 
     async def receive(
         self,
