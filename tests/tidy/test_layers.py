@@ -19,7 +19,7 @@ ROWS: tuple[frozenset[str], ...] = (
     frozenset({"broker", "observe", "rules", "store"}),
     frozenset({"auth", "config", "messages", "runtime", "tls"}),
     frozenset({"client", "namespace", "net"}),
-    frozenset({"feed", "gateway", "ops"}),
+    frozenset({"feed", "gateway", "ops", "paired"}),
     frozenset({"http"}),
     frozenset({"server"}),
     frozenset({"cli"}),
