@@ -12,9 +12,10 @@ from weakref import WeakSet
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
+from postbus.client.backlog_names import backlog_paths
 from postbus.client.connection_string import parse
 from postbus.paired.bounded_sender import close_in_time
-from postbus.paired.options import SendAvailability, backlog_paths
+from postbus.paired.options import SendAvailability
 from postbus.paired.pairing import Pairing, PathChange, PathStatus
 from postbus.paired.provision import AzureQueueMaker, HttpQueueMaker, QueueMaker
 from postbus.paired.sender import PairedSender
@@ -53,7 +54,8 @@ class PairedServiceBusClient:
         host = names[0].rpartition("]")[0] if "[" in names[0] else names[0].partition(":")[0]
         if isinstance(administration, ServiceBusAdministrationClient):
             administration = AzureQueueMaker(administration)
-        self._pairing = Pairing(backlog_paths(host, options), administration, options, on_change)
+        paths = backlog_paths(host, options.primary_name, options.backlog_queue_count)
+        self._pairing = Pairing(paths, administration, options, on_change)
         self._primary = primary
         self._secondary = secondary
         self._senders: WeakSet[PairedSender] = WeakSet()

@@ -15,13 +15,9 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus._pyamqp.utils import amqp_long_value
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties
 
+from postbus.messages.diverted import NAMES, PATH, SCHEDULED_TIME, SESSION_ID, TIME_TO_LIVE
 from postbus.messages.pings import PING
 
-PATH: Final = "x-ms-path"
-SESSION_ID: Final = "x-ms-sessionid"
-TIME_TO_LIVE: Final = "x-ms-timetolive"
-SCHEDULED_TIME: Final = "x-ms-scheduledenqueuetimeutc"
-NAMES: Final = frozenset({PATH, SESSION_ID, TIME_TO_LIVE, SCHEDULED_TIME})
 RESERVE_BYTES: Final = 1_024
 """More than these properties add to a message with the longest path and session id."""
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 from typing import Final
+
+from postbus.client.backlog_names import is_name
 
 FAILOVER_MAX_S: Final = 3_600.0
 PING_MIN_S: Final = 1.0
 PING_MAX_S: Final = 1_800.0
-BACKLOG_PATH: Final = "{name}/x-servicebus-transfer/{index}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,29 +43,5 @@ class SendAvailability:
             )
         if not self.send_timeout > 0:
             raise ValueError("send_timeout must be greater than 0")
-        if self.primary_name is not None and not _is_name(self.primary_name):
+        if self.primary_name is not None and not is_name(self.primary_name):
             raise ValueError(f"primary_name is no part of a queue's name: {self.primary_name!r}")
-
-
-def _is_name(text: str) -> bool:
-    return 0 < len(text) <= 200 and all(each.isalnum() or each in "._-" for each in text)
-
-
-def backlog_paths(host: str, options: SendAvailability) -> list[str]:
-    """The names of the backlog queues for a primary namespace at this host (R-PAIR-02)."""
-    name = options.primary_name or _first_label(host)
-    count = options.backlog_queue_count
-    return [BACKLOG_PATH.format(name=name, index=index) for index in range(count)]
-
-
-def _first_label(host: str) -> str:
-    bare = host.strip("[]")
-    is_address = True
-    try:
-        ipaddress.ip_address(bare)
-    except ValueError:
-        is_address = False
-    label = bare.partition(".")[0].lower()
-    if is_address or label == "localhost" or not _is_name(label):
-        raise ValueError(f"the host '{host}' gives no name to the backlog queues: set primary_name")
-    return label

@@ -10,7 +10,7 @@ import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
-from postbus.paired import envelope
+from postbus.messages.diverted import NAMES
 from postbus.paired.envelope import PairedMessageBatch, divert, listed, make_ping, with_id
 
 WHEN = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -59,7 +59,7 @@ def test_a_schedule_in_milliseconds_is_a_time_as_well() -> None:
     assert not made.annotations
 
 
-@pytest.mark.parametrize("name", sorted(envelope.NAMES))
+@pytest.mark.parametrize("name", sorted(NAMES))
 @pytest.mark.parametrize("as_bytes", [False, True])
 def test_r_pair_08_a_message_with_one_of_the_names_is_refused(name: str, as_bytes: bool) -> None:
     key: Any = name.encode() if as_bytes else name

@@ -1,4 +1,4 @@
-"""The health of paths: every state with every event, and random timelines (R-PAIR-04, R-PAIR-07)."""
+"""The health of paths: each state with each event, and random timelines (R-PAIR-04, R-PAIR-07)."""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from postbus.paired.options import SendAvailability, backlog_paths
+from postbus.client.backlog_names import backlog_paths
+from postbus.paired.options import SendAvailability
 
 
 def test_r_pair_01_the_defaults() -> None:
@@ -35,16 +36,15 @@ def test_r_pair_01_an_option_out_of_bounds_is_refused(
 
 
 def test_r_pair_02_the_backlog_queues_are_named_after_the_primary() -> None:
-    paths = backlog_paths("Contoso.servicebus.windows.net", SendAvailability(backlog_queue_count=2))
+    paths = backlog_paths("Contoso.servicebus.windows.net", None, 2)
     assert paths == ["contoso/x-servicebus-transfer/0", "contoso/x-servicebus-transfer/1"]
-    named = SendAvailability(backlog_queue_count=1, primary_name="site-7")
-    assert backlog_paths("localhost", named) == ["site-7/x-servicebus-transfer/0"]
+    assert backlog_paths("localhost", "site-7", 1) == ["site-7/x-servicebus-transfer/0"]
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "127.0.0.1", "::1", "[::1]"])
 def test_r_pair_02_a_host_without_a_name_needs_the_option(host: str) -> None:
     with pytest.raises(ValueError, match="primary_name"):
-        backlog_paths(host, SendAvailability())
+        backlog_paths(host, None, 10)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a b", "x" * 201])
