@@ -7,17 +7,21 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusError
 
 from postbus.client.connection_string import parse
-from postbus.syphon.syphon import Syphon, SyphonFault
+from postbus.paired import PairFaultedError, PathState
+from postbus.syphon.syphon import POLL_S, Syphon, SyphonFault
+from tests.e2e.test_usage import usage
 from tests.support.administration import Administration
-from tests.support.bus import DEAD_LETTERS, Bus, texts
+from tests.support.bus import DEAD_LETTERS, FLAVOURS, Bus, texts
 from tests.support.paired import PairedBus, drain, ids, sent, until
 from tests.support.server import COMMAND, Server
 
@@ -222,6 +226,87 @@ async def test_r_pair_10_a_syphon_waits_for_a_primary_that_is_down(
     assert syphon.meter.polls >= 2
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+async def test_r_pair_10_a_client_may_run_the_syphon_itself(
+    primary: Server, secondary: Server, flavour: str
+) -> None:
+    ends = primary.connection_string, secondary.connection_string
+    pair = PairedBus(flavour, *ends, failover_interval=0, enable_syphon=True)
+    await pair.call("pair")
+    primary.kill()
+    async with pair.sender("orders") as sender:
+        await sender.send_messages([sent(n) for n in range(5)])
+        primary.start()
+        await until(lambda: pair.client.syphon.moved == 5)
+        await until(lambda: pair.states[-1] is PathState.HEALTHY)
+        await sender.send_messages(sent(5))
+    await pair.close()
+    assert ids(await drain(primary, "orders")) == [f"id-{n}" for n in range(6)]
+    assert await drain(secondary, pair.backlog(0), pair.backlog(1)) == []
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+async def test_r_pair_11_a_pair_whose_syphon_is_refused_is_at_fault(
+    primary: Server, secondary: Server, flavour: str
+) -> None:
+    ends = primary.connection_string, secondary.connection_string
+    pair = PairedBus(flavour, *ends, failover_interval=0)
+    await divert(pair, primary, ("orders", "queue", sent(1)))
+    primary.start()
+    wrong = ends[0].replace("SharedAccessKey=", "SharedAccessKey=A")
+    faulted = PairedBus(flavour, wrong, ends[1], primary_name=pair.name, enable_syphon=True)
+    await faulted.call("pair")
+    sender = faulted.sender("orders")
+    raised: ServiceBusError | None = None
+    async with asyncio.timeout(60):
+        while not isinstance(raised, PairFaultedError):
+            with pytest.raises(ServiceBusError) as refused:
+                await sender.send_messages(sent(2))
+            raised = refused.value
+    assert "primary" in str(raised)
+    await faulted.close()
+    with closing(Administration(secondary.connection_string)) as administration:
+        assert backlog_size(administration, pair) == 1, "it stays"
+
+
+async def test_r_pair_12_the_costs_are_those_that_the_page_gives(
+    primary: Server, secondary: Server
+) -> None:
+    """By the broker's own meters; a poll is shortened from 15 minutes to a second."""
+    ends = primary.connection_string, secondary.connection_string
+    pair = PairedBus("async", *ends, failover_interval=0)
+    await pair.call("pair")
+    queues = [pair.backlog(0), pair.backlog(1)]
+    spaces = parse(ends[0]), parse(ends[1])
+    idle = Syphon(*spaces, queues, poll_s=1.0)
+    task = asyncio.create_task(idle.run())
+    await until(lambda: idle.meter.polls >= 7)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    before = usage(secondary)
+    assert sum(before[queue]["emptyReceives"] for queue in queues) == idle.meter.polls
+    assert sum(before[queue]["receives"] for queue in queues) == 0
+    assert 3_600 / POLL_S * 10 == 40
+
+    primary.kill()
+    async with pair.sender("orders") as sender:
+        for number in range(5):
+            await sender.send_messages(sent(number))
+    primary.start()
+    await until(lambda: pair.states[-1] is PathState.HEALTHY)
+    syphon = Syphon(*spaces, queues)
+    task = asyncio.create_task(syphon.run())
+    await until(lambda: syphon.meter.moved == 5)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await pair.close()
+    assert len(await drain(primary, "orders")) == 5
+    after, there = usage(secondary), usage(primary)["orders"]
+    assert sum(after[queue]["sends"] for queue in queues) == 5
+    assert sum(after[queue]["receives"] for queue in queues) == 5
+    assert (there["sends"], there["receives"], there["pings"]) == (5, 5, 1)
 
 
 @pytest.mark.parametrize("wrong", ["primary", "secondary"])

@@ -6,6 +6,7 @@ This package has the client without asyncio; `postbus.paired.aio` has the other 
 from postbus.paired.failures import (
     BacklogUnavailableError,
     DivertedMessageSizeExceededError,
+    PairFaultedError,
     PathBrokenError,
 )
 from postbus.paired.health import PathState
@@ -16,6 +17,7 @@ from postbus.paired.sync import PairedSender, PairedServiceBusClient
 __all__ = [
     "BacklogUnavailableError",
     "DivertedMessageSizeExceededError",
+    "PairFaultedError",
     "PairedSender",
     "PairedServiceBusClient",
     "PathBrokenError",

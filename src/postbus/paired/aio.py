@@ -16,9 +16,10 @@ from postbus.client.backlog_names import backlog_paths
 from postbus.client.connection_string import parse
 from postbus.paired.bounded_sender import close_in_time
 from postbus.paired.options import SendAvailability
-from postbus.paired.pairing import Pairing, PathChange, PathStatus
+from postbus.paired.pairing import Pairing, PathChange, PathStatus, SyphonMaker
 from postbus.paired.provision import AzureQueueMaker, HttpQueueMaker, QueueMaker
 from postbus.paired.sender import PairedSender
+from postbus.syphon.syphon import Syphon, SyphonMeter
 
 OnChange = Callable[[PathChange], None]
 
@@ -39,9 +40,11 @@ class PairedServiceBusClient:
         administration: ServiceBusAdministrationClient | QueueMaker,
         options: SendAvailability | None = None,
         on_change: OnChange | None = None,
+        make_syphon: SyphonMaker | None = None,
     ) -> None:
         """Pair two clients, which are closed with this one. `administration` is of the
-        secondary namespace, and makes the backlog queues."""
+        secondary namespace, and makes the backlog queues; `make_syphon` is asked for the syphon
+        between them."""
         for client in (primary, secondary):
             if not isinstance(client, ServiceBusClient):
                 raise TypeError(f"no client of one namespace: {type(client).__name__}")
@@ -55,7 +58,15 @@ class PairedServiceBusClient:
         if isinstance(administration, ServiceBusAdministrationClient):
             administration = AzureQueueMaker(administration)
         paths = backlog_paths(host, options.primary_name, options.backlog_queue_count)
-        self._pairing = Pairing(paths, administration, options, on_change)
+        if options.enable_syphon and make_syphon is None:
+            raise ValueError("enable_syphon needs the keys of connection strings")
+        self._pairing = Pairing(
+            paths,
+            administration,
+            options,
+            on_change,
+            make_syphon if options.enable_syphon else None,
+        )
         self._primary = primary
         self._secondary = secondary
         self._senders: WeakSet[PairedSender] = WeakSet()
@@ -72,9 +83,9 @@ class PairedServiceBusClient:
         **sdk_options: Any,
     ) -> Self:
         """Pair two namespaces; `sdk_options` are those of the SDK's client, for both of them."""
-        ends = [(space.host.lower(), space.port) for space in map(parse, (primary, secondary))]
-        if ends[0] == ends[1]:
-            raise ValueError(f"the namespace '{ends[0][0]}' cannot be paired with itself")
+        ends = parse(primary), parse(secondary)
+        if ends[0].netloc.lower() == ends[1].netloc.lower():
+            raise ValueError(f"the namespace '{ends[0].netloc}' cannot be paired with itself")
         clients = [
             ServiceBusClient.from_connection_string(text, **sdk_options)
             for text in (primary, secondary)
@@ -85,6 +96,7 @@ class PairedServiceBusClient:
             administration=HttpQueueMaker(secondary),
             options=options,
             on_change=on_change,
+            make_syphon=lambda queues: Syphon(*ends, queues),
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -121,6 +133,11 @@ class PairedServiceBusClient:
     def status(self) -> list[PathStatus]:
         """The entities that senders were made for."""
         return self._pairing.status()
+
+    @property
+    def syphon(self) -> SyphonMeter | None:
+        """What the syphon of this client has done; None without one, and before the pairing."""
+        return self._pairing.syphon_meter
 
     def mark_healthy(self, path: str) -> None:
         """End the failover of an entity by hand: sends go to the primary again."""

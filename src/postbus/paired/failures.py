@@ -99,5 +99,9 @@ class PathBrokenError(ServiceBusError):
     """The entity is gone or closed to this client, as a ping found; `inner_exception` says how."""
 
 
+class PairFaultedError(ServiceBusError):
+    """The syphon of this client has ended with a fault, and the pair with it (R-PAIR-11)."""
+
+
 class DivertedMessageSizeExceededError(MessageSizeExceededError):
     """A message does not fit into a backlog queue with the properties that pairing adds."""

@@ -23,6 +23,8 @@ class SendAvailability:
     ping_primary_interval: float = 60.0
     """Between pings of an entity that has failed over; 1 to 1,800. A backlog queue that failed
     rests as long."""
+    enable_syphon: bool = False
+    """Whether this process moves messages from the backlog queues back to the primary."""
     primary_name: str | None = None
     """The first part of the names of the backlog queues. By default it is the first label of the
     primary's host name; `localhost` and addresses have none."""

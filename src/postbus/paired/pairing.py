@@ -14,13 +14,16 @@ from azure.servicebus.aio import ServiceBusSender
 
 from postbus.paired.bounded_sender import BoundedSender
 from postbus.paired.envelope import make_ping
-from postbus.paired.failures import FOR_GOOD, failure_of
+from postbus.paired.failures import FOR_GOOD, PairFaultedError, failure_of
 from postbus.paired.health import Health, PathEvent, PathHealth, PathState, Transition
 from postbus.paired.options import SendAvailability
 from postbus.paired.provision import QueueMaker, provide
 from postbus.paired.rotation import Rotation
+from postbus.syphon.syphon import Syphon, SyphonMeter
 
 log = logging.getLogger("postbus.paired")
+
+SyphonMaker = Callable[[Sequence[str]], Syphon]
 
 PING_TIMEOUT_MIN_S: Final = 5.0
 PING_TIMEOUT_MAX_S: Final = 120.0
@@ -59,9 +62,14 @@ class Pairing:
         maker: QueueMaker,
         options: SendAvailability,
         on_change: Callable[[PathChange], None] | None,
+        make_syphon: SyphonMaker | None = None,
     ) -> None:
         self.options = options
         self.closed = False
+        self._make_syphon = make_syphon
+        self._syphon: asyncio.Task[None] | None = None
+        self.syphon_meter: SyphonMeter | None = None
+        self._fault: BaseException | None = None
         self.hurries: dict[Callable[[], None], PathHealth] = {}
         """What to call on failover, for each send that waits for the primary."""
         self._paths = paths
@@ -110,6 +118,28 @@ class Pairing:
             log.error("the namespaces are not paired: %s", task.exception())
         else:
             self._rotation = self._rotation_of(task.result())
+            if self._make_syphon is not None and not self.closed:
+                syphon = self._make_syphon(task.result())
+                self.syphon_meter = syphon.meter
+                self._syphon = asyncio.create_task(syphon.run())
+                self._syphon.add_done_callback(self._syphon_ended)
+
+    def _syphon_ended(self, task: asyncio.Task[None]) -> None:
+        """Without its syphon the pair is at fault, at once (R-PAIR-11)."""
+        if not task.cancelled():
+            self._fault = task.exception()
+            log.error("the pair is at fault: %s", self._fault)
+
+    def check_open(self) -> None:
+        """Raise if nothing can be sent any more."""
+        if self.closed:
+            raise ValueError(
+                "The handler has already been shutdown. Please use a new client instance."
+            )
+        if self._fault is not None:
+            raise PairFaultedError(
+                f"The syphon between the two namespaces has ended: {self._fault}", error=self._fault
+            )
 
     async def choose(self, chosen: str | None) -> str | None:
         """The backlog queue for a sender; None where all of them are out of the rotation."""
@@ -203,7 +233,8 @@ class Pairing:
     async def close(self) -> None:
         """End pings and everything else in the background."""
         self.closed = True
-        tasks = [task for task in (self._watcher, self._provider, *self._pings) if task is not None]
+        started = (self._watcher, self._provider, self._syphon, *self._pings)
+        tasks = [task for task in started if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

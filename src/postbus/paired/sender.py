@@ -84,7 +84,8 @@ class PairedSender:
         await asyncio.gather(*(each.close() for each in (self._primary, *self._backlogs.values())))
 
     def _check_open(self) -> None:
-        if self._closed or self._pairing.closed:
+        self._pairing.check_open()
+        if self._closed:
             raise ValueError(
                 "The handler has already been shutdown. Please use the client to create a new one."
             )

@@ -20,6 +20,7 @@ from postbus.paired.loop_thread import LoopThread
 from postbus.paired.options import SendAvailability
 from postbus.paired.pairing import PathStatus
 from postbus.paired.sender import PairedSender as AsyncPairedSender
+from postbus.syphon.syphon import SyphonMeter
 
 T = TypeVar("T")
 
@@ -176,6 +177,11 @@ class PairedServiceBusClient:
             return self._inner.status()
 
         return self._loop.run(ask)
+
+    @property
+    def syphon(self) -> SyphonMeter | None:
+        """What the syphon of this client has done; None without one, and before the pairing."""
+        return self._inner.syphon
 
     def mark_healthy(self, path: str) -> None:
         """End the failover of an entity by hand: sends go to the primary again."""
