@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.aio.management import ServiceBusAdministrationClient
 from azure.servicebus.exceptions import (
     OperationTimeoutError,
     ServiceBusAuthenticationError,
@@ -24,7 +26,9 @@ from postbus.paired import (
     DivertedMessageSizeExceededError,
     PathBrokenError,
     PathState,
+    SendAvailability,
 )
+from postbus.paired.aio import PairedServiceBusClient
 from tests.support.administration import Administration
 from tests.support.bus import FLAVOURS, texts
 from tests.support.paired import PairedBus, drain, ids, sent, until
@@ -453,3 +457,28 @@ async def test_nothing_acknowledged_is_lost_through_kills_and_freezes(
     diverted = ids(await drain(secondary, *pair.client.backlog_queues))
     assert there and diverted
     assert acknowledged <= {*there, *diverted}
+
+
+async def test_r_pair_01_two_clients_that_exist_can_be_paired(
+    primary: Server, secondary: Server
+) -> None:
+    """With the SDK's administration client, and so with any of its credentials."""
+    administration = ServiceBusAdministrationClient.from_connection_string(
+        secondary.connection_string
+    )
+    administration._impl._client._base_url = "http://{endpoint}"  # see tests.support.administration
+    ends = [
+        ServiceBusClient.from_connection_string(each.connection_string, retry_total=0)
+        for each in (primary, secondary)
+    ]
+    options = SendAvailability(primary_name="ready", backlog_queue_count=2, failover_interval=0)
+    pair = PairedServiceBusClient(*ends, administration=administration, options=options)
+    await administration.create_queue("ready/x-servicebus-transfer/1")
+    async with pair, administration:
+        assert len(pair.backlog_queues) == 2
+        made = await administration.get_queue(pair.backlog_queues[0])
+        assert made.max_delivery_count == 2**31 - 1
+        primary.kill()
+        async with pair.get_queue_sender("orders") as sender:
+            await sender.send_messages(sent(1))
+    assert ids(await drain(secondary, *pair.backlog_queues)) == ["id-1"]

@@ -139,16 +139,15 @@ class AzureQueueMaker:
         self._client = client
 
     async def make(self, path: str) -> None:
+        # Without an end by default: the SDK would round the longest time to one that is too long.
         try:
             await self._client.create_queue(
                 path,
                 lock_duration="PT1M",
                 max_size_in_megabytes=SIZE_MB,
-                default_message_time_to_live=FOREVER,
                 dead_lettering_on_message_expiration=True,
                 max_delivery_count=DELIVERIES_MAX,
                 enable_batched_operations=True,
-                auto_delete_on_idle=FOREVER,
             )
         except ResourceExistsError:
             await self._check(path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from postbus.amqp.sections import Properties, encode_data, encode_header, encode_properties
@@ -22,7 +24,7 @@ from postbus.messages.pings import PING
 )
 @pytest.mark.parametrize(("ttl", "body"), [(1_000, b""), (None, b"a body")])
 def test_a_ping_is_known_by_its_content_type_alone(
-    fields: dict[str, str], is_ping: bool, ttl: int | None, body: bytes
+    fields: dict[str, Any], is_ping: bool, ttl: int | None, body: bytes
 ) -> None:
     properties = encode_properties(Properties(message_id="m", **fields))
     raw = encode_header(ttl=ttl) + properties + encode_data(body)

@@ -26,7 +26,7 @@ def test_r_pair_01_the_defaults() -> None:
     ],
 )
 def test_r_pair_01_an_option_out_of_bounds_is_refused(
-    name: str, least: float, most: float, beyond: list[Any]
+    name: str, least: Any, most: Any, beyond: list[Any]
 ) -> None:
     for value in (least, most):
         assert getattr(SendAvailability(**{name: value}), name) == value
