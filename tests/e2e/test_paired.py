@@ -274,7 +274,7 @@ async def test_a_call_under_way_when_failover_begins_goes_on_to_the_backlog(
 async def test_r_pair_07_a_queue_that_is_gone_is_no_outage_and_breaks_its_path(
     open_pair: Open, primary: Server, secondary: Server
 ) -> None:
-    pair = open_pair(failover_interval=0, ping_primary_interval=5)
+    pair = open_pair(failover_interval=0, ping_primary_interval=8)
     await pair.call("pair")
     administration = Administration(primary.connection_string)
     administration.client.create_queue("short")

@@ -111,11 +111,10 @@ async def test_r_pair_10_a_hundred_thousand_messages_arrive_exactly_once(
     bus = Bus("async", primary.connection_string, retry_total=3)
     found: Counter[str] = Counter()
     administration = Administration(secondary.connection_string)
-    await asyncio.gather(
-        receive_all(bus, found, COUNT),
-        until(lambda: backlog_size(administration, pair) == 0, 1_500),
-    )
+    await until(lambda: backlog_size(administration, pair) == 0, 1_500)
     administration.close()
+    # Only now: the SDK loses messages that come while it closes a receiver that deletes.
+    await receive_all(bus, found, COUNT)
     await bus.close()
     syphons.discard()
     assert diverted > 0
