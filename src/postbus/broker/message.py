@@ -215,7 +215,7 @@ class Message:
         other.trail, other.layout = self.trail, self.layout
         other.token, other.holder = self.token, self.holder
         other.locked_until, other.delivered_at = self.locked_until, self.delivered_at
-        other.indexed = self.indexed
+        other.indexed, other.is_ping = self.indexed, self.is_ping
         return other
 
     @property
