@@ -38,6 +38,7 @@ SHELL = {
     "runtime/commits.py",
     "messages/batches.py",
     "messages/envelope.py",
+    "messages/pings.py",
     "gateway/connection.py",
     "gateway/input_queue.py",
     "runtime/loaded_fragment.py",

@@ -29,7 +29,8 @@ from pydantic_settings import (
 PREFIX: Final = "POSTBUS_"
 TABLE: Final = "settings"
 CONNECTION_STRING: Final = f"{PREFIX}CONNECTION_STRING"
-"""Not a setting of a broker: it tells client commands where the broker is."""
+PAIR: Final = f"{PREFIX}PRIMARY", f"{PREFIX}SECONDARY"
+"""Not settings of a broker: they tell client commands where the brokers are."""
 MADE_CERTIFICATE: Final = Path("tls/server.pem")
 """In the data folder: the files that `postbus cert` makes and `serve` uses by default."""
 
@@ -454,10 +455,8 @@ def declared() -> dict[str, FieldInfo]:
 
 def unknown_variables() -> list[str]:
     """Variables that look like settings and are none: probably misspelled, so worth a warning."""
-    known = {variable_of(name) for name in Settings.model_fields} | {CONNECTION_STRING}
-    return sorted(
-        name for name in os.environ if name.startswith(PREFIX) and name.upper() not in known
-    )
+    known = {variable_of(name) for name in Settings.model_fields} | {CONNECTION_STRING, *PAIR}
+    return sorted(key for key in os.environ if key.startswith(PREFIX) and key.upper() not in known)
 
 
 def read_table(path: Path) -> dict[str, object]:

@@ -74,8 +74,9 @@ def test_every_dependency_is_imported_and_says_why_it_is_there() -> None:
         for row in re.findall(r"^\| (`.*?) \|", architecture, re.MULTILINE)
         for name in re.findall(r"`([\w-]+)`", row)
     }
-    for_spark = (ROOT / "requirements" / "spark.in").read_text()
-    wanted |= set(re.findall(r"^[\w-]+", for_spark, re.MULTILINE))
+    for extra in ("spark", "paired"):
+        needed = (ROOT / "requirements" / f"{extra}.in").read_text()
+        wanted |= set(re.findall(r"^[\w-]+", needed, re.MULTILINE))
     assert explained == wanted
 
 

@@ -8,7 +8,8 @@ from postbus.broker.index_pages import Need, Pages
 from postbus.broker.ledger import Ledger
 from postbus.broker.message import LANES, OUTBOX, Message
 from postbus.broker.outbox import Outbox
-from postbus.broker.policy import Policy
+from postbus.broker.pings import accept_ping
+from postbus.broker.policy import Policy, admit
 from postbus.broker.queue import Queue
 from postbus.broker.session_queue import SessionQueue
 from postbus.broker.shared_state import SharedState
@@ -112,12 +113,29 @@ class Engine:
     ) -> list[int] | Need:
         """Store all of them or none; returns their sequence numbers. Duplicate detection may have
         to read first."""
+        for message in messages:
+            if message.is_ping:
+                return self._send_with_pings(messages, now, pages)
         history, own, topic = self.ledger.history, self.queues[0], self.topic
         if history is None:
             return own.send(messages, now) if topic is None else topic.publish(messages, now)
         if topic is None:
             return send_once(history, "Queue", own, own.store, messages, now, pages)
         return send_once(history, "Topic", own, topic.store, messages, now, pages)
+
+    def _send_with_pings(
+        self, messages: Sequence[Message], now: Instant, pages: Pages | None
+    ) -> list[int] | Need:
+        """Pings are admitted like messages; only their records are kept (R-PAIR-07)."""
+        own = self.own
+        kind = "Queue" if self.topic is None else "Topic"
+        admit(kind, own.name, own.policy, own.ledger.size_bytes, messages)
+        others = [message for message in messages if not message.is_ping]
+        numbers = self.send(others, now, pages) if others else []
+        if isinstance(numbers, Need):
+            return numbers
+        stored = iter(numbers)
+        return [accept_ping(own, each) if each.is_ping else next(stored) for each in messages]
 
     def foresee(self, messages: Sequence[Message], now: Instant) -> Need | None:
         """The pages that sending these messages would have to read. Changes nothing."""

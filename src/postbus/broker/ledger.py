@@ -145,6 +145,12 @@ class Ledger:
         if message.trail is not None:
             self.marks[message.trail.origin] = message.trail.origin_number
 
+    def ping(self, message: Message) -> None:
+        """A ping was accepted: its answer waits for the commit of this record."""
+        number = message.number
+        record = records.encode(RecordKind.PINGED, message, message.subqueue, ACTIVE, number)
+        self._emit(message, record)
+
     def _write_body(self, kind: RecordKind, message: Message, body: bytes) -> None:
         record = records.encode_with_body(kind, message, body)
         message.base = self.head

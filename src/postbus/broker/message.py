@@ -136,6 +136,7 @@ class Message:
         "header_size",
         "holder",
         "indexed",
+        "is_ping",
         "lane",
         "last_base",
         "layout",
@@ -196,6 +197,7 @@ class Message:
         self.indexed = False
         # Offset of the batch with its newest record; -1 if it was read from the store.
         self.last_base = -1
+        self.is_ping = False  # it only asks whether a message could be stored now
         # The layout of its bytes, noted by the code that made the message, to save a second look.
         self.layout: object = None
 
@@ -213,7 +215,7 @@ class Message:
         other.trail, other.layout = self.trail, self.layout
         other.token, other.holder = self.token, self.holder
         other.locked_until, other.delivered_at = self.locked_until, self.delivered_at
-        other.indexed = self.indexed
+        other.indexed, other.is_ping = self.indexed, self.is_ping
         return other
 
     @property

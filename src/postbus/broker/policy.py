@@ -77,7 +77,7 @@ def _check(name: str, policy: Policy, message: Message) -> None:
             f"The headers of the message take {message.header_size} bytes, "
             f"{policy.header_size_max} bytes are allowed on the entity '{name}'."
         )
-    if policy.requires_session and message.session_id is None:
+    if policy.requires_session and message.session_id is None and not message.is_ping:
         raise InvalidOperation(SESSION_MISSING)
     if len(message.message_id) > ID_LENGTH_MAX:
         raise InvalidArgument(f"The MessageId is longer than {ID_LENGTH_MAX} characters.")

@@ -60,6 +60,8 @@ class RecordKind(IntEnum):
     RESUBMITTED, a dead letter is back in its queue."""
     RESUBMITTED = 28
     """The message left a dead-letter queue to be sent again. The next record brings it in anew."""
+    PINGED = 29
+    """A ping was accepted (R-PAIR-07). The record has a number and no body, and nothing is kept."""
 
 
 class Effect(Enum):
@@ -143,6 +145,7 @@ MEANINGS: Final[dict[RecordKind, Meaning]] = {
     RecordKind.POSTED: Meaning(Effect.ADDS, "posted", has_body=True),
     RecordKind.PUT_BACK: Meaning(Effect.ADDS, "put-back", has_body=True),
     RecordKind.RESUBMITTED: Meaning(Effect.REMOVES, "resubmitted", meters=("resubmissions",)),
+    RecordKind.PINGED: Meaning(Effect.NOTHING, None, meters=("pings",)),
 }
 
 BRINGS_BODY: Final = frozenset(kind for kind, meaning in MEANINGS.items() if meaning.has_body)

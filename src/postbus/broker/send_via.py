@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from postbus.broker.engine import Engine
 from postbus.broker.message import OUTBOX, ForwardingInfo, Message
+from postbus.broker.pings import accept_ping
 from postbus.broker.policy import Policy, admit
 from postbus.broker.record_kinds import RecordKind
 from postbus.broker.subqueue_numbers import TRANSFER_DEAD_LETTER, kind_of
@@ -41,6 +42,9 @@ def post(engine: Engine, destination: int, messages: Sequence[Message], now: Ins
     """Put messages on their way to another fragment. They have been admitted."""
     ledger = engine.ledger
     for message in messages:
+        if message.is_ping:
+            accept_ping(engine.own, message)
+            continue
         raw = message.raw
         assert raw is not None
         message.number = message.enqueue_number = ledger.next_number()

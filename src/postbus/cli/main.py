@@ -17,6 +17,7 @@ import typer
 from postbus.cli.feed import app as feed
 from postbus.cli.pipeline import app as pipelines
 from postbus.cli.quick_imports import imported_quickly
+from postbus.cli.syphon import syphon
 from postbus.settings import (
     Settings,
     SettingsError,
@@ -39,6 +40,7 @@ app = typer.Typer(
 )
 app.add_typer(pipelines, name="pipeline")
 app.add_typer(feed, name="feed")
+app.command()(syphon)
 
 
 class Form(StrEnum):

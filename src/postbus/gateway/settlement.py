@@ -18,7 +18,6 @@ from postbus.broker.rewrite_bound import check_together
 from postbus.errors import MessageLockLost, ServiceBusError
 from postbus.gateway.refusals import Refusals
 from postbus.messages.envelope import Changes, change_properties
-from postbus.messages.pings import PING_TTL_MS, count_pings
 from postbus.model.times import Instant
 from postbus.runtime.loaded_fragment import LoadedFragment
 from postbus.runtime.reads import OrderedRequest
@@ -52,7 +51,6 @@ class Send(OrderedRequest):
         "_delivery",
         "_link",
         "_messages",
-        "_pings",
         "_refusals",
         "_sender",
     )
@@ -68,7 +66,6 @@ class Send(OrderedRequest):
     ) -> None:
         super().__init__(fragment, len(delivery.payload), grows=True)
         self._messages = messages
-        self._pings = count_pings(messages) if messages[0].ttl == PING_TTL_MS else 0
         self._link = link
         self._delivery = delivery
         self._refusals = refusals
@@ -86,7 +83,6 @@ class Send(OrderedRequest):
         meter = self.fragment.meter
         if meter is not None:
             meter.bytes_in += self.size
-            meter.pings += self._pings
         self._sender.answered()
 
     def refuse(self, error: ServiceBusError) -> None:

@@ -32,7 +32,6 @@ from postbus.http.long_poll import LongPoll
 from postbus.http.partitioned_poll import PartitionedPoll
 from postbus.messages.batches import DECODED_PER_TURN
 from postbus.messages.envelope import DECODED
-from postbus.messages.pings import PING
 from postbus.messages.translation import to_message
 from postbus.model.address import Address, SubQueue
 from postbus.model.plain_message import PlainMessage, ReceivedMessage
@@ -133,7 +132,6 @@ class Mailbox:
         else:
             await self._ask(entity, entity.only_fragment, Store(stored), size)
         entity.meter.bytes_in += size
-        entity.meter.pings += sum([message.content_type == PING for message in messages])
 
     async def _spread(
         self, entity: Entity, messages: list[PlainMessage], stored: list[Message], size: int

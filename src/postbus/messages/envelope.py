@@ -35,6 +35,7 @@ from postbus.amqp.sections import (
 )
 from postbus.broker.message import NO_TTL, SCHEDULED, Message, NewProperties
 from postbus.errors import InvalidArgument, InvalidOperation, MessageSizeExceeded
+from postbus.messages.pings import is_ping
 from postbus.model.limits import FEW_HEADER_BYTES, HEADER_VALUES_MAX
 from postbus.model.times import MAX_TICKS, TICKS_PER_MS, Instant
 
@@ -156,8 +157,8 @@ def read_message(
         scheduled_at,
         sections.body - (sections.message_annotations - sections.delivery_annotations),
     )
-    message.partition_key = partition_key
-    message.layout = sections
+    message.partition_key, message.layout = partition_key, sections
+    message.is_ping = is_ping(payload, sections)
     return message
 
 

@@ -1,25 +1,16 @@
-"""Messages that only ask whether an entity takes messages (R-PAIR-07).
+"""Pings as they come in: messages that only ask whether an entity takes messages (R-PAIR-07)."""
 
-The cost of an entity counts them apart (R-COST-01).
-"""
-
-from collections.abc import Sequence
 from typing import Final
 
-from postbus.amqp.sections import read_properties, scan
-from postbus.broker.message import Message
+from postbus.amqp.sections import Sections, read_properties
 
 PING: Final = "application/vnd.ms-servicebus-ping"
-"""Their content type."""
-PING_TTL_MS: Final = 1_000
-"""Pings live for a second. Few other messages do, so few others must be decoded to tell."""
+"""Their content type, and all that makes a ping: neither its body nor its time to live counts."""
+_BYTES: Final = PING.encode()
 
 
-def count_pings(messages: Sequence[Message]) -> int:
-    """How many of these messages, which are about to be sent, are pings."""
-    found = 0
-    for message in messages:
-        raw = message.raw
-        if message.ttl == PING_TTL_MS and raw is not None:
-            found += read_properties(raw, scan(raw)).content_type == PING
-    return found
+def is_ping(payload: bytes, sections: Sections) -> bool:
+    """Tell a ping from other messages, which pay for a search in their properties section only."""
+    if payload.find(_BYTES, sections.properties, sections.application_properties) < 0:
+        return False
+    return read_properties(payload, sections).content_type == PING  # and not another field

@@ -68,8 +68,8 @@ ENTITY_COUNTERS: Final = (
     Family(
         "postbus_pings_total",
         _ENTITY,
-        "Messages among those accepted that only ask whether the entity takes any: their content "
-        "type is `application/vnd.ms-servicebus-ping`",
+        "Pings accepted: messages that only ask whether the entity takes any, and that nobody "
+        "receives. Their content type is `application/vnd.ms-servicebus-ping`",
         "pings",
     ),
     Family(

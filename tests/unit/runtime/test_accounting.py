@@ -33,6 +33,7 @@ COUNTS = {
     RecordKind.ARRIVED: {"arrivals"},
     RecordKind.FORWARDED: {"forwards"},
     RecordKind.RESUBMITTED: {"resubmissions"},
+    RecordKind.PINGED: {"pings"},
 }
 
 
