@@ -30,7 +30,7 @@ RECORD: Final = np.dtype(
 )
 _NO_SESSION: Final = 0xFFFF
 _EXTRA_SIZE: Final = 5
-PROPERTIES, REASON, DESCRIPTION, SOURCE, TRAIL = 1, 2, 3, 4, 5
+PROPERTIES, REASON, DESCRIPTION, SOURCE, TRAIL, PARTITION_KEY = 1, 2, 3, 4, 5, 6
 """Tags of extras."""
 ORIGIN_AT, ORIGIN_NUMBER_AT = 21, 29
 """Places in a trail (`postbus.broker.message`)."""
@@ -105,7 +105,7 @@ class Records:
         place = self.session_ends
         found = {
             tag: Spans(place.copy(), place.copy(), np.zeros(len(self), np.bool_))
-            for tag in (PROPERTIES, REASON, DESCRIPTION, SOURCE, TRAIL)
+            for tag in (PROPERTIES, REASON, DESCRIPTION, SOURCE, TRAIL, PARTITION_KEY)
         }
         position = place.copy()
         rows = np.flatnonzero(position < self.extras_ends)

@@ -165,7 +165,6 @@ async def test_runtime_counts_follow_the_messages(
 @pytest.mark.parametrize(
     ("field", "named", "value"),
     [
-        ("enable_partitioning", "EnablePartitioning", True),
         ("forward_to", "ForwardTo", "elsewhere"),
         ("forward_dead_lettered_messages_to", "ForwardDeadLetteredMessagesTo", "elsewhere"),
     ],

@@ -54,15 +54,6 @@ test("runtime counts follow the messages", async (t) => {
   assert.ok(counts.sizeInBytes > 0);
 });
 
-test("enablePartitioning is refused by name", async () => {
-  // never accepted and ignored
-  await assert.rejects(makeQueue({ enablePartitioning: true }), (error) => {
-    assert.equal(error.statusCode, 400);
-    assert.match(error.message, /EnablePartitioning/);
-    return true;
-  });
-});
-
 test("an unknown queue is not found", async (t) => {
   // wire §7.2
   const client = connect(t);

@@ -368,7 +368,7 @@ QUEUE_FAULTS = [
         {COUNT, REPLAY, FULL, MATCH},
         patched(delta, "to_row", _count_not_indexed),
     ),
-    Fault("given out before the commit under way", {FIRST}, _hasty),
+    Fault("given out before the commit under way", {FIRST, ORDER}, _hasty),
     Fault("durable by its body alone", {FIRST}, patched(Ledger, "is_durable", _by_its_body)),
     Fault("durable by its first record", {FIRST}, patched(Ledger, "_emit", _only_new)),
     Fault("overtaken by a durable message", {ORDER}, patched(Turn, "deliver", _overtaking)),

@@ -52,6 +52,7 @@ DUPLICATE     nothing duplicate             -    -  origin duplicates
 POSTED        adds    posted                body -  -      -
 PUT_BACK      adds    put-back              body -  -      -
 RESUBMITTED   removes resubmitted           -    -  -      resubmissions
+PINGED        nothing -                     -    -  -      pings
 """
 BODY = b"body"
 ORIGIN, ORIGIN_NUMBER = 40, 3

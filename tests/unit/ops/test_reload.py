@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import structlog
 
+from postbus.broker.destination import Destination
 from postbus.config.mistakes import ConfigError
 from postbus.config.steps import Outcome
 from postbus.errors import QuotaExceeded
@@ -108,7 +109,7 @@ async def test_the_first_start_makes_everything_that_is_in_the_file(start: Any) 
     eu = topic.subscription("eu")
     assert [rule.name for rule in topic.subscription("all").rules()] == ["$Default"]
     assert [rule.name for rule in eu.rules()] == ["eu", "vip"]
-    assert eu.forward_to == queue.only_fragment.id
+    assert eu.forward_to == Destination((queue.only_fragment.id,))
     assert (topic.sql_filter_count, topic.correlation_filter_count) == (2, 1)
     assert await bed.reload() == Outcome()
 
@@ -350,8 +351,9 @@ async def test_queues_that_forward_in_a_circle_are_made(start: Any) -> None:
         "[queues.c]\nforward_dead_lettered_messages_to = 'c'"
     )
     a, b, c = bed.namespace.queues()
-    assert (a.forward_to, b.forward_to) == (b.only_fragment.id, a.only_fragment.id)
-    assert c.forward_dead_letters_to == c.only_fragment.id
+    assert a.forward_to == Destination((b.only_fragment.id,))
+    assert b.forward_to == Destination((a.only_fragment.id,))
+    assert c.forward_dead_letters_to == Destination((c.only_fragment.id,))
     assert await bed.reload() == Outcome()
 
 
