@@ -39,6 +39,12 @@ FAILED_OVER, BROKEN = PathState.FAILED_OVER, PathState.BROKEN
 Open = Callable[..., PairedBus]
 
 
+waits_long = pytest.mark.parametrize(
+    "open_pair", ["async", pytest.param("sync", marks=pytest.mark.long)], indirect=True
+)
+"""Waits for intervals and time-outs, which the facade of the sync flavour does not change."""
+
+
 @pytest.fixture(scope="module")
 def secondary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server = Server(tmp_path_factory.mktemp("secondary") / "data").start()
@@ -82,6 +88,7 @@ def administration(secondary: Server) -> Iterator[Administration]:
     administration.close()
 
 
+@waits_long
 async def test_r_pair_01_while_the_primary_is_healthy_nothing_changes(
     open_pair: Open, primary: Server, secondary: Server
 ) -> None:
@@ -177,6 +184,7 @@ async def test_r_pair_02_no_backlog_queue_at_all_is_an_error(
             await sender.send_messages(sent(2))
 
 
+@waits_long
 async def test_r_pair_04_callers_get_the_error_until_the_interval_is_over(
     open_pair: Open, primary: Server, secondary: Server
 ) -> None:
@@ -204,6 +212,7 @@ async def test_r_pair_04_callers_get_the_error_until_the_interval_is_over(
     assert (status.path, status.state, status.diverted) == ("orders", FAILED_OVER, 3)
 
 
+@waits_long
 async def test_r_pair_05_07_a_failover_ends_with_the_first_good_ping(
     open_pair: Open, primary: Server, secondary: Server
 ) -> None:
@@ -226,6 +235,7 @@ async def test_r_pair_05_07_a_failover_ends_with_the_first_good_ping(
     assert status.pings >= 1 and status.diverted == 3
 
 
+@waits_long
 async def test_a_frozen_primary_holds_no_send_longer_than_its_timeout(
     open_pair: Open, primary: Server, secondary: Server
 ) -> None:
@@ -252,6 +262,7 @@ async def test_a_frozen_primary_holds_no_send_longer_than_its_timeout(
     assert {"id-1", "id-7"} <= set(ids(await drain(primary, "orders")))
 
 
+@waits_long
 async def test_a_call_under_way_when_failover_begins_goes_on_to_the_backlog(
     open_pair: Open, primary: Server, secondary: Server
 ) -> None:
@@ -271,6 +282,7 @@ async def test_a_call_under_way_when_failover_begins_goes_on_to_the_backlog(
     assert ids(await drain(secondary, *pair.client.backlog_queues)) == ["id-3"]
 
 
+@waits_long
 async def test_r_pair_07_a_queue_that_is_gone_is_no_outage_and_breaks_its_path(
     open_pair: Open, primary: Server, secondary: Server
 ) -> None:
@@ -417,6 +429,7 @@ async def test_r_pair_01_an_application_may_end_a_failover(
     assert ids(await drain(primary, "orders")) == ["id-2"]
 
 
+@waits_long
 async def test_nothing_acknowledged_is_lost_through_kills_and_freezes(
     open_pair: Open, primary: Server, secondary: Server
 ) -> None:

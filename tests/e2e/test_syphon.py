@@ -132,6 +132,7 @@ async def test_r_pair_10_messages_come_back_as_they_were_sent(
     await bus.close()
 
 
+@pytest.mark.long
 async def test_r_pair_10_nothing_is_lost_or_doubled_though_syphons_are_killed(
     primary: Server, secondary: Server, syphons: Callable[..., Syphons]
 ) -> None:
