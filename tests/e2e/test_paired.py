@@ -429,7 +429,7 @@ async def test_r_pair_01_an_application_may_end_a_failover(
     assert ids(await drain(primary, "orders")) == ["id-2"]
 
 
-@waits_long
+@pytest.mark.long
 async def test_nothing_acknowledged_is_lost_through_kills_and_freezes(
     open_pair: Open, primary: Server, secondary: Server
 ) -> None:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.interpreted_only
 FIRST = int(os.environ.get("POSTBUS_SIM_FROM", "0"))
 AT_ONCE = 20
 WORLDS = {
-    QUEUES: int(os.environ.get("POSTBUS_SIM_SEEDS", "200")),
+    QUEUES: int(os.environ.get("POSTBUS_SIM_SEEDS", "140")),
     TOPICS: int(os.environ.get("POSTBUS_SIM_TOPIC_SEEDS", "50")),
     SESSIONS: int(os.environ.get("POSTBUS_SIM_SESSION_SEEDS", "40")),
     EVERYTHING: int(os.environ.get("POSTBUS_SIM_MIXED_SEEDS", "20")),
