@@ -1,4 +1,8 @@
-"""Partitioned queues and topics: keys, fragments, and requests that several fragments answer."""
+"""Partitioned queues and topics: keys, fragments, and requests that several fragments answer.
+
+R-PART-02, R-PART-05, R-PART-06, R-PART-08, R-PART-09, R-PART-10, R-PART-11, R-PART-12, R-PART-14,
+R-PART-21.
+"""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ def ping(body: bytes = b"", **fields: object) -> ServiceBusMessage:
 async def test_r_pair_07_a_ping_is_accepted_and_shown_to_nobody(
     bus: Bus, server: Server, administration: Administration
 ) -> None:
+    """R-PAIR-07."""
     queue = administration.make_queue(
         requires_duplicate_detection=True, dead_lettering_on_message_expiration=True
     )
@@ -50,6 +51,7 @@ async def test_r_pair_07_a_ping_is_accepted_and_shown_to_nobody(
 async def test_r_pair_07_a_ping_reaches_no_subscription(
     bus: Bus, topic: Topic, subscription: Subscription
 ) -> None:
+    """R-PAIR-07."""
     await bus.send(topic, ping(), ServiceBusMessage("after"))
     assert texts(await bus.receive(subscription)) == ["after"]
     assert await bus.peek(subscription) == []
@@ -58,6 +60,7 @@ async def test_r_pair_07_a_ping_reaches_no_subscription(
 async def test_r_pair_07_a_ping_to_a_queue_with_sessions_opens_none(
     bus: Bus, administration: Administration
 ) -> None:
+    """R-PAIR-07."""
     queue = administration.make_queue(requires_session=True)
     await bus.send(queue, ping(session_id=str(uuid4())), ping())
     assert await bus.sessions(queue) == []
@@ -66,6 +69,7 @@ async def test_r_pair_07_a_ping_to_a_queue_with_sessions_opens_none(
 async def test_r_pair_07_a_ping_is_refused_where_a_message_would_be(
     bus: Bus, queue: str, administration: Administration
 ) -> None:
+    """R-PAIR-07."""
     administration.update(queue, status="SendDisabled")
     with pytest.raises(MessagingEntityDisabledError):
         await bus.send(queue, ping())

@@ -1,4 +1,7 @@
-"""A paired client with two real namespaces: sends survive what happens to the primary."""
+"""A paired client with two real namespaces: sends survive what happens to the primary.
+
+R-PAIR-01, R-PAIR-02, R-PAIR-03, R-PAIR-04, R-PAIR-05, R-PAIR-06, R-PAIR-07, R-PAIR-08, R-PAIR-09.
+"""
 
 from __future__ import annotations
 

@@ -151,6 +151,7 @@ async def test_the_message_lacks_a_session(
 async def test_r_pair_04_a_disabled_entity_or_a_large_message_is_no_outage(
     flavour: str, server: Server, administration: Administration, tmp_path: Path
 ) -> None:
+    """R-PAIR-04."""
     secondary = Server(tmp_path / "secondary").start()
     queue = administration.make_queue()
     administration.update(queue, status="SendDisabled")

@@ -69,7 +69,9 @@ async def receive_all(bus: Bus, found: Counter[str], count: int) -> None:
 async def test_r_pair_10_a_hundred_thousand_messages_arrive_exactly_once(
     make_server: Callable[..., Server], tmp_path: Path
 ) -> None:
-    """Queues, topics and sessions with duplicate detection; kills and freezes of the primary; ten
+    """R-PAIR-10.
+
+    Queues, topics and sessions with duplicate detection; kills and freezes of the primary; ten
     kills of the syphon."""
     primary = make_server(data="primary").start()
     secondary = make_server(data="secondary").start()

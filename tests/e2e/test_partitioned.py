@@ -20,6 +20,7 @@ from tests.support.server import COMMAND, Server
 async def test_r_part_13_a_key_has_its_fragment_after_a_restart_too(
     server: Server, open_bus: Callable[..., Bus], ending: str
 ) -> None:
+    """R-PART-13."""
     administration = Administration(server.connection_string)
     administration.partitioned = True
     queue, sessions = administration.make_queue(), administration.make_queue(requires_session=True)
@@ -57,6 +58,7 @@ async def test_r_part_13_a_key_has_its_fragment_after_a_restart_too(
 
 
 async def test_r_part_20_a_namespace_has_a_hundred_partitioned_entities(server: Server) -> None:
+    """R-PART-20."""
     administration = Administration(server.connection_string)
     queues = [administration.make_queue(enable_partitioning=True) for _ in range(99)]
     administration.make_topic(enable_partitioning=True)

@@ -91,6 +91,7 @@ def backlog_size(administration: Administration, pair: PairedBus) -> int:
 async def test_r_pair_10_messages_come_back_as_they_were_sent(
     primary: Server, secondary: Server, syphons: Callable[..., Syphons]
 ) -> None:
+    """R-PAIR-10."""
     pair = PairedBus("async", primary.connection_string, secondary.connection_string,
                      failover_interval=0)  # fmt: skip
     setup = Administration(primary.connection_string)
@@ -136,7 +137,7 @@ async def test_r_pair_10_messages_come_back_as_they_were_sent(
 async def test_r_pair_10_nothing_is_lost_or_doubled_though_syphons_are_killed(
     primary: Server, secondary: Server, syphons: Callable[..., Syphons]
 ) -> None:
-    """With duplicate detection at the destination; two syphons at once."""
+    """R-PAIR-10: With duplicate detection at the destination; two syphons at once."""
     setup = Administration(primary.connection_string)
     setup.client.create_queue("once", requires_duplicate_detection=True)
     setup.close()
@@ -170,6 +171,7 @@ async def test_r_pair_10_nothing_is_lost_or_doubled_though_syphons_are_killed(
 async def test_r_pair_10_what_cannot_be_delivered_is_a_dead_letter_and_the_rest_goes_on(
     primary: Server, secondary: Server
 ) -> None:
+    """R-PAIR-10."""
     setup = Administration(primary.connection_string)
     for name in ("short", "shut", "needs-session"):
         setup.client.create_queue(name, requires_session=name == "needs-session")
@@ -213,6 +215,7 @@ async def test_r_pair_10_what_cannot_be_delivered_is_a_dead_letter_and_the_rest_
 async def test_r_pair_10_a_syphon_waits_for_a_primary_that_is_down(
     primary: Server, secondary: Server
 ) -> None:
+    """R-PAIR-10."""
     pair = PairedBus("async", primary.connection_string, secondary.connection_string,
                      failover_interval=0)  # fmt: skip
     await divert(pair, primary, ("orders", "queue", [sent(n) for n in range(20)]))
@@ -233,6 +236,7 @@ async def test_r_pair_10_a_syphon_waits_for_a_primary_that_is_down(
 async def test_r_pair_10_a_client_may_run_the_syphon_itself(
     primary: Server, secondary: Server, flavour: str
 ) -> None:
+    """R-PAIR-10."""
     ends = primary.connection_string, secondary.connection_string
     pair = PairedBus(flavour, *ends, failover_interval=0, enable_syphon=True)
     await pair.call("pair")
@@ -252,6 +256,7 @@ async def test_r_pair_10_a_client_may_run_the_syphon_itself(
 async def test_r_pair_11_a_pair_whose_syphon_is_refused_is_at_fault(
     primary: Server, secondary: Server, flavour: str
 ) -> None:
+    """R-PAIR-11."""
     ends = primary.connection_string, secondary.connection_string
     pair = PairedBus(flavour, *ends, failover_interval=0)
     await divert(pair, primary, ("orders", "queue", sent(1)))
@@ -275,7 +280,7 @@ async def test_r_pair_11_a_pair_whose_syphon_is_refused_is_at_fault(
 async def test_r_pair_12_the_costs_are_those_that_the_page_gives(
     primary: Server, secondary: Server
 ) -> None:
-    """By the broker's own meters; a poll is shortened from 15 minutes to a second."""
+    """R-PAIR-12: By the broker's own meters; a poll is shortened from 15 minutes to a second."""
     ends = primary.connection_string, secondary.connection_string
     pair = PairedBus("async", *ends, failover_interval=0)
     await pair.call("pair")
@@ -314,6 +319,7 @@ async def test_r_pair_12_the_costs_are_those_that_the_page_gives(
 async def test_r_pair_11_a_key_that_is_refused_ends_the_syphon_at_once(
     primary: Server, secondary: Server, wrong: str
 ) -> None:
+    """R-PAIR-11."""
     pair = PairedBus("async", primary.connection_string, secondary.connection_string,
                      failover_interval=0)  # fmt: skip
     await divert(pair, primary, ("orders", "queue", sent(1)))

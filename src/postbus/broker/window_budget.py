@@ -8,6 +8,7 @@ Three quarters are for windows, one for deltas. Time plays no part: a window is 
 received from many times, and it was not.
 """
 
+from abc import abstractmethod
 from typing import Final
 
 MESSAGE_BYTES: Final = 640
@@ -32,13 +33,13 @@ class BudgetHolder:
         """Does it hold more than the minimum?"""
 
     @property
+    @abstractmethod
     def held(self) -> int:
         """Bytes that it holds of the budget."""
-        raise NotImplementedError
 
+    @abstractmethod
     def shrink(self, target: int) -> None:
         """Give back memory beyond `target` bytes, but keep the minimum."""
-        raise NotImplementedError
 
 
 class WindowBudget:

@@ -32,6 +32,7 @@ def aims(place: Place, *messages: Message) -> list[int]:
 
 
 def test_r_part_19_a_session_id_or_a_partition_key_chooses_the_fragment() -> None:
+    """R-PART-19."""
     place = source(Destination(FRAGMENT_IDS))
     found = aims(place, keyed("a", "k"), keyed("b", None, "k"), keyed("c", "k"))
     assert found == [FRAGMENT_IDS[fragment_of("k")]] * 3

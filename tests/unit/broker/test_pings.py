@@ -22,6 +22,7 @@ def ping(body: bytes = b"ping", message_id: str = "p", scheduled_at: int = 0) ->
 
 
 def test_r_pair_07_a_ping_leaves_a_record_and_nothing_else() -> None:
+    """R-PAIR-07."""
     engine = Engine()
     [number] = engine.send_messages(ping())
     [record] = written(engine)
@@ -43,6 +44,7 @@ def test_r_pair_07_a_ping_leaves_a_record_and_nothing_else() -> None:
 def test_r_pair_07_a_ping_is_refused_where_a_message_would_be(
     policy: Policy, refusal: type[ServiceBusError]
 ) -> None:
+    """R-PAIR-07."""
     engine = Engine(Policy())
     engine.send(b"ten bytes.")
     engine.queue.policy = policy
@@ -69,6 +71,7 @@ def test_pings_in_a_batch_are_left_out_of_it() -> None:
 
 
 def test_r_pair_07_the_id_of_a_ping_is_not_noted_and_not_looked_for() -> None:
+    """R-PAIR-07."""
     engine = Engine(FINDS)
     engine.send_messages(ping(message_id="same"))
     engine.send_messages(ping(message_id="same"), Message(b"x", "same"))
@@ -85,6 +88,7 @@ def test_a_scheduled_ping_is_answered_at_once() -> None:
 
 
 def test_r_pair_07_a_ping_to_a_topic_reaches_no_subscription() -> None:
+    """R-PAIR-07."""
     place = Place(matcher=Sorter())
     place.subscribe(1)
     place.turn(lambda: place.engine.send([ping()], place.now))

@@ -103,6 +103,7 @@ async def queue() -> AsyncIterator[Partitioned]:
 async def test_r_part_10_a_full_fragment_diverts_to_the_others_until_all_are_full(
     queue: Partitioned,
 ) -> None:
+    """R-PART-10."""
     queue.limit(10, *range(1, FRAGMENTS))
     queue.limit(3 * len(BODY), 0)
     for _ in range(3):
@@ -116,6 +117,7 @@ async def test_r_part_10_a_full_fragment_diverts_to_the_others_until_all_are_ful
 
 
 async def test_r_part_10_a_full_fragment_diverts_what_comes_over_http(queue: Partitioned) -> None:
+    """R-PART-10."""
     queue.limit(10, *range(FRAGMENTS - 1))
     for _ in range(2):
         await queue.mailbox.send(ORDERS, [PlainMessage(b"1"), PlainMessage(b"2")], allowed)
@@ -129,6 +131,7 @@ async def test_r_part_10_a_full_fragment_diverts_what_comes_over_http(queue: Par
 
 
 async def test_r_part_15_a_message_with_a_key_is_never_stored_elsewhere(queue: Partitioned) -> None:
+    """R-PART-15."""
     queue.limit(10, fragment_of("k"))
     with pytest.raises(QuotaExceeded):
         await queue.mailbox.send(ORDERS, [PlainMessage(b"1", partition_key="k")], allowed)

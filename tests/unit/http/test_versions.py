@@ -61,6 +61,7 @@ async def test_what_a_version_does_not_show_cannot_be_set_by_it(kind: str) -> No
 
 @pytest.mark.parametrize("kind", ["QueueDescription", "TopicDescription"])
 async def test_r_part_09_partitioning_is_chosen_by_a_version_that_shows_it(kind: str) -> None:
+    """R-PART-09."""
     client = Client(application(MemoryNamespace()))
     body = entry("<EnablePartitioning>true</EnablePartitioning>", kind)
     refused = await client.put("/wide?api-version=2013-08", body)

@@ -51,6 +51,7 @@ def diverted(values: dict[str, Any], body: bytes = encode_data(b"body"), count: 
 
 
 def test_r_pair_10_what_was_moved_to_properties_is_back_in_its_place() -> None:
+    """R-PAIR-10."""
     payload = diverted(
         {
             "x-ms-sessionid": "s",
@@ -117,6 +118,7 @@ def test_a_time_to_live_is_milliseconds_or_a_time_span(value: object, ttl: int) 
 def test_r_pair_10_a_property_that_is_missing_or_of_a_wrong_type_is_named(
     values: dict[str, Any], named: str
 ) -> None:
+    """R-PAIR-10."""
     with pytest.raises(NotDiverted, match=named):
         restore(diverted(values), NOW)
 

@@ -327,6 +327,7 @@ def test_what_is_fixed_at_creation_stays_where_an_update_leaves_it_out() -> None
 def test_r_part_10_the_size_of_a_partitioned_entity_is_sent_as_it_is_or_as_it_is_shown(
     sent: int,
 ) -> None:
+    """R-PART-10."""
     present = QueueDescription(enable_partitioning=True)
     created = described(EnablePartitioning=True, MaxSizeInMegabytes=sent)
     updated = describe(QUEUE, {"MaxSizeInMegabytes": sent}, present, present)

@@ -14,7 +14,7 @@ from postbus.model.partitioning import FRAGMENTS, fragment_of, key_of
     ("key", "index"), [("", 0), ("a", 3), ("session-1", 14), ("order-42", 14), ("é", 14), ("A", 11)]
 )
 def test_r_part_13_a_key_always_chooses_the_same_fragment(key: str, index: int) -> None:
-    """Stored messages lie there: these values never change (docs/partitioning.md)."""
+    """R-PART-13: Stored messages lie there: these values never change (docs/partitioning.md)."""
     assert fragment_of(key) == index
 
 
@@ -38,6 +38,7 @@ def test_a_key_that_is_no_valid_text_chooses_a_fragment_too() -> None:
 def test_r_part_11_session_id_before_partition_key_before_message_id(
     session_id: str | None, partition_key: str | None, finds_duplicates: bool, key: str | None
 ) -> None:
+    """R-PART-11."""
     assert key_of(session_id, partition_key, "id", finds_duplicates) == key
 
 

@@ -45,6 +45,7 @@ def fill(fragment: Any, size: int = 100) -> None:
 
 
 def test_r_part_14_sends_without_a_key_are_dealt_exactly_evenly() -> None:
+    """R-PART-14."""
     spread = Spread(fragments(), False)
     dealt = Counter(spread.choose(None).index for _ in range(16_000))
     assert dealt == dict.fromkeys(range(FRAGMENTS), 1_000)
@@ -52,6 +53,7 @@ def test_r_part_14_sends_without_a_key_are_dealt_exactly_evenly() -> None:
 
 @pytest.mark.interpreted_only
 def test_r_part_05_a_key_chooses_one_fragment_whatever_state_that_is_in() -> None:
+    """R-PART-05."""
     made = fragments()
     fill(made[fragment_of("a")])
     spread = Spread(made, False)
@@ -62,6 +64,7 @@ def test_r_part_05_a_key_chooses_one_fragment_whatever_state_that_is_in() -> Non
 
 @pytest.mark.interpreted_only
 def test_r_part_10_full_fragments_are_passed_over_until_all_are_full() -> None:
+    """R-PART-10."""
     made = fragments()
     spread = Spread(made, False)
     for fragment in made[1:]:

@@ -36,6 +36,7 @@ def pair(primary: Any, secondary: Any, **options: Any) -> AsyncPairedServiceBusC
 
 @pytest.mark.parametrize("kind", [PairedServiceBusClient, AsyncPairedServiceBusClient])
 def test_r_pair_01_a_namespace_is_not_paired_with_itself(kind: Any) -> None:
+    """R-PAIR-01."""
     with pytest.raises(ValueError, match="itself"):
         kind.from_connection_string(ONE, secondary=ONE.replace("localhost", "LOCALHOST"))
     with pytest.raises(ValueError, match="itself"):
@@ -44,11 +45,13 @@ def test_r_pair_01_a_namespace_is_not_paired_with_itself(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", [PairedServiceBusClient, AsyncPairedServiceBusClient])
 def test_r_pair_02_a_primary_without_a_name_needs_one(kind: Any) -> None:
+    """R-PAIR-02."""
     with pytest.raises(ValueError, match="primary_name"):
         kind.from_connection_string(ONE, secondary=TWO)
 
 
 def test_r_pair_01_a_client_is_paired_once() -> None:
+    """R-PAIR-01."""
     primary = ready(ONE)
     paired = pair(primary, ready(TWO))
     with pytest.raises(ValueError, match="already"):

@@ -17,6 +17,7 @@ WHEN = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 def test_r_pair_08_session_life_and_schedule_become_properties() -> None:
+    """R-PAIR-08."""
     message = ServiceBusMessage(
         b"body",
         message_id="id",
@@ -62,6 +63,7 @@ def test_a_schedule_in_milliseconds_is_a_time_as_well() -> None:
 @pytest.mark.parametrize("name", sorted(NAMES))
 @pytest.mark.parametrize("as_bytes", [False, True])
 def test_r_pair_08_a_message_with_one_of_the_names_is_refused(name: str, as_bytes: bool) -> None:
+    """R-PAIR-08."""
     key: Any = name.encode() if as_bytes else name
     message = ServiceBusMessage("x", application_properties={key: "taken"})
     with pytest.raises(ValueError, match=name):
@@ -69,6 +71,7 @@ def test_r_pair_08_a_message_with_one_of_the_names_is_refused(name: str, as_byte
 
 
 def test_r_pair_08_a_message_without_id_is_given_one_and_the_callers_stays_without() -> None:
+    """R-PAIR-08."""
     message = AmqpAnnotatedMessage(data_body=b"x")
     first, second = with_id(message), with_id(message)
     assert first.properties is not None and second.properties is not None
@@ -101,6 +104,7 @@ def test_every_form_of_a_send_is_listed() -> None:
 
 
 def test_r_pair_07_a_ping_is_empty_and_short_lived_with_ids_of_its_own() -> None:
+    """R-PAIR-07."""
     one, two = make_ping(), make_ping()
     assert b"".join(one.body) == b"" and one.time_to_live == timedelta(seconds=1)
     assert one.content_type == "application/vnd.ms-servicebus-ping"

@@ -35,6 +35,7 @@ LOG.disabled = True
     ],
 )
 def test_r_pair_04_what_a_condition_means(condition: str, failure: Failure) -> None:
+    """R-PAIR-04."""
     raised = AMQPException(condition.encode(), description="why")
     error = PyamqpTransport.create_servicebus_exception(LOG, raised)
     assert failure_of(error) is failure
@@ -43,6 +44,7 @@ def test_r_pair_04_what_a_condition_means(condition: str, failure: Failure) -> N
 
 @pytest.mark.parametrize("inner", [OSError(5), TimeoutError(), ssl.SSLError(1)])
 def test_r_pair_04_a_network_error_that_the_sdk_has_no_word_for_counts(inner: Exception) -> None:
+    """R-PAIR-04."""
     assert (
         failure_of(PyamqpTransport.create_servicebus_exception(LOG, inner)) is Failure.UNREACHABLE
     )
@@ -50,8 +52,10 @@ def test_r_pair_04_a_network_error_that_the_sdk_has_no_word_for_counts(inner: Ex
 
 @pytest.mark.parametrize("error", [ValueError(), TypeError(), asyncio.CancelledError()])
 def test_r_pair_04_mistakes_of_the_program_do_not_count(error: BaseException) -> None:
+    """R-PAIR-04."""
     assert failure_of(error) is Failure.PROGRAM and not counts(Failure.PROGRAM, True)
 
 
 def test_r_pair_04_a_busy_server_counts_by_option() -> None:
+    """R-PAIR-04."""
     assert counts(Failure.BUSY, True) and not counts(Failure.BUSY, False)

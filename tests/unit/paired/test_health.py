@@ -69,6 +69,7 @@ def test_the_table_has_every_state_and_event() -> None:
 
 
 def test_r_pair_04_the_interval_begins_with_the_first_failure_and_only_once() -> None:
+    """R-PAIR-04."""
     path = path_in(SUSPECT, [])
     for at in (10.0, 30.0, 59.0):
         path.handle(PathEvent.FAILED, at, OSError("again"))
@@ -79,6 +80,7 @@ def test_r_pair_04_the_interval_begins_with_the_first_failure_and_only_once() ->
 
 
 def test_r_pair_04_a_success_cancels_the_interval() -> None:
+    """R-PAIR-04."""
     path = path_in(SUSPECT, [])
     path.handle(PathEvent.SENT, 59.0)
     assert path.advance(1_000.0) is HEALTHY and path.due is None
@@ -87,11 +89,13 @@ def test_r_pair_04_a_success_cancels_the_interval() -> None:
 
 
 def test_r_pair_04_an_interval_of_zero_is_over_at_once() -> None:
+    """R-PAIR-04."""
     path = path_in(SUSPECT, [], failover_s=0.0)
     assert path.advance(0.0) is FAILED_OVER
 
 
 def test_r_pair_05_the_first_ping_is_due_an_interval_after_failover() -> None:
+    """R-PAIR-05."""
     path = path_in(FAILED_OVER, [])
     assert path.due == FAILOVER_S + PING_S
     assert not path.claim_ping(FAILOVER_S + PING_S - 0.1)
@@ -99,6 +103,7 @@ def test_r_pair_05_the_first_ping_is_due_an_interval_after_failover() -> None:
 
 
 def test_r_pair_07_the_next_ping_is_due_an_interval_after_the_answer() -> None:
+    """R-PAIR-07."""
     path = path_in(FAILED_OVER, [])
     assert path.claim_ping(100.0) and not path.claim_ping(200.0), "one at a time"
     assert path.due is None
@@ -107,6 +112,7 @@ def test_r_pair_07_the_next_ping_is_due_an_interval_after_the_answer() -> None:
 
 
 def test_r_pair_07_a_broken_path_keeps_the_last_refusal_and_goes_on_with_pings() -> None:
+    """R-PAIR-07."""
     path = path_in(BROKEN, [])
     assert path.error is GONE
     later = LookupError("still gone")
@@ -194,6 +200,7 @@ def test_random_timelines_keep_the_promises(
 
 
 def test_r_pair_06_a_backlog_queue_that_failed_rests_for_all_and_comes_back() -> None:
+    """R-PAIR-06."""
     rotation = Rotation(["a", "b", "c"], 10.0, lambda n: n - 1)
     assert rotation.choose(0.0, None) == "c" and rotation.choose(0.0, "a") == "a"
     rotation.take_out("c", 0.0)

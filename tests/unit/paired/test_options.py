@@ -11,6 +11,7 @@ from postbus.paired.options import SendAvailability
 
 
 def test_r_pair_01_the_defaults() -> None:
+    """R-PAIR-01."""
     options = SendAvailability()
     assert options.backlog_queue_count == 10
     assert options.failover_interval == options.ping_primary_interval == 60
@@ -28,6 +29,7 @@ def test_r_pair_01_the_defaults() -> None:
 def test_r_pair_01_an_option_out_of_bounds_is_refused(
     name: str, least: Any, most: Any, beyond: list[Any]
 ) -> None:
+    """R-PAIR-01."""
     for value in (least, most):
         assert getattr(SendAvailability(**{name: value}), name) == value
     for value in beyond:
@@ -36,6 +38,7 @@ def test_r_pair_01_an_option_out_of_bounds_is_refused(
 
 
 def test_r_pair_02_the_backlog_queues_are_named_after_the_primary() -> None:
+    """R-PAIR-02."""
     paths = backlog_paths("Contoso.servicebus.windows.net", None, 2)
     assert paths == ["contoso/x-servicebus-transfer/0", "contoso/x-servicebus-transfer/1"]
     assert backlog_paths("localhost", "site-7", 1) == ["site-7/x-servicebus-transfer/0"]
@@ -43,6 +46,7 @@ def test_r_pair_02_the_backlog_queues_are_named_after_the_primary() -> None:
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "127.0.0.1", "::1", "[::1]"])
 def test_r_pair_02_a_host_without_a_name_needs_the_option(host: str) -> None:
+    """R-PAIR-02."""
     with pytest.raises(ValueError, match="primary_name"):
         backlog_paths(host, None, 10)
 

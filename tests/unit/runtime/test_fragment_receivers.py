@@ -90,6 +90,7 @@ async def bed() -> AsyncIterator[PartitionedBed]:
 async def test_r_part_06_a_receiver_never_gets_more_than_its_credit(
     bed: PartitionedBed, deletes: bool
 ) -> None:
+    """R-PART-06."""
     await bed.fill(5)
     taker = Merged(bed, credit=7, deletes=deletes)
     taker.places.wake()
